@@ -83,7 +83,7 @@ IMAGES = st.sampled_from(
 
 @st.composite
 def histories(draw: st.DrawFn, max_pieces: int = 12) -> list[Message]:
-    """A whole history. Most of it is sound; dirt of every kind may be mixed in."""
+    """Draw a whole history: mostly valid, with invalid messages of every kind mixed in."""
     messages: list[Any] = []
     if draw(st.booleans()):
         messages.append({"role": "system", "content": "You are a careful assistant."})
@@ -132,7 +132,7 @@ def _assistant(draw: st.DrawFn, _: str) -> list[Any]:
 
 
 def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
-    """Calls and results: in any order, some twice, some never, something said in between."""
+    """Draw calls and results: in any order, repeated, missing, or with a message in between."""
     made = draw(st.lists(CALLS, min_size=1, max_size=3))
     calls = [
         function_call(f"{prefix}_{n}", name, json.dumps(arguments))

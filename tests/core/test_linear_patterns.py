@@ -1,4 +1,4 @@
-"""No text freezes a pattern: every one in the package is linear in the length of what it reads.
+"""Every pattern in the package reads any text in linear time.
 
 Each pattern reads repetitions of its own words, characters and repeated parts, up to 40 KB, within a limit of CPU time
 that linear work does not come near and quadratic work exceeds many times over.
@@ -45,7 +45,7 @@ def module_names() -> list[str]:
 
 
 def patterns_of(module: ModuleType) -> dict[str, re.Pattern[Any]]:
-    """Every pattern of a module, by name: in its constants, their contents, and the results of its cached functions."""
+    """Return every pattern of a module by name: in constants, in their contents, in the results of cached functions."""
     found: dict[str, re.Pattern[Any]] = {}
     for name, held in vars(module).items():
         value = held
@@ -86,7 +86,7 @@ def parts_of(value: object) -> Iterable[object]:
 
 
 def literal_patterns(source: Path) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """The patterns written as plain strings in calls: `re.sub(r"…", …)`."""
+    """Yield the patterns written as plain strings in calls: `re.sub(r"…", …)`."""
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if (
             isinstance(node, ast.Call)
@@ -112,7 +112,7 @@ def whole_source() -> str:
 
 @functools.cache
 def token_forms() -> frozenset[re.Pattern[str]]:
-    """The forms of tokens: each is tried only after its beginning was found."""
+    """Return the patterns of tokens: each is tried only after its prefix was found."""
     return frozenset(
         form.pattern
         for forms in load_rules().forms_by_prefix.values()
@@ -121,7 +121,7 @@ def token_forms() -> frozenset[re.Pattern[str]]:
 
 
 def is_anchored(module: ModuleType, name: str, pattern: re.Pattern[Any]) -> bool:
-    """Whether a pattern is only ever tried at one place of a text, never looked for all along it."""
+    """Return whether a pattern is only matched at one position of a text, never searched for."""
     if pattern in token_forms():
         return True
     source = inspect.getsource(module) if name.startswith("_") else whole_source()
@@ -135,7 +135,7 @@ PALETTE = 'a1 -._/:"<{(=\t\nA中'
 
 
 def characters(items: Any) -> list[str]:
-    """Some characters of a set."""
+    """Return some characters of a set."""
     one = re.compile(written_set(items))
     drawn = [
         chr(value if op is constants.LITERAL else value[0])
@@ -185,7 +185,7 @@ def children(op: Any, value: Any) -> list[Any]:
 
 
 def example(tree: Any, pick: int = 0) -> str:
-    """A short text that a part of a pattern matches; another one for each `pick`."""
+    """Return a short text that a part of a pattern matches; another one for each `pick`."""
     text = ""
     for op, value in tree:
         if op is constants.LITERAL:
@@ -206,7 +206,7 @@ def example(tree: Any, pick: int = 0) -> str:
 
 
 def repeated_parts(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """What leads to each repetition of a pattern, and some texts that it repeats."""
+    """Yield the text before each repetition of a pattern, and some texts that it repeats."""
     for place, (op, value) in enumerate(tree):
         lead = before + example(tree[:place])
         if op in REPEATS and value[1] >= 16:
@@ -216,7 +216,7 @@ def repeated_parts(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
 
 
 def words(tree: Any) -> Iterator[str]:
-    """The plain words and characters of a pattern."""
+    """Yield the literal words and characters of a pattern."""
     run = ""
     for op, value in [*tree, (None, None)]:
         if op is constants.LITERAL:
@@ -231,7 +231,7 @@ def words(tree: Any) -> Iterator[str]:
 
 
 def hostile_texts(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
-    """Beginnings, and the texts repeated after them."""
+    """Return text prefixes, each with a text to repeat after it."""
     tree = parser.parse(pattern.pattern, pattern.flags)
     own = sorted(set(words(tree)) - {""})
     own = own[:: len(own) // MAX_WORDS + 1]

@@ -1,4 +1,4 @@
-"""Which tools do nothing but look things up."""
+"""Recognize the tools that only look up earlier messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small helpers take whatever real transcripts contain."""
+"""The helpers accept everything that real transcripts contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error means. The table beside this file holds texts as providers print them, with changed figures."""
+"""Classify the errors of providers. `error_cases.jsonl` has texts as providers print them, with changed figures."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ WRAPPERS = (
 
 
 def test_wrapping_does_not_change_the_verdict() -> None:
-    """A status, a logger's line, a printed object, a stack trace: the verdict stays, and so does the limit."""
+    """A status, a log prefix, a printed object or a stack trace changes neither the verdict nor the limit."""
     changed = []
     for case in CASES:
         text = str(case.get("message") or "")

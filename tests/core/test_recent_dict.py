@@ -1,4 +1,4 @@
-"""A dict of limited size keeps the entries that were set last."""
+"""A dict of limited size keeps its newest entries."""
 
 from __future__ import annotations
 

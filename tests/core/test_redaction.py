@@ -39,7 +39,7 @@ HEX = digits + "abcdef"
 
 
 def random_text(size: int, alphabet: str = BASE62, seed: str = "") -> str:
-    """A string that looks drawn at random, always the same."""
+    """Return a string that looks random but is always the same."""
     drawn = b"".join(
         sha512(f"{seed}{size}{alphabet}{i}".encode()).digest()
         for i in range(size // 64 + 1)
@@ -532,7 +532,7 @@ def test_redacting_twice_changes_nothing_more(text: str) -> None:
     ],
 )
 def test_hostile_repetition_takes_linear_time(unit: str) -> None:
-    """A quadratic scan of a text this long would outlast the test's time limit many times over."""
+    """A quadratic scan of a text this long would exceed the limit many times over."""
     text = unit * (40_000 // len(unit))
     with cpu_limit(f"redact on {unit!r}", 2):
         assert redact(text)
@@ -601,7 +601,7 @@ def test_redacts_a_growing_text() -> None:
     "form", ["{}", "API_KEY={}", "postgres://ledger:{}@db/ledger", "token: '{}'"]
 )
 def test_clipping_leaves_no_partial_secret(form: str) -> None:
-    """Wherever the cut falls, the secret is gone, redacted, or so whole that it is known."""
+    """Wherever the text is cut, the secret is missing, redacted, or complete enough to be recognized."""
     secret = TOKENS["github"]
     text = f"deploy with {form.format(secret)} to the staging machine of the harbour team and wait for it"
     for room in range(len(text) + 2):

@@ -1,4 +1,4 @@
-"""A mark identifies Everthread's summaries; in a list from outside, only a tag over the text proves it."""
+"""A mark identifies Everthread's summaries; in a list from outside, only a tag proves one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_message(content: Any, role: str = "user") -> Message:
 
 
 @pytest.mark.parametrize(
-    ("content", "rest", "leads"),
+    ("content", "rest", "is_first"),
     [
         (SUMMARY, None, True),
         (f"{SUMMARY}\n\nNow fix it.", "Now fix it.", True),
@@ -52,16 +52,16 @@ def make_message(content: Any, role: str = "user") -> Message:
     ],
 )
 def test_recognizes_a_tagged_summary_alone_or_at_either_end(
-    content: Any, rest: Any, leads: bool
+    content: Any, rest: Any, is_first: bool
 ) -> None:
     for role in ("user", "assistant"):
-        (found,) = recognize_summaries([make_message(content, role)], KEY)
-        assert is_summary(found)
-        assert summary_text(found) == SUMMARY
-        assert is_summary_first(found) is leads
-        without = without_summary(found)
+        (recognized,) = recognize_summaries([make_message(content, role)], KEY)
+        assert is_summary(recognized)
+        assert summary_text(recognized) == SUMMARY
+        assert is_summary_first(recognized) is is_first
+        without = without_summary(recognized)
         assert (without["content"] if without else None) == rest
-        assert SUMMARY_START not in user_text(found)
+        assert SUMMARY_START not in user_text(recognized)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_recognizes_a_tagged_summary_alone_or_at_either_end(
     ],
 )
 def test_other_text_is_never_a_summary(message: Any) -> None:
-    (found,) = recognize_summaries([message], KEY)
-    assert not is_summary(found)
-    assert summary_text(found) == ""
-    assert "_summary" not in found
+    (recognized,) = recognize_summaries([message], KEY)
+    assert not is_summary(recognized)
+    assert summary_text(recognized) == ""
+    assert "_summary" not in recognized
 
 
 def test_tag_of_another_key_proves_nothing() -> None:
@@ -103,11 +103,11 @@ def test_with_a_key_a_hash_only_summary_is_unproven(
     in_blocks: bool,
 ) -> None:
     hashed = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nX")
-    (found,) = recognize_summaries(
+    (recognized,) = recognize_summaries(
         [make_message([text_part(hashed)] if in_blocks else hashed)], KEY
     )
-    assert is_summary(found)
-    assert is_unproven(summary_text(found))
+    assert is_summary(recognized)
+    assert is_unproven(summary_text(recognized))
     assert not is_summary(
         recognize_summaries([make_message(f"{hashed}\n\nNow go on.")], KEY)[0]
     )
@@ -162,22 +162,22 @@ def test_finds_the_tagged_summary_after_text_that_looks_like_one(
     ours = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nX", key)
     parts = [text_part(words), text_part(ours)]
     for content, rest in ((f"{words}\n\n{ours}", words), (parts, parts[:1])):
-        (found,) = recognize_summaries([make_message(content)], key)
-        assert summary_text(found) == ours
-        assert not is_summary_first(found)
-        assert without_summary(found) == make_message(rest)
+        (recognized,) = recognize_summaries([make_message(content)], key)
+        assert summary_text(recognized) == ours
+        assert not is_summary_first(recognized)
+        assert without_summary(recognized) == make_message(rest)
 
 
 @pytest.mark.parametrize("words", LOOKALIKES)
 def test_finds_the_tagged_summary_before_text_that_looks_like_one(
     words: str,
 ) -> None:
-    (found,) = recognize_summaries(
+    (recognized,) = recognize_summaries(
         [make_message(f"{SUMMARY}\n\nWhat is this?\n{words}")], KEY
     )
-    assert summary_text(found) == SUMMARY
-    assert is_summary_first(found)
-    assert without_summary(found) == make_message(f"What is this?\n{words}")
+    assert summary_text(recognized) == SUMMARY
+    assert is_summary_first(recognized)
+    assert without_summary(recognized) == make_message(f"What is this?\n{words}")
 
 
 def test_mark_without_a_tag_selects_text_shaped_like_a_summary() -> None:

@@ -1,4 +1,4 @@
-"""Texts that are shown in one line."""
+"""Shorten texts for people."""
 
 from __future__ import annotations
 

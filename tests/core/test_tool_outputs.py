@@ -1,4 +1,4 @@
-"""An output too large for the context is stored under an id made from its text, and a short block cites it."""
+"""Store outputs that are too large under an id made from their text, and cite them in a short block."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_final_newline_starts_no_line() -> None:
 
 
 def test_edits_results_in_either_form() -> None:
-    def shout(result: Result, holder: object) -> object:
+    def upper_case(result: Result, holder: object) -> object:
         return result.content.upper() if result.call_id == "a" else result.content
 
     tool: Message = {
@@ -197,7 +197,7 @@ def test_edits_results_in_either_form() -> None:
         "name": "n",
         "_native": {"api": "x", "value": 1},
     }
-    assert edit_results(tool, shout) == {
+    assert edit_results(tool, upper_case) == {
         "role": "tool",
         "tool_call_id": "a",
         "content": "X",
@@ -205,7 +205,7 @@ def test_edits_results_in_either_form() -> None:
         "_native": {"api": "x"},
     }
     other: Message = result_message("b", "x")
-    assert edit_results(other, shout) is other
+    assert edit_results(other, upper_case) is other
     block = {
         "type": "tool_result",
         "tool_use_id": "a",
@@ -215,13 +215,16 @@ def test_edits_results_in_either_form() -> None:
     }
     said = text_part("x")
     user: Message = user_message([block, said])
-    assert edit_results(user, shout)["content"] == [{**block, "content": "X"}, said]
+    assert edit_results(user, upper_case)["content"] == [
+        {**block, "content": "X"},
+        said,
+    ]
     assert block["content"] == "x"
     for untouched in (
         user_message("x"),
         user_message([said]),
     ):
-        assert edit_results(untouched, shout) is untouched
+        assert edit_results(untouched, upper_case) is untouched
 
 
 def test_with_text_replaces_only_text() -> None:
@@ -247,15 +250,15 @@ def test_block_names_the_available_reader_or_none() -> None:
             "call read_file",
         ]
     )
-    told = replace_reader_name(value, "recall")["content"]
-    assert 'call recall with id "output:' in told[0]["content"]
-    assert "read_file" not in told[0]["content"]
-    assert told[1] == "call read_file"
-    assert told[0]["size"] == 3
-    silent = replace_reader_name(block, None)
-    assert "call" not in silent
+    with_reader = replace_reader_name(value, "recall")["content"]
+    assert 'call recall with id "output:' in with_reader[0]["content"]
+    assert "read_file" not in with_reader[0]["content"]
+    assert with_reader[1] == "call read_file"
+    assert with_reader[0]["size"] == 3
+    without_reader = replace_reader_name(block, None)
+    assert "call" not in without_reader
     assert (
-        parse_persisted(silent)
+        parse_persisted(without_reader)
         == parse_persisted(block)
-        == parse_persisted(told[0]["content"])
+        == parse_persisted(with_reader[0]["content"])
     )

@@ -1,4 +1,4 @@
-"""Text that clients inject into user messages is distinguished from the user's words."""
+"""Separate the user's words from the text that clients inject into user messages."""
 
 from __future__ import annotations
 

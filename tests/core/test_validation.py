@@ -285,23 +285,23 @@ def test_repair_fixes_every_problem(
     api: str, messages: list[Any], problems: list[tuple[int, str]]
 ) -> None:
     before = copy.deepcopy(messages)
-    mended = repair(messages)
+    repaired = repair(messages)
     native = any(
         p.get("type") in ("tool_use", "tool_result") for m in messages for p in parts(m)
     )
-    assert validate_messages(mended.messages, api="anthropic") == []
-    assert native or validate_messages(mended.messages, api="openai") == []
+    assert validate_messages(repaired.messages, api="anthropic") == []
+    assert native or validate_messages(repaired.messages, api="openai") == []
     assert messages == before
     fine_as_it_is = not validate_messages(messages, api="anthropic") and (
         native or not problems
     )
     if fine_as_it_is:
         assert all(
-            new is old for new, old in zip(mended.messages, messages, strict=True)
+            new is old for new, old in zip(repaired.messages, messages, strict=True)
         )
-        assert mended.actions == []
+        assert repaired.actions == []
     else:
-        assert mended.actions
+        assert repaired.actions
 
 
 def test_responses_limits_the_length_of_ids() -> None:
@@ -334,17 +334,17 @@ class TestRepair:
     def test_adds_stub_results_and_drops_orphan_results(
         self,
     ) -> None:
-        mended = repair(
+        repaired = repair(
             [HI, calls_message(call("a"), call("b")), result("b"), result("z"), HI]
         )
-        assert mended.messages == [
+        assert repaired.messages == [
             HI,
             calls_message(call("a"), call("b")),
             result("b"),
             result("a", STUB_RESULT),
             HI,
         ]
-        assert mended.actions == [
+        assert repaired.actions == [
             "message 3: result of 'z' removed: no open call has that id",
             "message 1: call 'a' got a stub result: it has none",
         ]
@@ -361,9 +361,9 @@ class TestRepair:
             calls_message(call("a"), call("b")),
             result("b"),
         ]
-        mended = repair(messages, in_flight=True)
-        assert mended.messages == [HI, *messages[2:]]
-        assert mended.original_indexes == [0, 2, 3]
+        repaired = repair(messages, in_flight=True)
+        assert repaired.messages == [HI, *messages[2:]]
+        assert repaired.original_indexes == [0, 2, 3]
         assert repair_messages([result("b")], in_flight=True) == []
 
     def test_reports_original_indexes(self) -> None:
@@ -378,29 +378,31 @@ class TestRepair:
         assert repair(moved).original_indexes == [None, 0, 2, 1, None]
 
     def test_in_flight_answers_older_calls(self) -> None:
-        mended = repair_messages([HI, calls_message(call("a")), HI], in_flight=True)
-        assert mended == [HI, calls_message(call("a")), result("a", STUB_RESULT), HI]
+        repaired = repair_messages([HI, calls_message(call("a")), HI], in_flight=True)
+        assert repaired == [HI, calls_message(call("a")), result("a", STUB_RESULT), HI]
 
     def test_calls_before_a_user_message_are_not_in_flight(self) -> None:
         words = text_part("stop")
         both = assistant_message([*use("a")["content"], *use("b")["content"]])
-        mended = repair_messages(
+        repaired = repair_messages(
             [HI, both, user_message([block("a"), words])], in_flight=True
         )
         stub = result_block("b", STUB_RESULT)
-        assert mended[2:] == [user_message([block("a"), stub, words])]
+        assert repaired[2:] == [user_message([block("a"), stub, words])]
 
     def test_error_flag_survives_conversion(self) -> None:
         failed = {**block("a"), "is_error": True}
-        mended = repair_messages([HI, calls_message(call("a")), user_message([failed])])
-        assert mended[2] == {**result("a"), "is_error": True}
-        mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
-        assert mended[2] == user_message([failed])
+        repaired = repair_messages(
+            [HI, calls_message(call("a")), user_message([failed])]
+        )
+        assert repaired[2] == {**result("a"), "is_error": True}
+        repaired = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
+        assert repaired[2] == user_message([failed])
 
     def test_moves_a_late_result_to_its_call(self) -> None:
-        mended = repair([HI, calls_message(call()), HI, result()])
-        assert mended.messages == [HI, calls_message(call()), result(), HI]
-        assert mended.actions == ["message 3: result of 'a' moved to its call"]
+        repaired = repair([HI, calls_message(call()), HI, result()])
+        assert repaired.messages == [HI, calls_message(call()), result(), HI]
+        assert repaired.actions == ["message 3: result of 'a' moved to its call"]
 
     def test_opening_is_not_a_user_message(self) -> None:
         first, *_ = repair_messages([assistant_message("Hi! How can I help?"), HI])
@@ -417,13 +419,17 @@ class TestRepair:
             calls_message(call("")),
             result(""),
         ]
-        mended = repair_messages(messages)
-        assert [m["tool_call_id"] for m in mended if m["role"] == "tool"] == [
+        repaired = repair_messages(messages)
+        assert [m["tool_call_id"] for m in repaired if m["role"] == "tool"] == [
             "c0",
             "c0_2",
             "call_1",
         ]
-        assert [m["content"] for m in mended if m["role"] == "tool"] == ["1", "2", "ok"]
+        assert [m["content"] for m in repaired if m["role"] == "tool"] == [
+            "1",
+            "2",
+            "ok",
+        ]
 
     def test_keeps_text_beside_results(self) -> None:
         messages = [
@@ -432,8 +438,8 @@ class TestRepair:
             HI,
             user_message([block(), block("z"), text_part("and this")]),
         ]
-        mended = repair_messages(messages)
-        assert mended[2:] == [
+        repaired = repair_messages(messages)
+        assert repaired[2:] == [
             user_message([block()]),
             HI,
             user_message([text_part("and this")]),
@@ -449,7 +455,7 @@ class TestRepair:
         ]
 
     def test_accepts_mixed_forms(self) -> None:
-        mended = repair_messages(
+        repaired = repair_messages(
             [
                 HI,
                 calls_message(call("a")),
@@ -458,7 +464,7 @@ class TestRepair:
                 result("b"),
             ]
         )
-        assert mended == [
+        assert repaired == [
             HI,
             calls_message(call("a")),
             result_message("a", "ok"),
@@ -514,15 +520,17 @@ class TestRepair:
         ],
     )
     def test_drops_empty_messages_and_unknown_roles(self, message: Any) -> None:
-        mended = repair([HI, message])
-        assert mended.messages == [HI]
-        assert "message 1: removed" in mended.actions[-1]
+        repaired = repair([HI, message])
+        assert repaired.messages == [HI]
+        assert "message 1: removed" in repaired.actions[-1]
 
     def test_replaces_a_nameless_call_by_text(self) -> None:
-        (_, mended) = repair_messages(
+        (_, repaired) = repair_messages(
             [HI, assistant_message([{"type": "tool_use", "id": "a"}])]
         )
-        assert mended["content"] == [text_part("[a tool call without a name was here]")]
+        assert repaired["content"] == [
+            text_part("[a tool call without a name was here]")
+        ]
 
     def test_drops_results_without_a_call(self) -> None:
         assert repair_messages(
@@ -562,13 +570,13 @@ def test_any_history_becomes_valid(
     messages: list[dict[str, Any]], in_flight: bool
 ) -> None:
     before = copy.deepcopy(messages)
-    mended = repair_messages(messages, in_flight=in_flight)
+    repaired = repair_messages(messages, in_flight=in_flight)
     allowed = {"missing-result"} if in_flight else set()
     for api in ("openai", "anthropic"):
         assert {
-            problem.rule for problem in validate_messages(mended, api=api)
+            problem.rule for problem in validate_messages(repaired, api=api)
         } <= allowed
-    assert repair_messages(mended, in_flight=in_flight) == mended
+    assert repair_messages(repaired, in_flight=in_flight) == repaired
     assert messages == before
 
 
@@ -597,9 +605,9 @@ def test_keeps_valid_messages_unchanged() -> None:
         result("c"),
         HI,
     ]
-    mended = repair(messages)
-    assert mended.original_indexes == [0, 1, 2, 3, None, 4, 5, 6, 7]
-    assert mended.actions == ["message 3: call 'b' got a stub result: it has none"]
+    repaired = repair(messages)
+    assert repaired.original_indexes == [0, 1, 2, 3, None, 4, 5, 6, 7]
+    assert repaired.actions == ["message 3: call 'b' got a stub result: it has none"]
 
 
 def test_new_ids_do_not_collide_with_later_ones() -> None:
@@ -611,22 +619,22 @@ def test_new_ids_do_not_collide_with_later_ones() -> None:
             for m in (calls_message(call(name)), result(name))
         ),
     ]
-    mended = repair(messages)
-    assert [m["tool_call_id"] for m in mended.messages if m["role"] == "tool"] == [
+    repaired = repair(messages)
+    assert [m["tool_call_id"] for m in repaired.messages if m["role"] == "tool"] == [
         "a",
         "a_2",
         "a_2_2",
         "d",
     ]
-    assert mended.original_indexes == [0, 1, 2, None, None, None, None, 7, 8]
-    assert validate_messages(mended.messages, api="anthropic") == []
+    assert repaired.original_indexes == [0, 1, 2, None, None, None, None, 7, 8]
+    assert validate_messages(repaired.messages, api="anthropic") == []
 
 
 @given(st.lists(st.one_of(anthropic_messages, openai_messages), max_size=12))
 def test_any_history_of_blocks_becomes_valid(messages: list[dict[str, Any]]) -> None:
-    mended = repair_messages(messages)
-    assert validate_messages(mended, api="anthropic") == []
-    assert repair_messages(mended) == mended
+    repaired = repair_messages(messages)
+    assert validate_messages(repaired, api="anthropic") == []
+    assert repair_messages(repaired) == repaired
 
 
 @given(
@@ -649,9 +657,9 @@ def test_reports_and_repairs_garbage(garbage: Any) -> None:
 def test_recorded_histories_become_valid() -> None:
     for path in sorted(shared_path("transcripts").glob("*.json")):
         messages = json.loads(path.read_text("utf-8"))["messages"]
-        mended = repair_messages(messages)
-        assert validate_messages(mended) == [], path.name
-        assert validate_messages(mended, api="anthropic") == [], path.name
+        repaired = repair_messages(messages)
+        assert validate_messages(repaired) == [], path.name
+        assert validate_messages(repaired, api="anthropic") == [], path.name
 
 
 def test_assigns_new_ids_to_calls_of_both_forms() -> None:

@@ -36,7 +36,7 @@ document_sources = st.sampled_from(
 
 
 def block(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Block]:
-    """A block with these fields, now and then with a cache marker."""
+    """Return blocks with these fields, some with a cache mark."""
     return st.fixed_dictionaries(
         {"type": st.just(kind), **fields}, optional={"cache_control": markers}
     )

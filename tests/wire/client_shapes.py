@@ -25,7 +25,7 @@ def load_shape(name: str) -> dict[str, Any]:
 
 
 def rounds(api: Api, count: int, size: int = 1_500, start: int = 0) -> list[Any]:
-    """Calls with long results, as a client of this API sends them."""
+    """Return calls with long results, as a client of this API sends them."""
     made: list[Any] = []
     for number in range(start, start + count):
         body = f"ship {number} " + " ".join(
@@ -72,7 +72,7 @@ def check_anthropic(wire: list[Any]) -> None:
 
 
 def references(wire: list[Any]) -> list[str]:
-    """The tools that the tool results load, in order."""
+    """Return the tools that the tool results load, in order."""
     blocks = [
         block
         for message in wire

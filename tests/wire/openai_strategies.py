@@ -1,4 +1,4 @@
-"""Valid payloads of OpenAI's protocols, and of histories in Anthropic's form, for hypothesis."""
+"""Valid payloads of OpenAI's protocols, and histories in Anthropic's form, for hypothesis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Strategy = st.SearchStrategy[Any]
 
 
 def object_with(**fields: Any) -> Strategy:
-    """An object with these fields (constants or strategies), and maybe an unknown one."""
+    """Return objects with these fields (constants or strategies), and maybe an unknown one."""
     known = {
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
         for key, value in fields.items()
@@ -39,7 +39,7 @@ def object_with(**fields: Any) -> Strategy:
 
 
 def with_optional(strategy: Strategy, **fields: Any) -> Strategy:
-    """The object, with or without each of these fields."""
+    """Return the objects with or without each of these fields."""
     optional = st.fixed_dictionaries(
         {}, optional={key: _strategy(value) for key, value in fields.items()}
     )
@@ -52,7 +52,7 @@ def _strategy(value: Any) -> Strategy:
 
 @st.composite
 def broken_payloads(draw: st.DrawFn, payloads: Strategy) -> Any:
-    """A payload in which one value, at any depth, is something else."""
+    """Draw a payload in which one value, at any depth, is replaced."""
     payload = draw(payloads)
 
     def spoil(value: Any) -> Any:
@@ -349,7 +349,7 @@ thinking = st.just({"type": "thinking", "thinking": "hm", "signature": "s"})
 
 @st.composite
 def anthropic_history(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Turns of a person, an assistant that thinks and calls, and results, in blocks."""
+    """Draw turns of a user, an assistant that thinks and calls tools, and results, in blocks."""
     history: list[dict[str, Any]] = [
         {
             "role": "user",

@@ -36,7 +36,7 @@ RESULT = result_block("toolu_1", "a.txt")
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
-def core(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
+def decode(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
     return anthropic.decode_messages(list(wire), model=model)
 
 
@@ -50,14 +50,14 @@ def without_native(messages: list[Message]) -> list[dict[str, Any]]:
 class TestReading:
     def test_decodes_text(self) -> None:
         wire = user_message("hi")
-        assert without_native(core(wire)) == [user_message("hi")]
+        assert without_native(decode(wire)) == [user_message("hi")]
 
     def test_splits_results_and_text_into_messages(
         self,
     ) -> None:
         second = {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True}
         wire = user_message([RESULT, second, text_part("go on")])
-        messages = core(wire)
+        messages = decode(wire)
         assert without_native(messages) == [
             result_message("toolu_1", "a.txt"),
             {
@@ -84,7 +84,7 @@ class TestReading:
             "content": "no such file",
             "is_error": True,
         }
-        [message] = core(user_message([result]))
+        [message] = decode(user_message([result]))
         shorter = with_content(message, "no")
         assert anthropic.encode_messages([shorter]) == [
             user_message([{**result, "content": "no"}])
@@ -95,7 +95,7 @@ class TestReading:
 
     def test_decodes_an_assistant_message(self) -> None:
         wire = assistant_message([THINKING, REDACTED, text_part("Listing."), CALL])
-        [message] = core(wire)
+        [message] = decode(wire)
         assert without_native([message]) == [
             {
                 "role": "assistant",
@@ -109,7 +109,7 @@ class TestReading:
         assert anthropic.encode_messages([message]) == [wire]
 
     def test_call_without_text_has_no_content(self) -> None:
-        [message] = core(
+        [message] = decode(
             assistant_message([{"type": "tool_use", "id": "x", "name": "t"}])
         )
         assert message["content"] is None
@@ -131,7 +131,7 @@ class TestReading:
             text_part("a"),
             {"type": "text", "text": "b", "citations": [{"type": "char_location"}]},
         ]
-        [message] = core(assistant_message([search, found, *texts]))
+        [message] = decode(assistant_message([search, found, *texts]))
         assert message["content"] == [
             search,
             found,
@@ -172,7 +172,7 @@ class TestReading:
                 },
             ]
         )
-        [message] = core(wire)
+        [message] = decode(wire)
         data_url = "data:application/pdf;base64,JVBERi0="
         assert message["content"] == [
             image_part("data:image/png;base64,iVBORw0KGgo="),
@@ -189,7 +189,7 @@ class TestReading:
 
     def test_decodes_images_in_results(self) -> None:
         shot = result_block("toolu_1", [{"type": "image", "source": PNG}])
-        [message] = core(user_message([shot]))
+        [message] = decode(user_message([shot]))
         assert message["content"] == [image_part("data:image/png;base64,iVBORw0KGgo=")]
 
     def test_system_messages_stay_in_place(self) -> None:
@@ -198,12 +198,12 @@ class TestReading:
             {"role": "system", "content": "be brief"},
             {"role": "system", "content": [text_part("and kind")]},
         ]
-        messages = core(*wire)
+        messages = decode(*wire)
         assert [message["role"] for message in messages] == ["user", "system", "system"]
         assert anthropic.encode_messages(messages) == wire
 
     def test_restores_arguments_that_are_not_json(self) -> None:
-        [message] = core(
+        [message] = decode(
             assistant_message([{**CALL, "input": {"INVALID_JSON": '{"a": '}}])
         )
         assert calls_of(message)[0].arguments == '{"a": '
@@ -275,7 +275,7 @@ class TestVerbatim:
 
     def test_encodes_changed_messages_from_their_core_form(self) -> None:
         wire = user_message([RESULT, text_part("go on")])
-        result, words = core(wire)
+        result, words = decode(wire)
         pruned = with_content(result, "[cleared]")
         assert anthropic.encode_messages([pruned, words]) == [
             user_message(
@@ -287,8 +287,8 @@ class TestVerbatim:
         ]
 
     def test_text_stands_alone_without_its_results(self) -> None:
-        _, words = core(user_message([RESULT, text_part("go on")]))
-        reply = core(assistant_message("ok"))
+        _, words = decode(user_message([RESULT, text_part("go on")]))
+        reply = decode(assistant_message("ok"))
         assert anthropic.encode_messages([*reply, words]) == [
             assistant_message("ok"),
             user_message([text_part("go on")]),
@@ -302,13 +302,13 @@ class TestReasoning:
     }
 
     def test_is_kept_for_the_model_that_wrote_it(self) -> None:
-        messages = core(self.WIRE, model="claude-sonnet-4-5-20250929")
+        messages = decode(self.WIRE, model="claude-sonnet-4-5-20250929")
         assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [
             self.WIRE
         ]
 
     def test_is_dropped_for_another_model(self) -> None:
-        messages = core(self.WIRE, model="claude-a")
+        messages = decode(self.WIRE, model="claude-a")
         assert anthropic.encode_messages(messages, model="claude-b") == [
             assistant_message([text_part("a"), CALL])
         ]
@@ -317,11 +317,11 @@ class TestReasoning:
     def test_message_without_reasoning_is_the_same_for_every_model(self) -> None:
         wire = assistant_message("said")
         assert anthropic.encode_messages(
-            core(wire, model="claude-a"), model="claude-b"
+            decode(wire, model="claude-a"), model="claude-b"
         ) == [wire]
 
     def test_message_of_reasoning_alone_is_dropped(self) -> None:
-        messages = core(
+        messages = decode(
             user_message("q"),
             assistant_message([THINKING]),
             model="claude-a",

@@ -1,4 +1,4 @@
-"""Messages from elsewhere, put in Anthropic's terms."""
+"""Encode messages of other APIs in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def result(call_id: str, content: Any = "ok") -> Any:
     return result_message(call_id, content)
 
 
-def wire(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
+def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
     before = copy_of(messages)
-    written = anthropic.encode_messages(list(messages), model=model)
+    encoded = anthropic.encode_messages(list(messages), model=model)
     assert copy_of(messages) == before
-    return written
+    return encoded
 
 
 USER: Any = user_message("q")
@@ -61,14 +61,14 @@ ASKED = user_message([text("q")])
 
 
 def test_joins_results_and_the_next_user_message() -> None:
-    written = wire(
+    encoded = encode(
         USER,
         calls_message(call("1"), call("2"), content="Both."),
         result("2"),
         result("1"),
         USER,
     )
-    assert written == [
+    assert encoded == [
         ASKED,
         assistant_message(
             [
@@ -88,13 +88,13 @@ def test_joins_results_and_the_next_user_message() -> None:
 
 
 def test_moves_results_before_text() -> None:
-    written = wire(USER, calls_message(call("1")), USER, result("1"))
-    assert [block["type"] for block in written[2]["content"]] == ["tool_result", "text"]
+    encoded = encode(USER, calls_message(call("1")), USER, result("1"))
+    assert [block["type"] for block in encoded[2]["content"]] == ["tool_result", "text"]
 
 
 def test_joins_neighbours_of_one_role() -> None:
     said: Any = assistant_message("a")
-    assert wire(USER, USER, said, said) == [
+    assert encode(USER, USER, said, said) == [
         user_message([text("q"), text("q")]),
         assistant_message([text("a"), text("a")]),
     ]
@@ -102,8 +102,8 @@ def test_joins_neighbours_of_one_role() -> None:
 
 def test_joins_a_translated_message_with_a_native_neighbour() -> None:
     native = anthropic.decode_messages([user_message("native")])
-    assert wire(*native, USER) == [user_message([text("native"), text("q")])]
-    assert wire(USER, *native) == [user_message([text("q"), text("native")])]
+    assert encode(*native, USER) == [user_message([text("native"), text("q")])]
+    assert encode(USER, *native) == [user_message([text("q"), text("native")])]
 
 
 @pytest.mark.parametrize(
@@ -125,49 +125,49 @@ def test_joins_a_translated_message_with_a_native_neighbour() -> None:
 )
 def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -> None:
     assert (
-        wire(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"]
+        encode(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"]
         == value
     )
 
 
 def test_encodes_custom_calls_with_one_input() -> None:
     custom = custom_call("1", "patch", "*** Begin")
-    assert wire(USER, calls_message(custom))[1]["content"] == [
+    assert encode(USER, calls_message(custom))[1]["content"] == [
         call_block("1", "patch", {"input": "*** Begin"})
     ]
 
 
 def test_drops_invalid_calls_and_names_nameless_ones() -> None:
-    written = wire(
+    encoded = encode(
         USER,
         calls_message("garbage", {"id": "x"}, call("1", name="")),
         {"role": "assistant", "tool_calls": 3},
     )
-    assert written[1]["content"] == [call_block("1", "unknown", {})]
+    assert encoded[1]["content"] == [call_block("1", "unknown", {})]
 
 
 def test_cleans_call_ids_of_calls_and_results_alike() -> None:
-    written = wire(
+    encoded = encode(
         USER,
         calls_message(call("functions.bash:0"), call("functions_bash_0")),
         result("functions.bash:0"),
     )
-    assert [block["id"] for block in written[1]["content"]] == [
+    assert [block["id"] for block in encoded[1]["content"]] == [
         "functions_bash_0",
         "functions_bash_0_2",
     ]
-    assert written[2]["content"][0]["tool_use_id"] == "functions_bash_0"
+    assert encoded[2]["content"][0]["tool_use_id"] == "functions_bash_0"
 
 
 def test_makes_reused_ids_unique() -> None:
     turn = [calls_message(call("call_0")), result("call_0")]
-    written = wire(USER, *turn, *turn, *turn)
-    assert [m["content"][0]["id"] for m in written[1::2]] == [
+    encoded = encode(USER, *turn, *turn, *turn)
+    assert [m["content"][0]["id"] for m in encoded[1::2]] == [
         "call_0",
         "call_0_2",
         "call_0_3",
     ]
-    assert [m["content"][0]["tool_use_id"] for m in written[2::2]] == [
+    assert [m["content"][0]["tool_use_id"] for m in encoded[2::2]] == [
         "call_0",
         "call_0_2",
         "call_0_3",
@@ -176,24 +176,24 @@ def test_makes_reused_ids_unique() -> None:
 
 def test_keeps_native_ids_and_matches_translated_results() -> None:
     made = assistant_message([call_block("call_0", "t", {})])
-    written = wire(
+    encoded = encode(
         USER,
         *anthropic.decode_messages([made]),
         result("call_0"),
         calls_message(call("call_0")),
         result("call_0"),
     )
-    assert written[1] == made
-    assert written[2]["content"][0]["tool_use_id"] == "call_0"
+    assert encoded[1] == made
+    assert encoded[2]["content"][0]["tool_use_id"] == "call_0"
     assert (
-        written[3]["content"][0]["id"]
-        == written[4]["content"][0]["tool_use_id"]
+        encoded[3]["content"][0]["id"]
+        == encoded[4]["content"][0]["tool_use_id"]
         == "call_0_2"
     )
 
 
 def test_cleans_the_id_of_an_orphan_result() -> None:
-    assert wire(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
+    assert encode(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
         :2
     ] == [
         result_block("a_b", "ok"),
@@ -203,36 +203,36 @@ def test_cleans_the_id_of_an_orphan_result() -> None:
 
 @pytest.mark.parametrize("content", ["", " \n", None, [], [text("")]])
 def test_encodes_an_empty_result_without_content(content: Any) -> None:
-    assert wire(USER, calls_message(call("1")), result("1", content))[2]["content"] == [
-        {"type": "tool_result", "tool_use_id": "1"}
-    ]
+    assert encode(USER, calls_message(call("1")), result("1", content))[2][
+        "content"
+    ] == [{"type": "tool_result", "tool_use_id": "1"}]
 
 
 @pytest.mark.parametrize("content", ["", " \n", None, [], [text(" ")]])
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 def test_drops_blank_messages(role: str, content: Any) -> None:
-    assert wire(USER, {"role": role, "content": content}) == [ASKED]
+    assert encode(USER, {"role": role, "content": content}) == [ASKED]
 
 
 def test_inserts_an_opening_before_the_assistant() -> None:
     opening = user_message(OPENING_TEXT)
     said: Any = assistant_message("Hello!")
-    assert wire() == []
-    assert wire(user_message("")) == [opening]
-    assert wire(said) == [opening, assistant_message([text("Hello!")])]
+    assert encode() == []
+    assert encode(user_message("")) == [opening]
+    assert encode(said) == [opening, assistant_message([text("Hello!")])]
     native = anthropic.decode_messages([assistant_message("Hello!")])
-    assert wire(*native) == [assistant_message("Hello!")]
+    assert encode(*native) == [assistant_message("Hello!")]
 
 
 def test_wraps_instructions_in_mid_conversation() -> None:
-    written = wire(
+    encoded = encode(
         USER,
         assistant_message("a"),
         {"role": "developer", "content": "Be brief."},
         USER,
     )
     reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
-    assert written[2] == user_message([text(reminder), text("q")])
+    assert encoded[2] == user_message([text(reminder), text("q")])
     assert not is_user_message(user_message(reminder))
 
 
@@ -328,17 +328,17 @@ def test_wraps_instructions_in_mid_conversation() -> None:
     ],
 )
 def test_encodes_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
-    assert wire(user_message([part])) == [user_message([block])]
-    in_result = wire(USER, calls_message(call("1")), result("1", [part]))[2]["content"][
-        0
-    ]["content"]
+    assert encode(user_message([part])) == [user_message([block])]
+    in_result = encode(USER, calls_message(call("1")), result("1", [part]))[2][
+        "content"
+    ][0]["content"]
     assert in_result == [block]
 
 
 def test_replaces_the_assistants_media_by_text() -> None:
     shown = image_part("https://example.org/a.png")
     said: Any = {"role": "assistant", "content": ["see", shown], "refusal": "No more."}
-    assert wire(USER, said)[1]["content"] == [
+    assert encode(USER, said)[1]["content"] == [
         text("see"),
         text("[image omitted]"),
         text("No more."),
@@ -360,13 +360,13 @@ def test_accepts_histories_of_blocks() -> None:
         "content": [text(""), text("x")],
         "is_error": True,
     }
-    written = wire(
+    encoded = encode(
         USER,
         assistant_message([thinking, made]),
         user_message([text("w"), answer]),
     )
-    assert written[1]["content"] == [thinking, {**made, "id": "a_b"}]
-    assert written[2]["content"] == [
+    assert encoded[1]["content"] == [thinking, {**made, "id": "a_b"}]
+    assert encoded[2]["content"] == [
         {**answer, "tool_use_id": "a_b", "content": [text("x")]},
         text("w"),
     ]
@@ -381,8 +381,8 @@ def test_drops_reasoning_of_another_api() -> None:
         "content": [thinking, unsigned, other, text("a")],
         "reasoning_content": "hm",
     }
-    assert wire(USER, said)[1]["content"] == [thinking, text("a")]
-    assert wire(USER, with_native(said, "openai_chat", None))[1]["content"] == [
+    assert encode(USER, said)[1]["content"] == [thinking, text("a")]
+    assert encode(USER, with_native(said, "openai_chat", None))[1]["content"] == [
         text("a")
     ]
 
@@ -391,7 +391,7 @@ def test_drops_reasoning_of_another_api() -> None:
     "value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}]
 )
 def test_ignores_a_native_value_that_is_not_a_message(value: Any) -> None:
-    assert wire(with_native(USER, "anthropic", value)) == [ASKED]
+    assert encode(with_native(USER, "anthropic", value)) == [ASKED]
 
 
 class TestCacheMarkers:
@@ -399,30 +399,30 @@ class TestCacheMarkers:
         asked: Any = {**USER, "cache_control": MARKER}
         made: Any = {**calls_message(call("1"), content="x"), "cache_control": MARKER}
         answered: Any = {**result("1"), "cache_control": MARKER}
-        written = wire(asked, made, answered)
-        assert [m["content"][-1]["cache_control"] for m in written] == [MARKER] * 3
-        assert [len(m["content"]) for m in written] == [1, 2, 1]
+        encoded = encode(asked, made, answered)
+        assert [m["content"][-1]["cache_control"] for m in encoded] == [MARKER] * 3
+        assert [len(m["content"]) for m in encoded] == [1, 2, 1]
 
     def test_never_marks_reasoning_or_blank_text(self) -> None:
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         native = assistant_message([text("a"), text(" "), thinking])
         [message] = anthropic.decode_messages([native])
-        [written] = wire({**message, "cache_control": MARKER})
-        assert written == assistant_message(
+        [encoded] = encode({**message, "cache_control": MARKER})
+        assert encoded == assistant_message(
             [text("a", cache_control=MARKER), text(" "), thinking]
         )
         [alone] = anthropic.decode_messages([assistant_message([thinking])])
-        assert wire({**alone, "cache_control": MARKER}) == [
+        assert encode({**alone, "cache_control": MARKER}) == [
             assistant_message([thinking])
         ]
-        assert wire(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [
-            ASKED
-        ]
+        assert encode(
+            USER, {"role": "user", "content": "", "cache_control": MARKER}
+        ) == [ASKED]
         [empty] = anthropic.decode_messages([user_message("")])
-        assert wire({**empty, "cache_control": MARKER}) == [user_message("")]
+        assert encode({**empty, "cache_control": MARKER}) == [user_message("")]
 
     def test_encodes_marks_set_on_a_decoded_history(self) -> None:
-        """Placed on the core form, sent on the native one: reasoning stays signed, and old markers go."""
+        """Marks are set on the core form and sent on the native one: reasoning stays signed, old marks are removed."""
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         use = call_block("1", "t", {"cache_control": "an argument"})
         history: list[dict[str, Any]] = [
@@ -445,7 +445,7 @@ class TestCacheMarkers:
 
 
 class TestRules:
-    """What Anthropic refuses, checked on anything a repaired history may hold."""
+    """Encoded requests keep the rules of the API, whatever a repaired history contains."""
 
     @given(chat_histories())
     def test_encodes_valid_requests_from_any_history(
@@ -472,7 +472,7 @@ class TestRules:
     def test_longer_history_begins_like_a_shorter_one(
         self, first: list[Message], more: list[Message]
     ) -> None:
-        """Only the last message may grow, at its end: that is what a prompt cache needs."""
+        """A prompt cache needs that only the last message grows, at its end."""
         answer: list[Message] = [
             user_message("q"),
             assistant_message("a"),

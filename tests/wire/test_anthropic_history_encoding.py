@@ -1,4 +1,4 @@
-"""A history that grows is written as if it were written anew each time."""
+"""A growing history is encoded as if it were encoded anew each time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.chat_messages import (
 )
 
 
-def _said(rng: random.Random, index: int) -> list[Any]:
-    """A turn, of the kinds that are joined, dropped or given other ids on this wire."""
+def make_turn(rng: random.Random, index: int) -> list[Any]:
+    """Return a turn whose messages are joined, dropped or given other ids when encoded."""
     call_id = rng.choice(["call_1", f"call {index}", "x"])
     function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
-    wanted = calls_message({"id": call_id, "function": function})
-    answer = result_message(call_id, f"The books of {index}.")
+    call_message = calls_message({"id": call_id, "function": function})
+    result = result_message(call_id, f"The books of {index}.")
     native = decode_messages([assistant_message([text_part(f"Native {index}.")])])
     kinds: list[list[Any]] = [
         [
             user_message(f"Question {index}"),
             assistant_message("Settled."),
         ],
-        [user_message(f"Look at {index}"), wanted, answer],
-        [wanted, answer, user_message("Hurry.")],
+        [user_message(f"Look at {index}"), call_message, result],
+        [call_message, result, user_message("Hurry.")],
         [assistant_message(""), user_message("Hello?")],
         [user_message([text_part("In parts.")]), *native],
     ]
@@ -43,18 +43,20 @@ def _said(rng: random.Random, index: int) -> list[Any]:
 @pytest.mark.parametrize("seed", range(4))
 def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's own chance
-    written = EncodedHistory()
+    encoding = EncodedHistory()
     history = list[Any]()
     for index in range(100):
-        history += _said(rng, index)
+        history += make_turn(rng, index)
         sent = list(history)
-        for place in range(len(sent) - 3, len(sent)):
+        for index_to_mark in range(len(sent) - 3, len(sent)):
             if (
-                place >= 0
-                and isinstance(sent[place]["content"], str)
-                and sent[place]["content"]
+                index_to_mark >= 0
+                and isinstance(sent[index_to_mark]["content"], str)
+                and sent[index_to_mark]["content"]
             ):
-                sent[place] = sent[place] | {"cache_control": {"type": "ephemeral"}}
+                sent[index_to_mark] = sent[index_to_mark] | {
+                    "cache_control": {"type": "ephemeral"}
+                }
         request = Request(
             rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]),
             sent,
@@ -62,10 +64,10 @@ def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
         )
         if rng.random() < 0.02:
             history[rng.randrange(len(history))] = user_message(f"Another {index}")
-        assert encode_request(request, encoded_history=written) == encode_request(
+        assert encode_request(request, encoded_history=encoding) == encode_request(
             request
         )
-    assert written.messages, "something was kept"
+    assert encoding.messages, "nothing was reused"
 
 
 def test_returned_lists_may_be_modified() -> None:
@@ -73,14 +75,14 @@ def test_returned_lists_may_be_modified() -> None:
         {"role": ("user", "assistant")[index % 2], "content": f"Say {index}."}
         for index in range(200)
     ]
-    written = EncodedHistory()
+    encoding = EncodedHistory()
     request = Request("claude-sonnet-4-5", history)
-    first = encode_request(request, encoded_history=written)
+    first = encode_request(request, encoded_history=encoding)
     original = copy.deepcopy(first)
-    assert written.messages, "something was kept"
+    assert encoding.messages, "nothing was reused"
     for change in (list.pop, list.clear, list.reverse):
-        change(encode_request(request, encoded_history=written)["messages"])
-        assert encode_request(request, encoded_history=written) == original, (
+        change(encode_request(request, encoded_history=encoding)["messages"])
+        assert encode_request(request, encoded_history=encoding) == original, (
             change.__name__
         )
 
@@ -91,7 +93,7 @@ def test_encodes_everything_if_no_role_is_certain(calls: Any) -> None:
     mute = {"role": "assistant", "content": None, "tool_calls": calls}
     history: list[Any] = [user_message(f"Say {index}.") for index in range(200)]
     history[100] = mute
-    written = EncodedHistory()
+    encoding = EncodedHistory()
     request = Request("claude-sonnet-4-5", history)
-    assert encode_request(request, encoded_history=written) == encode_request(request)
-    assert not written.messages
+    assert encode_request(request, encoded_history=encoding) == encode_request(request)
+    assert not encoding.messages

@@ -284,7 +284,12 @@ class TestReplies:
         }
         body = anthropic.encode_reply(
             Reply(
-                message, stop, usage, "gpt", "chatcmpl-1", {"object": "chat.completion"}
+                message,
+                stop,
+                usage=usage,
+                model="gpt",
+                id="chatcmpl-1",
+                raw={"object": "chat.completion"},
             )
         )
         assert body == {

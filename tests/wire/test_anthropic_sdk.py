@@ -1,4 +1,4 @@
-"""The official SDK is the judge: we read its requests, and it reads our answers."""
+"""The official Anthropic SDK: its requests are restored verbatim, and it reads the encoded replies and streams."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Verdict(BaseModel):
 
 
 def verbatim(name: str, request: Recorded) -> Any:
-    """The captured body equals the recorded one, and survives decoding and encoding."""
+    """Check that a request is the one on file and survives decoding and encoding; return it decoded."""
     captured = check_golden(name, request.body)
     decoded = anthropic.decode_request(captured)
     assert anthropic.encode_request(decoded) == captured
@@ -249,7 +249,7 @@ class TestWhatTheSdkReads:
     @pytest.mark.parametrize("size", [1, 7, 10_000])
     @pytest.mark.parametrize("name", REPLIES)
     def test_a_stream(self, name: str, size: int) -> None:
-        """The same reply, whatever pieces the network makes of it."""
+        """The reply is the same however the network cuts the stream."""
         assert (
             _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict()
             == REPLIES[name]

@@ -60,7 +60,7 @@ def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
     }
 
 
-def decode(*events: dict[str, Any]) -> tuple[list[StreamDelta], Reply]:
+def decode(events: list[Any]) -> tuple[list[StreamDelta], Reply]:
     decoder = anthropic.stream_decoder()
     return [
         delta for event in events for delta in decoder.feed(copy_of(event))
@@ -72,30 +72,32 @@ def blocks(reply: Reply) -> Any:
 
 
 def test_decodes_a_whole_stream() -> None:
-    said, reply = decode(
-        START,
-        {"type": "ping"},
-        block_start(0, type="thinking", thinking="", signature=""),
-        block_delta(0, "thinking_delta", thinking="Let me "),
-        block_delta(0, "thinking_delta", thinking="see."),
-        block_delta(0, "signature_delta", signature="c2ln"),
-        block_stop(0),
-        block_start(1, type="text", text=""),
-        block_delta(1, "text_delta", text="It is "),
-        block_delta(1, "text_delta", text="晴れ."),
-        block_stop(1),
-        block_start(2, type="tool_use", id="toolu_1", name="weather", input={}),
-        block_delta(2, "input_json_delta", partial_json=""),
-        block_delta(2, "input_json_delta", partial_json='{"city": "Par'),
-        block_delta(2, "input_json_delta", partial_json='is"}'),
-        block_stop(2),
-        block_start(3, type="tool_use", id="toolu_2", name="now", input={}),
-        block_delta(3, "input_json_delta", partial_json=""),
-        block_stop(3),
-        message_end("tool_use", input_tokens=None, output_tokens=89),
-        STOP,
+    deltas, reply = decode(
+        [
+            START,
+            {"type": "ping"},
+            block_start(0, type="thinking", thinking="", signature=""),
+            block_delta(0, "thinking_delta", thinking="Let me "),
+            block_delta(0, "thinking_delta", thinking="see."),
+            block_delta(0, "signature_delta", signature="c2ln"),
+            block_stop(0),
+            block_start(1, type="text", text=""),
+            block_delta(1, "text_delta", text="It is "),
+            block_delta(1, "text_delta", text="晴れ."),
+            block_stop(1),
+            block_start(2, type="tool_use", id="toolu_1", name="weather", input={}),
+            block_delta(2, "input_json_delta", partial_json=""),
+            block_delta(2, "input_json_delta", partial_json='{"city": "Par'),
+            block_delta(2, "input_json_delta", partial_json='is"}'),
+            block_stop(2),
+            block_start(3, type="tool_use", id="toolu_2", name="now", input={}),
+            block_delta(3, "input_json_delta", partial_json=""),
+            block_stop(3),
+            message_end("tool_use", input_tokens=None, output_tokens=89),
+            STOP,
+        ]
     )
-    assert said == [
+    assert deltas == [
         StreamDelta(
             "usage",
             raw={
@@ -157,27 +159,31 @@ def test_decodes_complete_blocks_and_server_tools() -> None:
         "content": [{"type": "web_search_result"}],
     }
     citation = {"type": "web_search_result_location", "cited_text": "x"}
-    said, reply = decode(
-        START,
-        block_start(
-            0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}
-        ),
-        block_delta(0, "input_json_delta", partial_json='{"query": "x"}'),
-        block_stop(0),
-        block_start(1, **found),
-        block_stop(1),
-        block_start(2, type="text", text="So", citations=None),
-        block_delta(2, "citations_delta", citation=citation),
-        block_delta(2, "citations_delta", citation=citation),
-        block_delta(2, "text_delta", text=" it is."),
-        block_stop(2),
-        block_start(3, type="compaction", content=None),
-        block_delta(3, "compaction_delta", content="summary", encrypted_content="ZW5j"),
-        block_stop(3),
-        block_start(4, type="thinking", thinking="at once", signature="c2ln"),
-        block_stop(4),
+    deltas, reply = decode(
+        [
+            START,
+            block_start(
+                0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}
+            ),
+            block_delta(0, "input_json_delta", partial_json='{"query": "x"}'),
+            block_stop(0),
+            block_start(1, **found),
+            block_stop(1),
+            block_start(2, type="text", text="So", citations=None),
+            block_delta(2, "citations_delta", citation=citation),
+            block_delta(2, "citations_delta", citation=citation),
+            block_delta(2, "text_delta", text=" it is."),
+            block_stop(2),
+            block_start(3, type="compaction", content=None),
+            block_delta(
+                3, "compaction_delta", content="summary", encrypted_content="ZW5j"
+            ),
+            block_stop(3),
+            block_start(4, type="thinking", thinking="at once", signature="c2ln"),
+            block_stop(4),
+        ]
     )
-    assert [(delta.kind, delta.text) for delta in said[1:]] == [
+    assert [(delta.kind, delta.text) for delta in deltas[1:]] == [
         ("text", "So"),
         ("text", " it is."),
         ("reasoning", "at once"),
@@ -207,8 +213,8 @@ def test_late_fields_reach_the_reply() -> None:
         "context_management": {"applied_edits": []},
     }
     start = {**START, "message": {**START["message"], "container": {"id": "c"}}}  # type: ignore[dict-item]  # a plain dict
-    said, reply = decode(start, late)
-    assert [delta.kind for delta in said] == ["usage", "stop"]
+    deltas, reply = decode([start, late])
+    assert [delta.kind for delta in deltas] == ["usage", "stop"]
     body = anthropic.encode_reply(reply)
     assert body["stop_details"] == {"type": "refusal"}
     assert body["container"] == {"id": "c"}
@@ -217,23 +223,25 @@ def test_late_fields_reach_the_reply() -> None:
 
 
 def test_message_delta_without_a_reason_is_not_a_stop() -> None:
-    said, reply = decode(
-        START, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}
+    deltas, reply = decode(
+        [START, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}]
     )
-    assert [delta.kind for delta in said] == ["usage", "usage"]
+    assert [delta.kind for delta in deltas] == ["usage", "usage"]
     assert reply.stop is None
 
 
 class TestBrokenOff:
     def test_keeps_partial_text_but_no_partial_call_or_reasoning(self) -> None:
         _, reply = decode(
-            START,
-            block_start(0, type="thinking", thinking="", signature=""),
-            block_delta(0, "thinking_delta", thinking="half a thou"),
-            block_start(1, type="text", text=""),
-            block_delta(1, "text_delta", text="Half a sen"),
-            block_start(2, type="tool_use", id="toolu_1", name="rm", input={}),
-            block_delta(2, "input_json_delta", partial_json='{"path": "/tmp/x"}'),
+            [
+                START,
+                block_start(0, type="thinking", thinking="", signature=""),
+                block_delta(0, "thinking_delta", thinking="half a thou"),
+                block_start(1, type="text", text=""),
+                block_delta(1, "text_delta", text="Half a sen"),
+                block_start(2, type="tool_use", id="toolu_1", name="rm", input={}),
+                block_delta(2, "input_json_delta", partial_json='{"path": "/tmp/x"}'),
+            ]
         )
         assert blocks(reply) == [text_part("Half a sen")]
         assert calls_of(reply.message) == []
@@ -246,10 +254,12 @@ class TestBrokenOff:
 
     def test_keeps_complete_calls_and_drops_blank_text(self) -> None:
         _, reply = decode(
-            START,
-            block_start(0, type="tool_use", id="toolu_1", name="ls", input={}),
-            block_stop(0),
-            block_start(1, type="text", text=""),
+            [
+                START,
+                block_start(0, type="tool_use", id="toolu_1", name="ls", input={}),
+                block_stop(0),
+                block_start(1, type="text", text=""),
+            ]
         )
         assert [block["type"] for block in blocks(reply)] == ["tool_use"]
 
@@ -261,12 +271,14 @@ class TestBrokenOff:
 
     def test_reports_an_error_and_keeps_the_reply(self) -> None:
         error = {"type": "overloaded_error", "message": "Overloaded"}
-        said, reply = decode(
-            START,
-            block_start(0, type="text", text="Hel"),
-            {"type": "error", "error": error, "request_id": "req_1"},
+        deltas, reply = decode(
+            [
+                START,
+                block_start(0, type="text", text="Hel"),
+                {"type": "error", "error": error, "request_id": "req_1"},
+            ]
         )
-        assert said[-1] == StreamDelta("error", text="Overloaded", raw=error)
+        assert deltas[-1] == StreamDelta("error", text="Overloaded", raw=error)
         assert reply.message["content"] == "Hel"
 
     def test_reports_an_error_that_is_only_text(self) -> None:
@@ -276,12 +288,14 @@ class TestBrokenOff:
     def test_keeps_truncated_arguments_as_text(self) -> None:
         """Some servers leave out the end of a block; the reason for the stop says that nothing more comes."""
         _, reply = decode(
-            START,
-            block_start(0, type="tool_use", id="toolu_1", name="write", input={}),
-            block_delta(
-                0, "input_json_delta", partial_json='{"path": "a", "text": "lo'
-            ),
-            message_end("max_tokens"),
+            [
+                START,
+                block_start(0, type="tool_use", id="toolu_1", name="write", input={}),
+                block_delta(
+                    0, "input_json_delta", partial_json='{"path": "a", "text": "lo'
+                ),
+                message_end("max_tokens"),
+            ]
         )
         assert blocks(reply)[0]["input"] == {
             "INVALID_JSON": '{"path": "a", "text": "lo'
@@ -375,17 +389,17 @@ def test_deltas_add_up_to_the_reply() -> None:
         {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
     )
     decoder = anthropic.stream_decoder()
-    said = [
+    deltas = [
         delta
         for event in anthropic.encode_stream(reply)
         for delta in decoder.feed(event)
     ]
-    assert "".join(delta.text for delta in said if delta.kind == "text") == "ab\r\n\n"
-    assert "".join(delta.text for delta in said if delta.kind == "reasoning") == "hm"
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == "ab\r\n\n"
+    assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == "hm"
     assert json.loads(
-        "".join(delta.arguments for delta in said if delta.kind == "call")
+        "".join(delta.arguments for delta in deltas if delta.kind == "call")
     ) == {"a": "\ud800"}
-    assert [delta.text for delta in said if delta.kind == "stop"] == ["stop"]
+    assert [delta.text for delta in deltas if delta.kind == "stop"] == ["stop"]
 
 
 def test_encodes_named_events_with_final_usage() -> None:

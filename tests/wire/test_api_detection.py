@@ -1,4 +1,4 @@
-"""A recorded conversation is read in whichever protocol it was written."""
+"""Detect the protocol of a recorded conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of codecs: each protocol's own functions, which understand one another."""
+"""All codecs restore payloads verbatim, and read the output of each other function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message keeps its wire value."""
+"""A decoded message keeps its native value, its author, and its boundary."""
 
 from __future__ import annotations
 

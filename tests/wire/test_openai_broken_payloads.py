@@ -1,4 +1,4 @@
-"""Garbage in the protocols of OpenAI: read, or refused with a sentence."""
+"""Broken payloads of OpenAI's protocols are restored, or refused with `WireError`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 
 from everthread.errors import WireError
 from everthread.wire import openai_chat, openai_responses
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 
 
 @pytest.mark.parametrize(
     ("codec", "requests"),
     [
-        (openai_chat, made.chat_request),
-        (openai_responses, made.responses_request),
+        (openai_chat, openai_strategies.chat_request),
+        (openai_responses, openai_strategies.responses_request),
     ],
     ids=["chat", "responses"],
 )
-@made.few
+@openai_strategies.few
 @given(data=st.data())
 def test_broken_requests_are_restored_or_refused(
     codec: Any, requests: Any, data: st.DataObject
 ) -> None:
-    body = data.draw(made.broken_payloads(requests))
+    body = data.draw(openai_strategies.broken_payloads(requests))
     with contextlib.suppress(WireError):
         request = codec.decode_request(body)
         assert codec.encode_request(request) == body
@@ -39,31 +39,31 @@ def test_broken_requests_are_restored_or_refused(
 EACH_REPLY = pytest.mark.parametrize(
     ("codec", "replies"),
     [
-        (openai_chat, made.chat_reply),
-        (openai_responses, made.responses_reply),
+        (openai_chat, openai_strategies.chat_reply),
+        (openai_responses, openai_strategies.responses_reply),
     ],
     ids=["chat", "responses"],
 )
 
 
 @EACH_REPLY
-@made.few
+@openai_strategies.few
 @given(data=st.data())
 def test_broken_replies_are_restored_or_refused(
     codec: Any, replies: Any, data: st.DataObject
 ) -> None:
-    body = data.draw(made.broken_payloads(replies))
+    body = data.draw(openai_strategies.broken_payloads(replies))
     with contextlib.suppress(WireError):
         assert codec.encode_reply(codec.decode_reply(body)) == body
 
 
 @EACH_REPLY
-@made.few
+@openai_strategies.few
 @given(data=st.data())
 def test_broken_streams_are_read_or_refused(
     codec: Any, replies: Any, data: st.DataObject
 ) -> None:
-    body = data.draw(made.broken_payloads(replies))
+    body = data.draw(openai_strategies.broken_payloads(replies))
     with contextlib.suppress(WireError):
         events = [
             json.loads(event.data)
@@ -71,7 +71,7 @@ def test_broken_streams_are_read_or_refused(
             if event.data != "[DONE]"
         ]
         at = data.draw(st.integers(0, len(events) - 1))
-        events[at] = data.draw(made.broken_payloads(st.just(events[at])))
+        events[at] = data.draw(openai_strategies.broken_payloads(st.just(events[at])))
         decoder = codec.stream_decoder(model=None)
         for event in events:
             decoder.feed(event)

@@ -23,7 +23,7 @@ from tests.chat_messages import (
     text_part,
     user_message,
 )
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
@@ -103,8 +103,8 @@ def test_drops_cache_marks_of_messages_but_not_of_parts() -> None:
     assert encode({**marked, "cache_control": mark}) == [marked]
 
 
-@made.few
-@given(made.anthropic_history())
+@openai_strategies.few
+@given(openai_strategies.anthropic_history())
 def test_converts_a_history_of_blocks_to_valid_chat(history: list[Message]) -> None:
     before = json.dumps(history)
     wire = encode(*history)

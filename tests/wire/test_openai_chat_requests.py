@@ -11,7 +11,7 @@ from everthread.core.messages import Message
 from everthread.core.types import Request
 from everthread.wire import openai_chat as chat
 from tests.chat_messages import user_message
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 
 USER: Message = user_message("hi")
 
@@ -20,8 +20,8 @@ def round_trip(body: dict[str, Any]) -> dict[str, Any]:
     return chat.encode_request(chat.decode_request(body))
 
 
-@made.few
-@given(made.chat_request)
+@openai_strategies.few
+@given(openai_strategies.chat_request)
 def test_plain_messages_are_the_same_objects(body: dict[str, Any]) -> None:
     wire = body["messages"]
     for message, original in zip(chat.decode_messages(wire), wire, strict=True):

@@ -16,7 +16,7 @@ from everthread.wire.openai_chat import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, SseParser, encode_event
 from tests.chat_messages import assistant_message, calls_message, custom_call, text_part
 from tests.shared_data import shared_path
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 
 HEAD = {
     "id": "chatcmpl-1",
@@ -36,27 +36,27 @@ def chunk(delta: Any = None, **choice: Any) -> dict[str, Any]:
 
 
 def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
-    """A piece of a tool call: name and arguments go into `function`."""
+    """Return a chunk with a fragment of a tool call; name and arguments go into `function`."""
     function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
     call = {**fields, "function": function} if function else fields
     return chunk({"tool_calls": [call if index is None else {"index": index, **call}]})
 
 
-def read(
+def decode(
     chunks: Iterable[Any], model: str | None = None
 ) -> tuple[list[StreamDelta], Reply]:
     decoder = stream_decoder(model=model)
-    said = [delta for event in chunks for delta in decoder.feed(event)]
-    return said, decoder.reply()
+    deltas = [delta for event in chunks for delta in decoder.feed(event)]
+    return deltas, decoder.reply()
 
 
 def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
-    """Id, name and arguments of the assembled calls, having checked that the pieces say the same."""
-    said, reply = read(chunks)
+    """Return id, name and arguments of the assembled calls, after checking the deltas against them."""
+    deltas, reply = decode(chunks)
     calls: list[Any] = list(reply.message["tool_calls"])
     for index, call in enumerate(calls):
         pieces = [
-            delta for delta in said if delta.kind == "call" and delta.index == index
+            delta for delta in deltas if delta.kind == "call" and delta.index == index
         ]
         assert (
             "".join(piece.arguments for piece in pieces)
@@ -72,7 +72,7 @@ def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
 
 def test_decodes_text_reasoning_usage_and_stop() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-    said, reply = read(
+    deltas, reply = decode(
         [
             chunk({"role": "assistant", "content": "", "refusal": None}),
             chunk({"reasoning_content": "hm "}),
@@ -84,7 +84,7 @@ def test_decodes_text_reasoning_usage_and_stop() -> None:
             SseEvent(None, "[DONE]"),
         ]
     )
-    assert said == [
+    assert deltas == [
         StreamDelta("reasoning", "hm "),
         StreamDelta("reasoning", "yes"),
         StreamDelta("text", "Hel"),
@@ -114,7 +114,7 @@ def test_merges_reasoning_details_until_signed() -> None:
             {"reasoning": fields.get("text", ""), "reasoning_details": [fields]}
         )
 
-    said, reply = read(
+    deltas, reply = decode(
         [
             detail(type="reasoning.text", text="a", index=0, signature=None),
             detail(type="reasoning.text", text="b", index=0),
@@ -149,11 +149,11 @@ def test_merges_reasoning_details_until_signed() -> None:
         {"type": "reasoning.summary", "summary": "e"},
         {"type": "reasoning.summary", "summary": "f"},
     ]
-    assert [delta.text for delta in said] == ["a", "b", "c", "d", "e"]
+    assert [delta.text for delta in deltas] == ["a", "b", "c", "d", "e"]
 
 
 def test_merges_refusal_audio_and_legacy_function_call() -> None:
-    said, reply = read(
+    deltas, reply = decode(
         [
             chunk({"refusal": "I can"}),
             chunk({"refusal": "not."}),
@@ -171,13 +171,13 @@ def test_merges_refusal_audio_and_legacy_function_call() -> None:
         "audio": {"id": "a", "data": "AABB", "transcript": "I can", "expires_at": 9},
         "function_call": {"name": "f", "arguments": '{"a": 1}'},
     }
-    assert [delta.text for delta in said] == ["I can", "not.", "refusal"]
+    assert [delta.text for delta in deltas] == ["I can", "not.", "refusal"]
     assert reply.stop == "refusal"
 
 
 def test_keeps_the_order_of_content_parts() -> None:
     thought = {"type": "thinking", "thinking": [text_part("hm")]}
-    _, reply = read(
+    _, reply = decode(
         [
             chunk({"content": ""}),
             chunk({"content": [thought]}),
@@ -191,7 +191,7 @@ def test_keeps_the_order_of_content_parts() -> None:
 
 
 def test_joins_lists_and_keeps_the_last_of_other_values() -> None:
-    _, reply = read(
+    _, reply = decode(
         [
             chunk(
                 {"role": "assistant", "annotations": [1], "x": "a", "content": 5},
@@ -328,7 +328,7 @@ def test_calls_without_id_and_index_start_at_a_name() -> None:
 
 
 def test_keeps_custom_calls_and_signatures() -> None:
-    said, reply = read(
+    deltas, reply = decode(
         [
             fragment(
                 0,
@@ -349,13 +349,13 @@ def test_keeps_custom_calls_and_signatures() -> None:
             "extra_content": {"g": {"s": "x"}},
         }
     ]
-    assert said[0] == StreamDelta("call", id="a", name="sql", arguments="select")
-    assert said[1] == StreamDelta("call", arguments=" 1")
+    assert deltas[0] == StreamDelta("call", id="a", name="sql", arguments="select")
+    assert deltas[1] == StreamDelta("call", arguments=" 1")
 
 
 def test_reports_errors_and_keeps_the_partial_reply() -> None:
     error = {"code": 400, "message": "prompt is too long"}
-    said, reply = read(
+    deltas, reply = decode(
         [
             chunk({"content": "Hel"}),
             {**HEAD, "error": error, "choices": []},
@@ -363,7 +363,7 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
             {"error": 5},
         ]
     )
-    assert said[1:] == [
+    assert deltas[1:] == [
         StreamDelta("error", "prompt is too long", raw=error),
         StreamDelta("error", "overloaded", raw={"message": "overloaded"}),
         StreamDelta("error", "5", raw={"message": "5"}),
@@ -372,7 +372,7 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
 
 
 def test_aborted_stream_gives_a_partial_reply() -> None:
-    _, reply = read(
+    _, reply = decode(
         [
             chunk(assistant_message("Hel")),
             fragment(0, id="a", name="f", arguments='{"x"'),
@@ -383,42 +383,42 @@ def test_aborted_stream_gives_a_partial_reply() -> None:
         "name": "f",
         "arguments": '{"x"',
     }
-    assert read([])[1].message == assistant_message("")
+    assert decode([])[1].message == assistant_message("")
 
 
 def test_reads_only_the_first_choice() -> None:
     other = {"index": 1, "delta": {"content": "no"}}
-    said, reply = read(
+    deltas, reply = decode(
         [
             {**HEAD, "choices": [{"delta": {"content": "yes"}}, other, "garbage"]},
             {**HEAD, "choices": None},
         ]
     )
-    assert (said, reply.message["content"]) == ([StreamDelta("text", "yes")], "yes")
+    assert (deltas, reply.message["content"]) == ([StreamDelta("text", "yes")], "yes")
 
 
 def test_reads_usage_in_a_choice_and_null_usage() -> None:
     usage = {"prompt_tokens": 1}
-    said, reply = read(
+    deltas, reply = decode(
         [
             {**chunk({"content": "a"}), "usage": None},
             chunk({"content": "b"}, usage=usage),
         ]
     )
     assert reply.usage == usage
-    assert said[-1] == StreamDelta("usage", raw=usage)
-    assert read([{**chunk({"content": "a"}), "usage": None}])[1].raw["usage"] is None
+    assert deltas[-1] == StreamDelta("usage", raw=usage)
+    assert decode([{**chunk({"content": "a"}), "usage": None}])[1].raw["usage"] is None
 
 
-@made.few
-@given(made.chat_reply)
+@openai_strategies.few
+@given(openai_strategies.chat_reply)
 def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
-    assert read(encode_stream(reply))[1] == reply
+    assert decode(encode_stream(reply))[1] == reply
 
 
-@made.few
-@given(made.chat_reply, st.data())
+@openai_strategies.few
+@given(openai_strategies.chat_reply, st.data())
 def test_any_chunking_gives_the_same_reply(
     body: dict[str, Any], data: st.DataObject
 ) -> None:
@@ -440,7 +440,7 @@ def test_streams_a_custom_call_and_null_usage() -> None:
     reply = chat.decode_reply(
         {"id": "1", "object": "chat.completion", "usage": None, "choices": [choice]}
     )
-    assert read(encode_stream(reply))[1] == reply
+    assert decode(encode_stream(reply))[1] == reply
 
 
 def test_streams_recorded_replies() -> None:
@@ -449,4 +449,4 @@ def test_streams_recorded_replies() -> None:
         for call in body["choices"][0]["message"].get("tool_calls") or []:
             call.pop("index", None)  # a leftover of the stream it came from
         reply = chat.decode_reply(body)
-        assert read(encode_stream(reply))[1] == reply, path.name
+        assert decode(encode_stream(reply))[1] == reply, path.name

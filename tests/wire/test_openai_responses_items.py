@@ -19,7 +19,7 @@ from tests.chat_messages import (
     text_part,
     user_message,
 )
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 from tests.wire.openai_bodies import (
     CALL,
     MESSAGE,
@@ -31,7 +31,7 @@ from tests.wire.openai_bodies import (
 )
 
 
-def read(*items: Any, model: str | None = None) -> list[Message]:
+def decode(*items: Any, model: str | None = None) -> list[Message]:
     return openai_responses.decode_messages(list(items), model=model)
 
 
@@ -49,7 +49,7 @@ def test_joins_a_run_of_items_into_one_message() -> None:
     }
     user = user_message("Oslo?")
     items = [user, REASONING, MESSAGE, second, CALL, OUTPUT, REASONING, MESSAGE]
-    messages = read(*items)
+    messages = decode(*items)
     assert [message["role"] for message in messages] == [
         "user",
         "assistant",
@@ -66,19 +66,19 @@ def test_joins_a_run_of_items_into_one_message() -> None:
 
 
 def test_keeps_texts_separate_and_drops_empty_ones() -> None:
-    [message] = read({**MESSAGE, "content": [TEXT, TEXT]}, assistant_message(""))
+    [message] = decode({**MESSAGE, "content": [TEXT, TEXT]}, assistant_message(""))
     assert message["content"] == [text_part("Let me see.")] * 2
 
 
 def test_items_without_text_get_a_label() -> None:
     assert (
-        read({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0][
+        decode({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0][
             "content"
         ]
         == "[compaction]\n[item_reference]"
     )
-    assert read(REASONING)[0]["content"] == ""
-    assert read(CALL)[0]["content"] is None
+    assert decode(REASONING)[0]["content"] == ""
+    assert decode(CALL)[0]["content"] is None
 
 
 def test_converts_parts_to_chat_form() -> None:
@@ -86,7 +86,7 @@ def test_converts_parts_to_chat_form() -> None:
         {"type": "input_text", "text": "a"},
         {"type": "input_image", "image_url": "u", "detail": "low"},
     ]
-    [said, result] = read(user_message(parts), {**OUTPUT, "output": parts})
+    [said, result] = decode(user_message(parts), {**OUTPUT, "output": parts})
     image = {"type": "image_url", "image_url": {"url": "u", "detail": "low"}}
     assert said["content"] == result["content"] == [text_part("a"), image]
 
@@ -193,7 +193,7 @@ def test_converts_parts_to_chat_form() -> None:
 def test_decodes_every_call_that_the_client_answers(
     call: Any, output: Any, name: str, arguments: Any, text: Any
 ) -> None:
-    messages = read(REASONING, call, output)
+    messages = decode(REASONING, call, output)
     [made_call] = calls_of(messages[0])
     [result] = results_of(messages[1])
     assert (made_call.id, made_call.name, made_call.parsed) == (
@@ -206,8 +206,8 @@ def test_decodes_every_call_that_the_client_answers(
 
 
 def test_rewritten_result_of_a_built_in_tool_makes_a_function_call() -> None:
-    """Only functions and custom tools take any text; the reasoning that sealed the old call goes."""
-    [assistant, result] = read(REASONING, MESSAGE, SHELL, SHELL_OUTPUT)
+    """Only functions and custom tools accept any text; reasoning that belongs to the old call is dropped."""
+    [assistant, result] = decode(REASONING, MESSAGE, SHELL, SHELL_OUTPUT)
     short = with_content(result, "[shell] ran `ls`")
     unnamed = {key: value for key, value in MESSAGE.items() if key != "id"}
     arguments = '{"action": {"commands": ["ls"]}}'
@@ -224,7 +224,7 @@ def test_rewritten_result_of_a_built_in_tool_makes_a_function_call() -> None:
 
 
 def test_rewritten_call_rewrites_its_result() -> None:
-    [assistant, result] = read(SHELL, SHELL_OUTPUT)
+    [assistant, result] = decode(SHELL, SHELL_OUTPUT)
     assert [item["type"] for item in encode(with_content(assistant, "x"), result)] == [
         "message",
         "function_call",
@@ -233,7 +233,7 @@ def test_rewritten_call_rewrites_its_result() -> None:
 
 
 def test_rewritten_function_result_keeps_the_run() -> None:
-    [assistant, result] = read(REASONING, CALL, OUTPUT)
+    [assistant, result] = decode(REASONING, CALL, OUTPUT)
     assert encode(assistant, with_content(result, "cold")) == [
         REASONING,
         CALL,
@@ -248,7 +248,7 @@ def test_rewritten_custom_result_keeps_its_kind() -> None:
         "name": "sql",
         "input": "select 1",
     }
-    [assistant, result] = read(
+    [assistant, result] = decode(
         call, {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}
     )
     assert encode(assistant, with_content(result, "one"))[1] == {
@@ -260,7 +260,7 @@ def test_rewritten_custom_result_keeps_its_kind() -> None:
 
 
 def test_drops_a_tool_search_with_a_rewritten_result() -> None:
-    """The result defines tools, which a text cannot; as a function, the search would be an unknown one."""
+    """A text cannot define tools as the result did, and no function of this name exists."""
     search = {
         "type": "tool_search_call",
         "call_id": "c",
@@ -273,7 +273,7 @@ def test_drops_a_tool_search_with_a_rewritten_result() -> None:
         "execution": "client",
         "tools": [{"name": "f"}],
     }
-    [assistant, result, answer] = read(
+    [assistant, result, answer] = decode(
         MESSAGE, search, found, assistant_message("Found.")
     )
     rewritten = with_content(result, "[1 tool]")
@@ -290,20 +290,20 @@ def test_keeps_tools_in_the_input_verbatim() -> None:
         "role": "developer",
         "tools": [{"type": "function", "name": "look"}],
     }
-    [message, said] = read(added, MESSAGE)
+    [message, said] = decode(added, MESSAGE)
     assert message["role"] == "developer"
     assert message["content"] == '[{"type": "function", "name": "look"}]'
     assert encode(message, said) == [added, MESSAGE]
 
 
 def test_keeps_a_result_without_its_call_verbatim() -> None:
-    assert encode(*read(SHELL_OUTPUT)) == [SHELL_OUTPUT]
+    assert encode(*decode(SHELL_OUTPUT)) == [SHELL_OUTPUT]
 
 
 def test_reasoning_is_sent_only_to_its_author() -> None:
     easy = {"role": "assistant", "id": "msg_2", "content": "x"}
     search = {"type": "web_search_call", "id": "ws_1"}
-    [message] = read(REASONING, MESSAGE, easy, search, CALL, model="gpt-5")
+    [message] = decode(REASONING, MESSAGE, easy, search, CALL, model="gpt-5")
     assert (
         encode(message, model="gpt-5-2025-08-07")
         == encode(message)
@@ -318,20 +318,20 @@ def test_reasoning_is_sent_only_to_its_author() -> None:
 
 
 def test_run_without_reasoning_is_the_same_for_every_model() -> None:
-    [message] = read(MESSAGE, CALL, model="gpt-5")
+    [message] = decode(MESSAGE, CALL, model="gpt-5")
     assert encode(message, model="gpt-6") == [MESSAGE, CALL]
 
 
 def test_edited_message_loses_its_reasoning() -> None:
-    [message] = read(REASONING, MESSAGE, model="gpt-5")
+    [message] = decode(REASONING, MESSAGE, model="gpt-5")
     text = {"type": "output_text", "text": "Short."}
     assert encode(with_content(message, "Short."), model="gpt-5") == [
         {"type": "message", "role": "assistant", "content": [text]}
     ]
 
 
-@made.few
-@given(made.anthropic_history())
+@openai_strategies.few
+@given(openai_strategies.anthropic_history())
 def test_encodes_valid_items_from_a_history_of_blocks(history: list[Message]) -> None:
     items = encode(*history)
     waiting: list[str] = []
@@ -343,7 +343,7 @@ def test_encodes_valid_items_from_a_history_of_blocks(history: list[Message]) ->
         else:
             assert not waiting
     assert not waiting
-    assert encode(*read(*items)) == items
+    assert encode(*decode(*items)) == items
 
 
 def test_encodes_a_chat_history() -> None:
@@ -420,7 +420,7 @@ def test_encodes_a_chat_history() -> None:
 
 def test_converts_items_to_chat_without_reasoning() -> None:
     wire = openai_chat.encode_messages(
-        read(user_message("Oslo?"), REASONING, MESSAGE, CALL, OUTPUT)
+        decode(user_message("Oslo?"), REASONING, MESSAGE, CALL, OUTPUT)
     )
     assert wire == [
         user_message("Oslo?"),
@@ -443,7 +443,7 @@ def test_keeps_the_namespace_of_a_rewritten_call(
         "namespace": "mcp__notes",
         field: "{}",
     }
-    [message] = read(item)
+    [message] = decode(item)
     assert [call.name for call in calls_of(message)] == ["mcp__notes__search"]
     written_anew = {key: value for key, value in message.items() if key != "_native"}
     assert encode(written_anew) == [item]

@@ -13,7 +13,7 @@ from everthread.core.types import Reply, StreamDelta
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent
-from tests.wire import openai_strategies as made
+from tests.wire import openai_strategies
 
 HEAD = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5"}
 USAGE = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
@@ -57,12 +57,12 @@ def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
-def read(
+def decode(
     events: Iterable[Any], model: str | None = None
 ) -> tuple[list[StreamDelta], Reply]:
     decoder = stream_decoder(model=model)
-    said = [delta for one in events for delta in decoder.feed(one)]
-    return said, decoder.reply()
+    deltas = [delta for one in events for delta in decoder.feed(one)]
+    return deltas, decoder.reply()
 
 
 def items_of(reply: Reply) -> Any:
@@ -113,9 +113,9 @@ SAID = [
 
 
 def test_whole_stream_equals_its_final_response() -> None:
-    said, reply = read([*EVENTS, END, SseEvent(None, "[DONE]")])
+    deltas, reply = decode([*EVENTS, END, SseEvent(None, "[DONE]")])
     raw = {"status": "completed", "incomplete_details": None}
-    assert said == [
+    assert deltas == [
         *SAID,
         StreamDelta("usage", raw=USAGE),
         StreamDelta("stop", "tool_calls", raw=raw),
@@ -130,20 +130,20 @@ def test_whole_stream_equals_its_final_response() -> None:
 
 
 def test_uses_finished_items_if_the_end_has_none() -> None:
-    _, reply = read([*EVENTS, response_event("completed", usage=USAGE)])
+    _, reply = decode([*EVENTS, response_event("completed", usage=USAGE)])
     assert items_of(reply) == [REASONING, MESSAGE, CALL]
     assert reply.stop == "tool_calls"
 
 
 @pytest.mark.parametrize("length", range(len(EVENTS) + 1))
 def test_aborted_stream_gives_a_partial_reply(length: int) -> None:
-    said, reply = read(EVENTS[:length])
-    assert said == SAID[: len(said)]
+    deltas, reply = decode(EVENTS[:length])
+    assert deltas == SAID[: len(deltas)]
     assert (reply.stop, reply.usage) == (None, None)
     assert (reply.message["content"] or "") == "".join(
-        delta.text for delta in said if delta.kind == "text"
+        delta.text for delta in deltas if delta.kind == "text"
     )
-    arguments = "".join(delta.arguments for delta in said if delta.kind == "call")
+    arguments = "".join(delta.arguments for delta in deltas if delta.kind == "call")
     assert "".join(call.arguments for call in calls_of(reply.message)) == arguments
     assert all(
         item["type"] != "reasoning" or item == REASONING for item in items_of(reply)
@@ -152,12 +152,12 @@ def test_aborted_stream_gives_a_partial_reply(length: int) -> None:
 
 def test_unfinished_items_are_incomplete() -> None:
     parts = [{"type": "output_text", "text": "Hel", "annotations": []}]
-    assert items_of(read(EVENTS[:11])[1])[1] == {
+    assert items_of(decode(EVENTS[:11])[1])[1] == {
         **MESSAGE,
         "status": "incomplete",
         "content": parts,
     }
-    assert items_of(read(EVENTS[:17])[1])[2] == {
+    assert items_of(decode(EVENTS[:17])[1])[2] == {
         **CALL,
         "status": "incomplete",
         "arguments": '{"a"',
@@ -166,7 +166,7 @@ def test_unfinished_items_are_incomplete() -> None:
 
 def test_accepts_deltas_without_surrounding_events() -> None:
     """Dialects leave out the indices, the parts, the items; the name of the event may be its type."""
-    said, reply = read(
+    deltas, reply = decode(
         [
             SseEvent("response.output_text.delta", '{"delta": "Hel"}'),
             SseEvent(
@@ -178,7 +178,7 @@ def test_accepts_deltas_without_surrounding_events() -> None:
             event("web_search_call.searching", output_index=3),
         ]
     )
-    assert said == [
+    assert deltas == [
         StreamDelta("text", "Hel"),
         StreamDelta("text", "lo"),
         StreamDelta("refusal", "But no."),
@@ -197,7 +197,7 @@ def test_decodes_complete_calls() -> None:
         "input": "select 1",
     }
     shell = {"type": "shell_call", "call_id": "c3", "action": {}}
-    said, reply = read(
+    deltas, reply = decode(
         [
             item_done(CALL),
             item_added({**custom, "input": ""}, 1),
@@ -205,7 +205,7 @@ def test_decodes_complete_calls() -> None:
             item_done(shell, 2),
         ]
     )
-    assert said == [
+    assert deltas == [
         StreamDelta("call", id="c1", name="look", arguments='{"a": 1}'),
         StreamDelta("call", index=1, id="c2", name="sql"),
         StreamDelta("call", index=1, arguments="select 1"),
@@ -216,7 +216,7 @@ def test_decodes_complete_calls() -> None:
 
 def test_provider_tools_give_no_deltas() -> None:
     code = {"type": "code_interpreter_call", "id": "ci_1", "code": ""}
-    said, reply = read(
+    deltas, reply = decode(
         [
             item_added(code),
             event("code_interpreter_call_code.delta", output_index=0, delta="1+1"),
@@ -225,7 +225,7 @@ def test_provider_tools_give_no_deltas() -> None:
             event("custom_tool_call_input.done", output_index=2, input=""),
         ]
     )
-    assert said == []
+    assert deltas == []
     assert items_of(reply)[0] == {**code, "code": "1+1"}
 
 
@@ -244,11 +244,11 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
         response_event("failed", error=failed),
         response_event("failed", error=None),
     ]
-    said, reply = read(events)
+    deltas, reply = decode(events)
     stop = StreamDelta(
         "stop", "other", raw={"status": "failed", "incomplete_details": None}
     )
-    assert said[4:] == [
+    assert deltas[4:] == [
         StreamDelta("error", "slow down", raw=events[15]),
         StreamDelta("error", "too long", raw={"message": "too long"}),
         StreamDelta("error", "plain", raw={"message": "plain"}),
@@ -266,27 +266,27 @@ def test_decodes_an_incomplete_response() -> None:
         "incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE]
     )
     del ended["response"]["status"]
-    said, reply = read([*EVENTS[:15], ended])
-    assert said[-1] == StreamDelta(
+    deltas, reply = decode([*EVENTS[:15], ended])
+    assert deltas[-1] == StreamDelta(
         "stop", "length", raw={"status": "incomplete", "incomplete_details": details}
     )
     assert (reply.stop, items_of(reply)) == ("length", [MESSAGE])
 
 
-@made.few
-@given(made.responses_reply)
+@openai_strategies.few
+@given(openai_strategies.responses_reply)
 def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
     """And without the event that ends it, the pieces still add up to the same items."""
     if body.get("status") in ("completed", "incomplete", "failed"):
         reply = openai_responses.decode_reply(body)
-        assert read(encode_stream(reply))[1] == reply
+        assert decode(encode_stream(reply))[1] == reply
     reply = openai_responses.decode_reply({**body, "status": "in_progress"})
     events = list(encode_stream(reply))
     assert all(
         one.event and not one.event.endswith(("completed", "failed", ".incomplete"))
         for one in events
     )
-    said, again = read(events)
+    deltas, again = decode(events)
     assert items_of(again) == items_of(reply)
     texts = [
         part["text"]
@@ -294,7 +294,7 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
         for part in item.get("content") or []
         if part.get("type") == "output_text"
     ]
-    assert "".join(delta.text for delta in said if delta.kind == "text") == "".join(
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == "".join(
         texts
     )
 
@@ -302,6 +302,6 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
 def test_streams_unknown_parts_whole() -> None:
     item = {**MESSAGE, "content": [{"type": "hologram", "data": "x"}, TEXT]}
     reply = openai_responses.decode_reply({**END["response"], "output": [item]})
-    said, again = read(list(encode_stream(reply))[:-2])
+    deltas, again = decode(list(encode_stream(reply))[:-2])
     assert items_of(again) == [{**item, "status": "incomplete"}]
-    assert said == [StreamDelta("text", "Hello")]
+    assert deltas == [StreamDelta("text", "Hello")]

@@ -1,4 +1,4 @@
-"""The parts of a history that are not conversation are found, named by what they load, and kept verbatim."""
+"""Find the parts of a history that are not conversation, give them keys, and keep them verbatim."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUESTION: Message = user_message("Plan the berths for tomorrow.")
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-def read(api: Api, *wire: Any) -> list[Message]:
+def decode(api: Api, *wire: Any) -> list[Message]:
     return CODECS[api].decode_messages(list(wire))
 
 
@@ -54,7 +54,7 @@ def instructions(*texts: str) -> Message:
 
 
 def block_message(role: str, *blocks: Any) -> Message:
-    """A message of the library's caller, with blocks as Anthropic has them."""
+    """Return a message with blocks in Anthropic's form, as a caller of the library writes it."""
     return cast("Message", {"role": role, "content": list(blocks)})
 
 
@@ -64,7 +64,7 @@ def keys_of(message: Message) -> list[set[str]]:
 
 class TestFinding:
     def test_finds_tools_that_claude_code_loads(self) -> None:
-        messages = read("anthropic", *load_shape("claude_code")["messages"])
+        messages = decode("anthropic", *load_shape("claude_code")["messages"])
         found = [
             (message["role"], keys_of(message))
             for message in messages
@@ -81,7 +81,7 @@ class TestFinding:
         ]
 
     def test_finds_tools_that_codex_loads(self) -> None:
-        messages = read("openai_responses", *load_shape("codex")["input"])
+        messages = decode("openai_responses", *load_shape("codex")["input"])
         loading = [message for message in messages if loads_tools(message)]
         assert [keys_of(message) for message in loading] == [
             [{"tool mcp__harbour__tides"}]
@@ -137,7 +137,7 @@ class TestFinding:
     def test_tool_changes_have_the_key_of_their_tool(
         self, kind: str, tool: Any, key: str
     ) -> None:
-        [message] = read(
+        [message] = decode(
             "anthropic", {"role": "system", "content": [{"type": kind, "tool": tool}]}
         )
         assert keys_of(message) == [{key}]
@@ -149,7 +149,7 @@ class TestFinding:
             "tool_use_id": "srv_1",
             "content": found,
         }
-        [message] = read(
+        [message] = decode(
             "anthropic",
             assistant_message([text_part("Wait."), result]),
         )
@@ -178,7 +178,7 @@ class TestFinding:
             "summary": [],
             "encrypted_content": "gAAA",
         }
-        [message] = read(
+        [message] = decode(
             "openai_responses", reasoning, listed, search, found, compacted
         )
         parts = find_permanent_parts(message)
@@ -200,7 +200,7 @@ class TestFinding:
             "arguments": {},
             "execution": "client",
         }
-        [message] = read("openai_responses", search)
+        [message] = decode("openai_responses", search)
         assert find_permanent_parts(message) == []
 
     def test_finds_tools_in_the_input(self) -> None:
@@ -209,7 +209,7 @@ class TestFinding:
             "role": "developer",
             "tools": [{"type": "function", "name": "cranes"}],
         }
-        [message] = read("openai_responses", added)
+        [message] = decode("openai_responses", added)
         assert keys_of(message) == [{"tool cranes"}]
 
 
@@ -290,7 +290,9 @@ class TestKeeping:
     def test_keeps_answered_calls(self) -> None:
         sent = load_shape("claude_code")["messages"][4]
         thought = {"type": "thinking", "thinking": "Which berths?", "signature": "x"}
-        [message] = read("anthropic", {**sent, "content": [thought, *sent["content"]]})
+        [message] = decode(
+            "anthropic", {**sent, "content": [thought, *sent["content"]]}
+        )
         _, kept = encode("anthropic", QUESTION, keep_parts(message, (), {"toolu_3"}))
         assert kept == assistant_message(sent["content"][1:])
 
@@ -313,7 +315,7 @@ class TestKeeping:
             "tool_use_id": "srv_1",
             "content": found,
         }
-        [message] = read("anthropic", assistant_message([other, use, result]))
+        [message] = decode("anthropic", assistant_message([other, use, result]))
         _, kept = encode("anthropic", QUESTION, keep_parts(message, {2}))
         assert kept == assistant_message([use, result])
 
@@ -361,7 +363,9 @@ class TestKeepingInstructions:
     )
 
     def test_keeps_parts_of_anthropics_without_cache_marks(self) -> None:
-        [message] = read("anthropic", {"role": "system", "content": list(self.BLOCKS)})
+        [message] = decode(
+            "anthropic", {"role": "system", "content": list(self.BLOCKS)}
+        )
         [kept] = encode("anthropic", keep_parts(message, {1}))
         assert kept == {
             "role": "system",
@@ -369,13 +373,13 @@ class TestKeepingInstructions:
         }
 
     def test_returns_complete_instructions_unchanged(self) -> None:
-        [listed] = read("anthropic", {"role": "system", "content": [self.BLOCKS[0]]})
-        [text] = read("anthropic", {"role": "system", "content": "Answer in French."})
+        [listed] = decode("anthropic", {"role": "system", "content": [self.BLOCKS[0]]})
+        [text] = decode("anthropic", {"role": "system", "content": "Answer in French."})
         assert keep_parts(listed, {0}) is listed
         assert keep_parts(text, {0}) is text
 
     def test_keeps_other_protocols_instructions_whole(self) -> None:
-        [item] = read("openai_responses", load_shape("codex")["input"][1])
+        [item] = decode("openai_responses", load_shape("codex")["input"][1])
         assert keep_parts(item, {0}) is item
         plain = instructions("Answer in French.", "Answer in Norwegian.")
         assert keep_parts(plain, {0}) is plain
@@ -387,7 +391,7 @@ class TestJoiningInstructions:
             "type": "tool_addition",
             "tool": {"type": "tool_reference", "name": "tides"},
         }
-        messages = read(
+        messages = decode(
             "anthropic",
             {"role": "system", "content": "Answer in French."},
             {"role": "system", "content": [addition]},
@@ -403,5 +407,5 @@ class TestJoiningInstructions:
         messages = [instructions("Answer in French."), instructions("Be brief.")]
         assert not any(map(has_fixed_position, messages))
         assert join_instructions(messages) == messages
-        [placed] = read("anthropic", {"role": "system", "content": "Be brief."})
+        [placed] = decode("anthropic", {"role": "system", "content": "Be brief."})
         assert join_instructions([messages[0], placed]) == [messages[0], placed]

@@ -105,7 +105,7 @@ def test_any_chunking_gives_the_same_events(
 
 
 def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
-    """The standard's algorithm on whole lines, as a second opinion."""
+    """Parse whole lines by the standard's algorithm, for comparison."""
     found = []
     name = ""
     data = list[str]()

@@ -1,4 +1,4 @@
-"""Four breakpoints, their allowed places, and the part of the next request that the cache holds."""
+"""Place at most four cache marks, on the messages and blocks that may carry them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_marks_tool_messages_only_for_anthropic() -> None:
 
 
 def test_marks_the_text_of_the_last_result() -> None:
-    """As OpenRouter takes it; where words came with the calls, they carry it."""
+    """As OpenRouter accepts it; if the calls came with text, the text carries the mark."""
     calls: Any = calls_message({"id": "0"}, {"id": "1"})
     results: list[Any] = [result_message(str(n), f"result {n}") for n in range(2)]
     marked: list[Any] = apply_cache_control(
@@ -271,7 +271,7 @@ def test_marked_message_keeps_its_native_value() -> None:
 def test_places_marks_from_the_end(
     history: Any, native: bool, previous: int | None
 ) -> None:
-    """Who knows that no message carries a mark gets the same ones without looking at every message."""
+    """Without existing marks, only the last messages need to be examined."""
     plain = [without_cache_control(message) for message in history]
     marked = apply_cache_control(
         plain,
@@ -319,7 +319,7 @@ def test_changes_only_marks(history: Any, native: bool, previous: int | None) ->
 
 
 def long_turn(blocks_since: int) -> list[Any]:
-    """A conversation marked up to its message 3, then a turn of this many blocks."""
+    """Return a conversation marked up to message 3, followed by a turn of this many blocks."""
     calls = [{"id": str(n)} for n in range(blocks_since - 4)]
     head = [
         {"role": "system", "content": "s"},
@@ -360,7 +360,7 @@ def test_keeps_a_mark_beyond_the_lookback(
 
 @pytest.mark.parametrize("previous", [None, -1, 0, 5, 7, 8, 99])
 def test_drops_a_useless_previous_mark(previous: int | None) -> None:
-    """Unknown, on the system prompt, among the last three anyway, or beyond a history that was cut."""
+    """Unknown, on the system prompt, among the last three, or beyond the end of a shortened history."""
     marked = apply_cache_control(
         long_turn(60), native_anthropic=True, previous_index=previous
     )

@@ -1,4 +1,4 @@
-"""The rhythm of calls: growth, the life of the cache, and how much is still to come."""
+"""Learn from calls: growth, the lifetime of the cache, and the number of calls to expect."""
 
 from __future__ import annotations
 

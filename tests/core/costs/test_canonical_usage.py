@@ -346,13 +346,13 @@ def test_keeps_the_raw_report() -> None:
 
 
 def test_returns_canonical_usage_unchanged() -> None:
-    usage = CanonicalUsage(1, 2, 3, 4, 5, 2)
+    usage = CanonicalUsage(1, 2, 3, 4, 5)
     assert normalize_usage(usage) is usage
 
 
 def test_usages_add_up() -> None:
     total = sum([normalize_usage(CHAT), normalize_usage(ANTHROPIC)], CanonicalUsage())
-    assert total == CanonicalUsage(60, 110, 1600, 340, 40, 100)
+    assert total == CanonicalUsage(60, 110, 1600, 340, 40, cache_write_1h_tokens=100)
     assert total.raw is None
 
 

@@ -209,7 +209,7 @@ def count_calls(model: str) -> int:
 def test_bounds_the_lookups_for_a_long_path(
     model: str,
 ) -> None:
-    """The attack: each slash was another look-up, of a name that was copied for it."""
+    """An attack: every slash cost another lookup and a copy of the name."""
     prices_for("gpt-4o", time=AT)
     assert count_calls(model) <= 2 * count_calls("a/" * 8 + f"x{len(model)}")
 

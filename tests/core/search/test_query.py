@@ -1,4 +1,4 @@
-"""A message read as a question: word forms, words that say nothing, dates; and how what is found is ranked."""
+"""Read a question (word forms, stop words, dates), and rank the texts that answer it."""
 
 from __future__ import annotations
 

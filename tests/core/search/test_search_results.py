@@ -25,9 +25,17 @@ AT = 1_769_851_800.0
 def passage(
     found: str, text: str, *, start: int = 0, size: int, role: str = "", tool: str = ""
 ) -> Passage:
-    turn, created = (3, AT) if role else (None, None)
     return Passage(
-        found, "t1", turn, role, tool, created, text, start, start + len(text), size
+        id=found,
+        thread="t1",
+        turn=3 if role else None,
+        role=role,
+        tool=tool,
+        created=AT if role else None,
+        text=text,
+        start=start,
+        end=start + len(text),
+        size=size,
     )
 
 

@@ -1,4 +1,4 @@
-"""The limits of a window: the formulas, and that no settings make them contradict each other."""
+"""Compute the limits of a window; no settings make them inconsistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ settings = st.fixed_dictionaries(
 
 
 def figures(budget: Budget) -> dict[str, int]:
-    """Every figure that must not shrink when the window grows."""
+    """Return every figure that must not shrink when the window grows."""
     return dataclasses.asdict(budget) | {
         "compacted_limit": budget.compacted_limit,
         "background_start": budget.background_start,

@@ -1,4 +1,4 @@
-"""A request's tokens: text, wrapping, calls, tools, media, in either form; counted once and remembered."""
+"""Count a request: text, overhead, calls, tools and media in either form, each once."""
 
 from __future__ import annotations
 
@@ -550,7 +550,7 @@ def test_older_claude_prompts_are_within_five_percent() -> None:
 
 
 class TestHiddenThoughts:
-    """A signature of Claude's holds all thoughts; the text beside it may be a summary, or empty."""
+    """A signature of Claude's contains all thinking; the text beside it may be a summary, or empty."""
 
     @staticmethod
     def signed(thinking: str, signature: object) -> dict[str, Any]:
