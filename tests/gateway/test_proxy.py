@@ -23,9 +23,11 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     open_raw_gateway,
     raw_upstream,
+    send_get,
 )
 
-MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, "claude-opus-4-8": 200_000}
+CLAUDE = "claude-opus-4-8"
+MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, CLAUDE: 200_000}
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
 
 
@@ -49,6 +51,14 @@ class ProxySetup:
         self.anthropic = anthropic.AsyncAnthropic(
             base_url=url, api_key="sk-ant-theirs", max_retries=0
         )
+
+    def ask_chat(self, **options: Any) -> Any:
+        create = self.openai.chat.completions.create
+        return create(model="gpt-4o", messages=HELLO, **options)
+
+    def ask_claude(self, model: str = CLAUDE) -> Any:
+        create = self.anthropic.messages.create
+        return create(model=model, max_tokens=50, messages=HELLO)
 
     async def close(self) -> None:
         await self.openai.close()
@@ -77,12 +87,12 @@ async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
         new = gc.get_objects(generation=0)
         return [found for found in new if isinstance(found, Exchange)]
 
-    async with open_proxy(["One.", "Two."]) as on:
-        await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+    async with open_proxy(["One.", "Two."]) as setup:
+        await setup.ask_chat()
         gc.collect()
         gc.disable()
         try:
-            await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+            await setup.ask_chat()
             async with asyncio.timeout(60):
                 while exchanges():  # noqa: ASYNC110 - nothing tells that an object is freed
                     await asyncio.sleep(0.01)
@@ -92,114 +102,84 @@ async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
 
 
 async def test_relays_answers_and_records_their_usage() -> None:
-    async with open_proxy(["One.", "Two.", "Three."]) as on:
-        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+    async with open_proxy(["One.", "Two.", "Three."]) as setup:
+        chat = await setup.ask_chat()
         assert chat.choices[0].message.content == "One."
-        response = await on.openai.responses.create(model="gpt-5", input="Hello")
+        response = await setup.openai.responses.create(model="gpt-5", input="Hello")
         assert response.output_text == "Two."
-        message = await on.anthropic.messages.create(
-            model="claude-opus-4-8", max_tokens=50, messages=HELLO
-        )
-        assert first_text(message) == "Three."
-        counted = await on.anthropic.messages.count_tokens(
-            model="claude-opus-4-8", messages=HELLO
-        )
+        assert first_text(await setup.ask_claude()) == "Three."
+        count_tokens = setup.anthropic.messages.count_tokens
+        counted = await count_tokens(model=CLAUDE, messages=HELLO)
         assert counted.input_tokens > 0
-        assert {model.id async for model in await on.openai.models.list()} == set(
+        assert {model.id async for model in await setup.openai.models.list()} == set(
             MODELS
         )
-    used = [outcome.usage for outcome in on.manager.outcomes]
-    assert [usage.prompt_tokens for usage in used if usage] == [
-        record.prompt_tokens for record in on.provider.log[:3]
-    ]
-    said = [
-        text_of(outcome.reply.message)
-        for outcome in on.manager.outcomes
-        if outcome.reply
-    ]
-    assert said == ["One.", "Two.", "Three."]
-    assert on.proxy.metrics.value("tokens", bucket="output") > 0
+    texts = []
+    for outcome, record in zip(
+        setup.manager.outcomes, setup.provider.log, strict=False
+    ):
+        assert outcome.usage is not None
+        assert outcome.usage.prompt_tokens == record.prompt_tokens
+        assert outcome.reply is not None
+        texts.append(text_of(outcome.reply.message))
+    assert texts == ["One.", "Two.", "Three."]
+    assert setup.proxy.metrics.value("tokens", bucket="output") > 0
 
 
 async def test_relays_streams_and_records_their_usage() -> None:
-    async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as on:
-        chat = await on.openai.chat.completions.create(
-            model="gpt-4o", messages=HELLO, stream=True
-        )
-        chunks = [chunk async for chunk in chat]
-        assert (
-            "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-            == "One and more."
-        )
+    async with open_proxy(
+        ["One and more.", "Two and more.", "Three and more."]
+    ) as setup:
+        chunks = [chunk async for chunk in await setup.ask_chat(stream=True)]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text == "One and more."
         assert all(chunk.choices for chunk in chunks), (
             "the extra chunk is not the client's"
         )
-        async with on.openai.responses.stream(model="gpt-5", input="Hello") as stream:
+        async with setup.openai.responses.stream(
+            model="gpt-5", input="Hello"
+        ) as stream:
             assert (await stream.get_final_response()).output_text == "Two and more."
-        async with on.anthropic.messages.stream(
-            model="claude-opus-4-8", max_tokens=50, messages=HELLO
+        async with setup.anthropic.messages.stream(
+            model=CLAUDE, max_tokens=50, messages=HELLO
         ) as messages:
             assert await messages.get_final_text() == "Three and more."
-    assert [
-        outcome.usage.output_tokens > 0
-        for outcome in on.manager.outcomes
-        if outcome.usage
-    ] == [True] * 3
-    assert on.provider.log[0].body["stream_options"] == {"include_usage": True}
-    assert on.proxy.metrics.value("rewrites", kind="include_usage") == 1
+    usages = [outcome.usage for outcome in setup.manager.outcomes]
+    assert [bool(usage and usage.output_tokens) for usage in usages] == [True] * 3
+    assert setup.provider.log[0].body["stream_options"] == {"include_usage": True}
+    assert setup.proxy.metrics.value("rewrites", kind="include_usage") == 1
 
 
 @pytest.mark.parametrize(
-    ("asked", "mode", "include", "sent"),
+    ("options", "mode", "include_usage", "sent"),
     [
-        (
-            {"stream_options": {"include_usage": False}},
-            "managed",
-            True,
-            {"include_usage": False},
-        ),
-        (
-            {"stream_options": {"include_usage": True}},
-            "managed",
-            True,
-            {"include_usage": True},
-        ),
-        (
-            {"stream_options": {"x": 1}},
-            "managed",
-            True,
-            {"include_usage": True, "x": 1},
-        ),
-        ({}, "managed", False, None),
-        ({}, "observe", True, None),
-        ({}, "off", True, None),
+        ({"include_usage": False}, "managed", True, {"include_usage": False}),
+        ({"include_usage": True}, "managed", True, {"include_usage": True}),
+        ({"x": 1}, "managed", True, {"include_usage": True, "x": 1}),
+        (openai.omit, "managed", False, None),
+        (openai.omit, "observe", True, None),
+        (openai.omit, "off", True, None),
     ],
 )
 async def test_asks_for_a_stream_s_usage_only_in_managed_mode(
-    asked: Any, mode: Any, include: bool, sent: Any
+    options: Any, mode: Any, include_usage: bool, sent: Any
 ) -> None:
-    async with open_proxy(mode=mode, include_usage=include) as on:
-        chat = await on.openai.chat.completions.create(
-            model="gpt-4o", messages=HELLO, stream=True, **asked
-        )
-        chunks = [chunk async for chunk in chat]
-        assert any(not chunk.choices for chunk in chunks) == (
-            asked.get("stream_options") == {"include_usage": True}
-        )
-        assert on.provider.log[0].body.get("stream_options") == sent
+    async with open_proxy(mode=mode, include_usage=include_usage) as setup:
+        stream = await setup.ask_chat(stream=True, stream_options=options)
+        has_usage = not all([chunk.choices async for chunk in stream])
+        assert has_usage == (options == {"include_usage": True})
+        assert setup.provider.log[0].body.get("stream_options") == sent
 
 
 async def test_passes_the_provider_s_errors_on() -> None:
-    async with open_proxy([Fault("rate_limit", retry_after=7)]) as on:
+    async with open_proxy([Fault("rate_limit", retry_after=7)]) as setup:
         with pytest.raises(openai.RateLimitError) as limited:
-            await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
+            await setup.ask_chat()
         assert limited.value.response.headers["retry-after"] == "7"
         with pytest.raises(anthropic.NotFoundError):
-            await on.anthropic.messages.create(
-                model="claude-none", max_tokens=50, messages=HELLO
-            )
-    assert [status for status, _ in on.manager.errors] == [429, 404]
-    assert on.proxy.metrics.value("upstream_errors", status="429") == 1
+            await setup.ask_claude("claude-none")
+    assert [status for status, _ in setup.manager.errors] == [429, 404]
+    assert setup.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
 class FailingToPrepare(PassThroughManager):
@@ -230,66 +210,52 @@ async def test_forwards_the_original_request_if_the_manager_fails(
 ) -> None:
     async with open_proxy(
         ["Fine.", Fault("overloaded")], manager(), include_usage=False
-    ) as on:
-        message = await on.anthropic.messages.create(
-            model="claude-opus-4-8", max_tokens=9, messages=HELLO
-        )
-        assert first_text(message) == "Fine."
+    ) as setup:
+        assert first_text(await setup.ask_claude()) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
-            await on.anthropic.messages.create(
-                model="claude-opus-4-8", max_tokens=9, messages=HELLO
-            )
+            await setup.ask_claude()
     steps = [
-        on.proxy.metrics.value("failed_open", step=step)
+        setup.proxy.metrics.value("failed_open", step=step)
         for step in ("prepare", "refused", "answered")
     ]
     assert steps == failures
 
 
-async def test_chooses_the_upstream_by_the_model() -> None:
+async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> None:
+    headers = {"authorization": "Bearer sk-theirs"}
     async with Provider(MODELS) as first, Provider(MODELS) as second:
         upstreams = [
             Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
             Upstream("b", second.url, ("claude-*",), "anthropic"),
         ]
-        async with (
-            open_raw_gateway(upstreams) as (url, _),
-            httpx2.AsyncClient(timeout=60) as client,
-        ):
-            sent = {"messages": HELLO, "max_tokens": 5}
-            headers = {"authorization": "Bearer sk-theirs"}
-            for model in ("gpt-4o", "claude-opus-4-8"):
-                path = f"{url}/v1/chat/completions"
-                await client.post(path, json={"model": model, **sent}, headers=headers)
-            await client.post(
-                f"{url}/v1/messages/count_tokens",
-                json={"model": "claude-opus-4-8", **sent},
-            )
-            assert (
-                await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})
-            ).status_code == 200
-        async with (
-            raw_upstream() as one,
-            raw_upstream() as other,
-        ):
-            asked = [
-                Upstream("a", one.url, ("gpt-*",)),
-                Upstream("b", other.url, ("claude-*",)),
-            ]
-            async with (
-                open_raw_gateway(asked) as (url, _),
-                httpx2.AsyncClient(timeout=60) as client,
+        async with open_raw_gateway(upstreams) as (url, _):
+            for path, model in (
+                ("chat/completions", "gpt-4o"),
+                ("chat/completions", CLAUDE),
+                ("messages/count_tokens", CLAUDE),
             ):
-                await client.get(f"{url}/v1/models/claude-opus-4-8")
-            assert (len(one.received), other.received[0].line) == (
-                0,
-                b"GET /v1/models/claude-opus-4-8 HTTP/1.1",
-            )
-        assert [record.headers["authorization"] for record in first.log] == [
-            "Bearer sk-ours"
-        ]
+                body = {"model": model, "messages": HELLO, "max_tokens": 5}
+                await http.post(f"{url}/v1/{path}", json=body, headers=headers)
+            models = f"{url}/v1/models"
+            listed = await http.get(models, headers={"anthropic-version": "1"})
+            assert listed.status_code == 200
+        sent = [record.headers["authorization"] for record in first.log]
+        assert sent == ["Bearer sk-ours"]
         assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
         assert [record.path for record in second.log] == [
             "/v1/chat/completions",
             "/v1/messages/count_tokens",
         ]
+
+
+async def test_chooses_the_upstream_by_the_model_in_the_path() -> None:
+    async with raw_upstream() as one, raw_upstream() as other:
+        upstreams = [
+            Upstream("a", one.url, ("gpt-*",)),
+            Upstream("b", other.url, ("claude-*",)),
+        ]
+        async with open_raw_gateway(upstreams) as (url, _):
+            await send_get(url, f"/v1/models/{CLAUDE}")
+    assert one.received == []
+    [request] = other.received
+    assert request.line == f"GET /v1/models/{CLAUDE} HTTP/1.1".encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,18 +13,23 @@ from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import Outcome
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup, text_reply
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    ManagerSetup,
+    StoreWrapper,
+    text_reply,
+)
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import texts_of
 
 NAMED = {"x-everthread-session": "mine"}
 
 
-class HeldStore:
+class HeldStore(StoreWrapper):
     """A store of which the test holds single calls."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._gates: dict[str, asyncio.Event] = {}
 
     def hold(self, name: str) -> asyncio.Event:
@@ -33,7 +38,7 @@ class HeldStore:
         return gate
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
+        found = super().__getattr__(name)
         gate = self._gates.pop(name, None)
         if gate is None:
             return found
@@ -75,7 +80,7 @@ async def two_processes(
     """The first one's store can be held; `alone`: it assumes that no other process writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
-    first = ManagerSetup(cast("Store", held)).manager(alone=alone)
+    first = ManagerSetup(stores[0]).manager(store=held, alone=alone)
     second = ManagerSetup(stores[1]).manager()
     try:
         yield held, first, second, stores[1]

@@ -13,15 +13,15 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import Request
 from everthread.gateway.identify import find_body_session, find_scope, read_client
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.sent_history import ClientSession, Outcome
-from tests.chat_messages import function_call
+from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, StoreWrapper
 
 __all__ = ["everthread", "home"]
 
@@ -38,10 +38,7 @@ def script(request: Request) -> Any:
     """Delegate a task; answer everything else."""
     asked = text_of(request.messages[-1])
     if "Mend" in asked:
-        call = function_call("toolu_1", "Bash")
-        return Reply(
-            {"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]}
-        )
+        return calls_reply(function_call("toolu_1", "Bash"), text="Somebody looks.")
     return "Done."
 
 
@@ -70,39 +67,31 @@ def user_message(text: str) -> dict[str, Any]:
 
 
 async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
-    """A title, the conversation, a subagent of two calls while it waits, and the conversation again; its id."""
-    await claude_code(
-        http,
-        url,
-        user_message("Write a title for: Mend the parser"),
-        system="You name conversations.",
-    )
-    opening = [
-        user_message(
-            "<system-reminder>Be nice.</system-reminder>Mend the parser, please"
-        )
-    ]
-    first = await claude_code(http, url, *opening, tools=[BASH])
-    search = [user_message("Look for the parser's tests")]
-    searched = await claude_code(http, url, *search, tools=[BASH], system="You search.")
-    more = [
-        *search,
-        {"role": "assistant", "content": searched.json()["content"]},
-        user_message("And its fixtures"),
-    ]
-    await claude_code(http, url, *more, tools=[BASH], system="You search.")
+    """Send a title, a conversation with a subagent of two calls, and a count; return the conversation's thread."""
+    title = user_message("Write a title for: Mend the parser")
+    await claude_code(http, url, title, system="You name conversations.")
+    reminder = "<system-reminder>Be nice.</system-reminder>"
+    question = user_message(f"{reminder}Mend the parser, please")
+    first = await claude_code(http, url, question, tools=[BASH])
+    subagent: Any = {"tools": [BASH], "system": "You search."}
+    search = user_message("Look for the parser's tests")
+    found = await claude_code(http, url, search, **subagent)
+    fixtures = user_message("And its fixtures")
+    await claude_code(http, url, search, answer_of(found), fixtures, **subagent)
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
+    results = {"role": "user", "content": [result]}
     last = await claude_code(
-        http,
-        url,
-        *opening,
-        {"role": "assistant", "content": first.json()["content"]},
-        {"role": "user", "content": [result]},
-        tools=[BASH],
+        http, url, question, answer_of(first), results, tools=[BASH]
     )
-    await claude_code(http, url, user_message("How many tokens?"), system="You count.")
-    assert first.headers["x-everthread-thread"] == last.headers["x-everthread-thread"]
-    return first.headers["x-everthread-thread"]
+    count = user_message("How many tokens?")
+    await claude_code(http, url, count, system="You count.")
+    thread = first.headers["x-everthread-thread"]
+    assert last.headers["x-everthread-thread"] == thread
+    return thread
+
+
+def answer_of(response: httpx2.Response) -> dict[str, Any]:
+    return {"role": "assistant", "content": response.json()["content"]}
 
 
 async def test_lists_side_calls_under_their_conversation(
@@ -227,22 +216,22 @@ def test_a_copilot_cache_key_is_not_a_session() -> None:
     )
 
 
-class HeldStore:
-    """A store in which answers take their time."""
+class HeldStore(StoreWrapper):
+    """A store that holds answers until `go` is set."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.go = asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     async def extend_thread(
         self, thread: str, points: Any, *given: Any
     ) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
-        return await self._store.extend_thread(thread, points, *given)
+        links: list[ThreadLink | None] = await self.wrapped_store.extend_thread(
+            thread, points, *given
+        )
+        return links
 
 
 async def test_a_subagent_waits_for_its_parent_s_answer_to_be_stored(
@@ -251,9 +240,8 @@ async def test_a_subagent_waits_for_its_parent_s_answer_to_be_stored(
     session = {"x-claude-code-session-id": UUID}
     tool = {"type": "function", "function": {"name": "Bash"}}
 
-    held: Any = HeldStore(setup.store)
-    setup.store = held
-    manager = setup.manager()
+    held = HeldStore(setup.store)
+    manager = setup.manager(store=held)
     client, helper = (
         HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2)
     )
