@@ -133,7 +133,7 @@ class Proxy:
             )
             raise
         finally:
-            self.metrics.in_flight = self._admission.count
+            self.metrics.set_in_flight(self._admission.count)
             writer.log()
 
     async def finish_records(self) -> None:
@@ -172,7 +172,7 @@ class Proxy:
             with self._arrivals.enter(admission_group):
                 raw = await read_body(receive, head, self.limits, reserve_bytes)
             with self._admission.enter(admission_group):
-                self.metrics.in_flight = self._admission.count
+                self.metrics.set_in_flight(self._admission.count)
                 await run_while_connected(self._answer(head, raw, writer), scope)
 
     def _should_read(self, head: RequestHead) -> bool:

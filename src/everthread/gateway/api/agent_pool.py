@@ -6,8 +6,8 @@ import fnmatch
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from everthread.agent.commands.dispatch import CommandResult
@@ -16,6 +16,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.errors import EverthreadError
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.leased_store import LeasedStore
+from everthread.gateway.api.schemas import CreateThread
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import (
     Lease,
@@ -54,18 +55,6 @@ class PreviewThread(Protocol):
     async def __call__(
         self, store: Store, thread: str, focus: str | None
     ) -> CommandResult: ...
-
-
-@dataclass(frozen=True, slots=True)
-class NewThread:
-    """Settings of a new thread."""
-
-    title: str = ""
-    model: str | None = None
-    """None for the configured model."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    user: str = ""
-    platform: str = "api"
 
 
 @dataclass(slots=True)
@@ -118,7 +107,7 @@ class AgentPool:
             )
 
     async def create(
-        self, tenant: str, new_thread: NewThread, *, tools: bool
+        self, tenant: str, new_thread: CreateThread, *, tools: bool
     ) -> Session:
         """Create a thread with its first session and its owner's settings."""
         self.check_model(new_thread.model)
@@ -126,8 +115,7 @@ class AgentPool:
             id=new_id(),
             tenant=tenant,
             title=new_thread.title,
-            user=new_thread.user,
-            platform=new_thread.platform,
+            platform="api",
         )
         slot = AgentSlot(
             LeasedStore(self._store, first_session.id),
@@ -139,7 +127,7 @@ class AgentPool:
         await self._store.put_state(
             first_session.id,
             SETTINGS_STATE,
-            {"model": new_thread.model, "metadata": dict(new_thread.metadata)},
+            {"model": new_thread.model, "metadata": new_thread.metadata},
         )
         self._slots[first_session.id] = slot
         await self.close_unused()

@@ -21,9 +21,10 @@ from everthread.errors import (
 )
 from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.api.agent_pool import AgentPool, NewThread, OpenAgent
+from everthread.gateway.api.agent_pool import AgentPool, OpenAgent
 from everthread.gateway.api.lost_turns import PROCESS_ENDED, repair_lost_turn
 from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
+from everthread.gateway.api.schemas import CreateThread
 from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.error_answers import Refused
@@ -113,12 +114,12 @@ class TurnQueue:
         raise Refused(404, "not_found", "There is no such thread.")
 
     async def create(
-        self, tenant: str, new_thread: NewThread | None = None, *, tools: bool = False
+        self, tenant: str, new_thread: CreateThread, *, tools: bool
     ) -> Session:
         """Create a thread. `tools`: whether its agent is opened with commands and files."""
         if self._is_closing:
             raise _make_shutdown_error()
-        return await self.agents.create(tenant, new_thread or NewThread(), tools=tools)
+        return await self.agents.create(tenant, new_thread, tools=tools)
 
     async def submit(  # noqa: PLR0913 - the options by their names
         self,

@@ -12,7 +12,7 @@ from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.gateway.api.agent_pool import NewThread, PreviewThread
+from everthread.gateway.api.agent_pool import PreviewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, send_events
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.schemas import (
@@ -89,14 +89,9 @@ class ThreadRoutes:
     )
     async def create(self, request: ApiRequest) -> JsonAnswer:
         """Begin a thread."""
-        new_thread = NewThread(
-            title=request.body.title,
-            model=request.body.model,
-            metadata=request.body.metadata,
-        )
         try:
             session = await self._queue.create(
-                request.tenant, new_thread, tools=request.may_use_tools
+                request.tenant, request.body, tools=request.may_use_tools
             )
         except InputError as error:
             if request.body.model is not None:

@@ -11,7 +11,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,13 @@ class Access:
     gateway. The operator's own key works always, and with `passthrough` it is the only way.
     """
 
-    def __init__(  # noqa: PLR0913 - each by its name
+    def __init__(
         self,
         store: Store,
         secret: bytes,
         *,
         auth: Auth,
         operator_key: str | None = None,
-        wall_clock: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store
@@ -110,7 +109,6 @@ class Access:
             f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         )
         """The name of the cookie, which differs between stores, because all ports of a host share cookies."""
-        self._wall_clock = wall_clock
         self._links = links or LoginLinks()
 
     @property
@@ -150,7 +148,7 @@ class Access:
         if self.auth != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored_key = await self._store.find_key(digest, utc_day(self._wall_clock()))
+        stored_key = await self._store.find_key(digest, utc_day(time.time()))
         if stored_key is None or stored_key.revoked is not None:
             return None
         return self._sign_cookie(
@@ -193,7 +191,7 @@ class Access:
         if self.auth != "keys":
             return False
         stored_key = await self._store.find_key(
-            str(claims.get("key")), utc_day(self._wall_clock())
+            str(claims.get("key")), utc_day(time.time())
         )
         return (
             stored_key is not None
@@ -204,7 +202,7 @@ class Access:
     def _sign_cookie(self, claims: dict[str, Any]) -> str:
         claims |= {
             "nonce": secrets.token_hex(12),
-            "until": self._wall_clock() + LOGIN_SECONDS,
+            "until": time.time() + LOGIN_SECONDS,
         }
         text = (
             base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
@@ -220,7 +218,7 @@ class Access:
         claims: dict[str, Any] = json.loads(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         )
-        return claims if claims["until"] > self._wall_clock() else None
+        return claims if claims["until"] > time.time() else None
 
     def _make_signature(self, text: str) -> str:
         return hmac.new(

@@ -128,12 +128,7 @@ class Metrics:
             and pairs <= sample.labels.items()
         )
 
-    @property
-    def in_flight(self) -> int:
-        return int(next(iter(self._in_flight.collect())).samples[0].value)
-
-    @in_flight.setter
-    def in_flight(self, number: int) -> None:
+    def set_in_flight(self, number: int) -> None:
         self._in_flight.set(number)
 
     def observe_first_byte(self, seconds: float) -> None:
