@@ -79,12 +79,10 @@ class Tally:
 
 def mark_lines(lines: Sequence[str], sources: str) -> list[bool]:
     """Return whether each line is marked, checked like the lines of a section of a summary."""
-    marked_sections, _, _ = mark_sections(
-        {"Critical Context": "\n".join(lines)}, sources
-    )
+    marked = mark_sections({"Critical Context": "\n".join(lines)}, sources)
     return [
         line.endswith(UNVERIFIED_MARK)
-        for line in marked_sections["Critical Context"].split("\n")
+        for line in marked.sections["Critical Context"].split("\n")
     ]
 
 

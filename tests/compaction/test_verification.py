@@ -7,9 +7,9 @@ import pytest
 from everthread import compress
 from everthread.compaction.verification.unsupported_lines import (
     UNVERIFIED_MARK,
+    MarkedSections,
     join_sources,
     mark_sections,
-    should_refuse,
 )
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
@@ -48,8 +48,7 @@ TEXT = join_sources(
     ],
 )
 def test_supported_lines_are_not_marked(line: str) -> None:
-    marked, _, unknown = mark_sections({"Goal": line}, TEXT)
-    assert (marked["Goal"], unknown) == (line, 0)
+    assert mark_sections({"Goal": line}, TEXT).sections == {"Goal": line}
 
 
 @pytest.mark.parametrize(
@@ -64,11 +63,10 @@ def test_supported_lines_are_not_marked(line: str) -> None:
     ],
 )
 def test_unsupported_lines_are_marked_once(line: str) -> None:
-    marked, checked, unknown = mark_sections({"Goal": line}, TEXT)
-    assert marked["Goal"] == f"{line} {UNVERIFIED_MARK}"
-    assert unknown >= 1
-    assert checked >= unknown
-    assert mark_sections(marked, TEXT)[0] == marked
+    marked = mark_sections({"Goal": line}, TEXT)
+    assert marked.sections == {"Goal": f"{line} {UNVERIFIED_MARK}"}
+    assert 1 <= marked.unverified_count <= marked.checked_count
+    assert mark_sections(marked.sections, TEXT).sections == marked.sections
 
 
 NOISE = "\n".join(f"step {n}: worker {n} wrote 3 files and 7 rows" for n in range(200))
@@ -95,8 +93,8 @@ DEEP = "\n".join(
 def test_every_occurrence_of_a_figure_counts(
     line: str,
 ) -> None:
-    marked, _, unknown = mark_sections({"Completed Actions": line}, DEEP)
-    assert (marked["Completed Actions"], unknown) == (line, 0)
+    marked = mark_sections({"Completed Actions": line}, DEEP)
+    assert marked.sections == {"Completed Actions": line}
 
 
 def test_a_summary_of_literal_sentences_is_not_refused() -> None:
@@ -105,9 +103,9 @@ def test_a_summary_of_literal_sentences_is_not_refused() -> None:
         for n in range(300)
     ]
     lines = "\n".join(f"- {sentence}" for sentence in sentences[::43])
-    marked, checked, unknown = mark_sections({"Goal": lines}, "\n".join(sentences))
-    assert marked["Goal"] == lines
-    assert not should_refuse(checked, unknown)
+    marked = mark_sections({"Goal": lines}, "\n".join(sentences))
+    assert marked.sections == {"Goal": lines}
+    assert not marked.should_be_refused
 
 
 SAID = [
@@ -152,8 +150,8 @@ DECIDED = join_sources(
 def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
     true: str, wrong: str
 ) -> None:
-    marked, _, _ = mark_sections({"Key Decisions": f"{true}\n{wrong}"}, DECIDED)
-    assert marked["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED_MARK}"
+    marked = mark_sections({"Key Decisions": f"{true}\n{wrong}"}, DECIDED)
+    assert marked.sections["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED_MARK}"
 
 
 def test_a_repeated_invention_is_marked_again() -> None:
@@ -174,13 +172,16 @@ def test_a_repeated_invention_is_marked_again() -> None:
         assert result.summary.count(UNVERIFIED_MARK) == 1
 
 
-def test_a_summary_with_too_many_unknown_names_is_refused() -> None:
-    assert not should_refuse(10, 2)
-    assert not should_refuse(20, 5)
-    assert should_refuse(11, 3)
+@pytest.mark.parametrize(
+    ("checked", "unverified", "is_refused"),
+    [(10, 2, False), (20, 5, False), (11, 3, True)],
+)
+def test_a_summary_with_too_many_unknown_names_is_refused(
+    checked: int, unverified: int, is_refused: bool
+) -> None:
+    assert MarkedSections({}, checked, unverified).should_be_refused == is_refused
 
 
 def test_a_long_line_of_figures_costs_little() -> None:
     flood = " ".join(f"value_{n} {n}" for n in range(5_000))
-    marked, _, _ = mark_sections({"Goal": flood}, flood)
-    assert marked["Goal"] == flood
+    assert mark_sections({"Goal": flood}, flood).sections == {"Goal": flood}

@@ -43,7 +43,6 @@ from everthread.compaction.verification.draft_checks import (
 from everthread.compaction.verification.unsupported_lines import (
     join_sources,
     mark_sections,
-    should_refuse,
 )
 from everthread.core.secrets.redaction import redact
 
@@ -164,8 +163,7 @@ class NodeWriter:
 
         def check(draft: SummaryDraft) -> SummaryDraft | str:
             size = self.count(render_sections(draft.sections, skip_empty=True))
-            _, checked_count, unknown_count = mark_sections(draft.sections, sources)
-            if should_refuse(checked_count, unknown_count):
+            if mark_sections(draft.sections, sources).should_be_refused:
                 return f"{draft.author} {TOO_MANY_UNKNOWN_NAMES}; its node was not used"
             max_tokens = max(request.budget, MIN_NODE_TOKENS)
             if size < covered_tokens and size <= MAX_OVERSHOOT * max_tokens:
@@ -190,10 +188,8 @@ class NodeWriter:
                     draft, render_sections({DONE: journal_text}, skip_empty=True)
                 )
             sources = join_sources(task.source.messages, "")
-            marked_sections, checked_count, unknown_count = mark_sections(
-                draft.sections, sources
-            )
-            marked_sections = self._fit_sections(marked_sections, max_tokens)
+            marked = mark_sections(draft.sections, sources)
+            sections = self._fit_sections(marked.sections, max_tokens)
         else:
             joined_sections = join_sections(task.children)
             if not has_model_text:
@@ -204,12 +200,13 @@ class NodeWriter:
             sections = self._fit_sections(draft.sections, max_tokens)
             sections = self._add_missing_facts(sections, joined_sections, max_tokens)
             bodies = "\n".join(part.node.body for part in task.children)
-            marked_sections, checked_count, unknown_count = mark_sections(
-                sections, bodies
-            )
-        figures = Verification(checked=checked_count, unverified=unknown_count)
+            marked = mark_sections(sections, bodies)
+            sections = marked.sections
+        figures = Verification(
+            checked=marked.checked_count, unverified=marked.unverified_count
+        )
         return self._make_text(
-            draft, render_sections(marked_sections, skip_empty=True), figures
+            draft, render_sections(sections, skip_empty=True), figures
         )
 
     def _fit_journals(

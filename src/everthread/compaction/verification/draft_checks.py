@@ -37,7 +37,6 @@ from everthread.compaction.summary.summary_message import (
 from everthread.compaction.verification.unsupported_lines import (
     join_sources,
     mark_sections,
-    should_refuse,
 )
 from everthread.core.summary_marks import neutralize_summary_marks
 from everthread.core.tokens import TokenCounter
@@ -58,24 +57,26 @@ def check_draft(
         name: neutralize_summary_marks(text) for name, text in draft.sections.items()
     }
     sections = drop_lines_to_fit(sections, MAX_BUDGET_MULTIPLE * request.budget, count)
-    marked_sections, checked_count, unknown_count = mark_sections(
+    marked = mark_sections(
         sections, join_sources(plan.history.messages, plan.earlier_summary.text)
     )
     refusal = ""
-    if not marked_sections:
+    if not marked.sections:
         refusal = LINES_TOO_LONG
-    elif should_refuse(checked_count, unknown_count):
+    elif marked.should_be_refused:
         refusal = TOO_MANY_UNKNOWN_NAMES
     if refusal:
         return f"{draft.author} {refusal}; its summary was not used"
     completed_sections, verification = _add_missing_facts(
-        marked_sections, request, count
+        marked.sections, request, count
     )
     return SummaryDraft(
         completed_sections,
         draft.author,
         verification=replace(
-            verification, checked=checked_count, unverified=unknown_count
+            verification,
+            checked=marked.checked_count,
+            unverified=marked.unverified_count,
         ),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from everthread.compaction.summary.sections import Sections
 from everthread.compaction.verification.checkable_names import (
@@ -78,25 +79,33 @@ def _join_message_texts(message: Message) -> str:
     return "\n".join([*parts, *(result.text for result in results_of(message))])
 
 
-def mark_sections(
-    sections: Mapping[str, str], sources: str
-) -> tuple[Sections, int, int]:
-    """Mark each line that no source supports.
+@dataclass(frozen=True, slots=True)
+class MarkedSections:
+    """The sections of a summary, in which each line that no source supports is marked."""
 
-    Return the marked sections, the number of names and figures that were checked, and the number that no source
-    confirms.
-    """
+    sections: Sections
+    checked_count: int
+    """The number of names and figures that were looked up in the sources."""
+    unverified_count: int
+    """The number of them that no source confirms."""
+
+    @property
+    def should_be_refused(self) -> bool:
+        """Whether too much of the summary is unverified to use it."""
+        return (
+            self.unverified_count >= MIN_REFUSED_NAMES
+            and self.unverified_count > REFUSED_SHARE * self.checked_count
+        )
+
+
+def mark_sections(sections: Mapping[str, str], sources: str) -> MarkedSections:
+    """Mark each line that no source supports."""
     checker = _LineChecker(sources, "\n".join(sections.values()))
     marked_sections = {
         name: "\n".join(map(checker.mark_line, text.split("\n")))
         for name, text in sections.items()
     }
-    return marked_sections, checker.checked_count, checker.unknown_count
-
-
-def should_refuse(checked: int, unknown: int) -> bool:
-    """Return whether too much of a summary is unverified to use it."""
-    return unknown >= MIN_REFUSED_NAMES and unknown > REFUSED_SHARE * checked
+    return MarkedSections(marked_sections, checker.checked_count, checker.unknown_count)
 
 
 class _LineChecker:
