@@ -5,7 +5,11 @@ from __future__ import annotations
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.history.tool_calls import Effect
-from everthread.compaction.journal.conclusions import join_statements, score_statements
+from everthread.compaction.journal.conclusions import (
+    join_statements,
+    score_statements,
+    split_statements,
+)
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
 from everthread.compaction.summary.sentences import WordRarity
@@ -125,42 +129,39 @@ def test_a_repeated_conclusion_leaves_room_for_others() -> None:
     assert 1 <= short.count("ticket 8812") < kept // 2
 
 
-def weigh(text: str, *, is_note: bool = False) -> dict[str, float]:
-    """Return the worth of each piece of an answer."""
-    pieces, worths, _ = score_statements(
+def score_all(text: str, *, is_note: bool = False) -> dict[str, float]:
+    """Return the score of each statement of an answer."""
+    statements = score_statements(
         text, COUNTER.text, WordRarity([text]), is_note=is_note
     )
-    return {piece.text: worth for piece, worth in zip(pieces, worths, strict=True)}
+    return {scored.statement.text: scored.score for scored in statements}
 
 
 def test_an_announcing_line_counts_if_it_names_something() -> None:
-    worths = weigh(
+    scores = score_all(
         "It is settled now and written down. / The path stays the same after `git worktree move`: / "
         "Here is the list of them all:"
     )
-    assert worths["The path stays the same after `git worktree move`:"] > 0
-    assert worths["Here is the list of them all:"] == 0
+    assert scores["The path stays the same after `git worktree move`:"] > 0
+    assert scores["Here is the list of them all:"] == 0
 
 
 def test_emphasised_and_first_statements_count_more() -> None:
     text = "Worker 7 holds lock 12 for two minutes."
-    worths = weigh(
+    scores = score_all(
         "Worker 3 holds lock 15 for two minutes. / Queue 4 frees slot 19 after two hours. / "
         "Queue 8 frees slot 16 after **two** hours."
     )
-    first, plain, bold = worths.values()
+    first, plain, bold = scores.values()
     assert first > plain
     assert bold > plain
-    assert weigh(f"{text} I look at `queue.py` next.", is_note=True)[text] > 0
+    assert score_all(f"{text} I look at `queue.py` next.", is_note=True)[text] > 0
 
 
 def test_the_last_sentence_before_calls_is_dropped_only_once() -> None:
     text = "The lock is held by worker 7 for two minutes."
     note = f"{text} Next I look at `queue.py`, which frees it."
-    pieces, worths, _ = score_statements(
-        note, COUNTER.text, WordRarity([note]), is_note=True
-    )
-    assert worths[-1] == 0
-    shortened = join_statements(pieces, [0])
+    assert list(score_all(note, is_note=True).values())[-1] == 0
+    shortened = join_statements(split_statements(note), [0])
     assert shortened == f"{text} […]"
-    assert weigh(shortened, is_note=True)[text] > 0
+    assert score_all(shortened, is_note=True)[text] > 0

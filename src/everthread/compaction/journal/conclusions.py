@@ -53,29 +53,36 @@ class Statement(NamedTuple):
     """The words of the statement, each once."""
 
 
+class ScoredStatement(NamedTuple):
+    """A statement with its score and its tokens."""
+
+    statement: Statement
+    score: float
+    size: int
+
+
 def score_statements(
     text: str, count: CountTokens, rarity: WordRarity, *, is_note: bool = False
-) -> tuple[Sequence[Statement], list[float], list[int]]:
-    """Return the statements of an answer, with the score of each for its size, and its size.
+) -> list[ScoredStatement]:
+    """Return the statements of an answer, each with a score for its size.
 
     A statement that only announces others, or asks, has the score 0. `is_note`: whether calls follow the text;
     then its last sentence only announces them.
     """
-    statements = split_statements(text)
-    sizes = [count(statement.text) + 3 for statement in statements]
-    scores: list[float] = []
-    for statement, size in zip(statements, sizes, strict=True):
-        if statement.has_no_content:
-            scores.append(0.0)
-            continue
-        score = rarity.score_words(statement.words) / math.pow(size + 4, 0.7)
-        sign_count = statement.is_specific + (_EMPHASIS in statement.text)
-        scores.append(score * SIGN_FACTOR**sign_count)
-    if scores and is_note and not text.endswith(GAP):
-        scores[-1] = 0.0
-    if scores and not is_note and statements[0].is_specific:
-        scores[0] *= SIGN_FACTOR
-    return statements, scores, sizes
+    scored: list[ScoredStatement] = []
+    for statement in split_statements(text):
+        size = count(statement.text) + 3
+        score = 0.0
+        if not statement.has_no_content:
+            word_score = rarity.score_words(statement.words) / math.pow(size + 4, 0.7)
+            sign_count = statement.is_specific + (_EMPHASIS in statement.text)
+            score = word_score * SIGN_FACTOR**sign_count
+        scored.append(ScoredStatement(statement, score, size))
+    if scored and is_note and not text.endswith(GAP):
+        scored[-1] = scored[-1]._replace(score=0.0)
+    if scored and not is_note and scored[0].statement.is_specific:
+        scored[0] = scored[0]._replace(score=scored[0].score * SIGN_FACTOR)
+    return scored
 
 
 def count_specifics(text: str) -> int:

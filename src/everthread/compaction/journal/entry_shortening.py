@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 
 from everthread.compaction.journal.conclusions import (
     LINE_SEPARATOR,
+    ScoredStatement,
     Statement,
     join_statements,
     score_statements,
@@ -208,9 +209,13 @@ class _ProseText:
 
     part_number: int
     """The index of the reduced entry that shows the text."""
-    statements: Sequence[Statement]
-    scores: Sequence[float]
-    sizes: Sequence[int]
+    statements: Sequence[ScoredStatement]
+
+    def join(self, numbers: Iterable[int]) -> str:
+        """Return the chosen statements as one text."""
+        return join_statements(
+            [scored.statement for scored in self.statements], numbers
+        )
 
 
 def _add_best_prose(
@@ -227,9 +232,7 @@ def _add_best_prose(
         numbers_by_text = _choose_statements(texts, rarity, max_tokens)
         texts_by_part: list[list[str]] = [[] for _ in parts]
         for text, numbers in zip(texts, numbers_by_text, strict=True):
-            texts_by_part[text.part_number].append(
-                join_statements(text.statements, numbers)
-            )
+            texts_by_part[text.part_number].append(text.join(numbers))
         entries = _merge_entries_without_prose(parts, texts_by_part)
         excess = sum(count(entry.text) + 2 for entry in entries) - budget
         if excess <= 0 or not any(numbers_by_text):
@@ -257,11 +260,11 @@ def _weigh_texts(
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
-                statements, scores, sizes = score_statements(
-                    text, count, rarity, is_note=is_note
-                )
-                scores = [score * weight for score in scores]
-                texts.append(_ProseText(number, statements, scores=scores, sizes=sizes))
+                statements = [
+                    scored._replace(score=scored.score * weight)
+                    for scored in score_statements(text, count, rarity, is_note=is_note)
+                ]
+                texts.append(_ProseText(number, statements))
     return texts
 
 
@@ -270,10 +273,10 @@ def _choose_statements(
 ) -> list[list[int]]:
     """Choose statements that fit and add most to the statements chosen before; return their numbers for each text."""
     candidates = [
-        (-score, text_index, number)
+        (-scored.score, text_index, number)
         for text_index, text in enumerate(texts)
-        for number, score in enumerate(text.scores)
-        if score > 0
+        for number, scored in enumerate(text.statements)
+        if scored.score > 0
     ]
     heapify(candidates)
     numbers_by_text: list[list[int]] = [[] for _ in texts]
@@ -281,21 +284,20 @@ def _choose_statements(
     text_by_word: dict[str, int] = {}
     while candidates:
         _, text_index, number = heappop(candidates)
-        text = texts[text_index]
-        statement = text.statements[number]
-        if text.sizes[number] > max_tokens or statement.text in chosen_texts:
+        statement, full_score, size = texts[text_index].statements[number]
+        if size > max_tokens or statement.text in chosen_texts:
             continue
         new_words = [
             word
             for word in statement.words
             if text_by_word.get(word, text_index) == text_index
         ]
-        score = text.scores[number] * _measure_new_words(statement, new_words, rarity)
+        score = full_score * _measure_new_words(statement, new_words, rarity)
         candidate = (-score, text_index, number)
         if candidates and candidate > candidates[0]:
             heappush(candidates, candidate)
             continue
-        max_tokens -= text.sizes[number]
+        max_tokens -= size
         chosen_texts.add(statement.text)
         for word in statement.words:
             text_by_word.setdefault(word, text_index)
