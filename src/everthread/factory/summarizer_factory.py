@@ -18,7 +18,7 @@ from everthread.factory.model_setup import (
 )
 
 if TYPE_CHECKING:
-    from everthread.compaction.summarizers.chain import CallPrice
+    from everthread.compaction.summarizers.summary_prices import CallPrice
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import MeteredModel
     from everthread.thread.options import SummarizerContext
@@ -179,7 +179,7 @@ class SummarizerFactory:
         )
 
     def _make_price(self, model: MeteredModel) -> CallPrice | None:
-        from everthread.compaction.summarizers.chain import CallPrice
+        from everthread.compaction.summarizers.summary_prices import CallPrice
 
         if not self._config.compression.economics:
             return None

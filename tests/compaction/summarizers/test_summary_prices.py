@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.compaction.journal.journal_writer import JournalWriter
-from everthread.compaction.summarizers.chain import CallPrice, SummarizerChain
+from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summary_prices import CallPrice
 from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter

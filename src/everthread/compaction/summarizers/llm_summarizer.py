@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.compaction.summarizers.answer_judging import MAX_OVERSHOOT
-from everthread.compaction.summarizers.chain import CallPrice
 from everthread.compaction.summarizers.conversation_record import (
     RecordEntry,
     count_entry_tokens,
@@ -35,6 +34,7 @@ from everthread.compaction.summarizers.summary_calls import (
     SummaryCalls,
     SummaryWriter,
 )
+from everthread.compaction.summarizers.summary_prices import CallPrice
 from everthread.compaction.summary.sections import (
     Sections,
     TemplateName,

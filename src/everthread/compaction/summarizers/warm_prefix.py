@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from everthread.compaction.summarizers.answer_judging import MAX_OVERSHOOT
-from everthread.compaction.summarizers.chain import CallPrice, PromptRate
 from everthread.compaction.summarizers.conversation_record import to_inert_text
 from everthread.compaction.summarizers.prompts import (
     SummaryPrompt,
@@ -24,6 +23,7 @@ from everthread.compaction.summarizers.summary_calls import (
     SummaryCalls,
     SummaryWriter,
 )
+from everthread.compaction.summarizers.summary_prices import CallPrice, PromptRate
 from everthread.compaction.summary.sections import TemplateName
 from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import (

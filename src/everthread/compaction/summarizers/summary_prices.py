@@ -1,0 +1,60 @@
+"""The price of a summary: of one call to a model, and the interface of a summariser that quotes its price."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol, runtime_checkable
+
+from everthread.compaction.summarizers.summarizer import SummaryRequest
+from everthread.core.costs.compaction_economics import Rates
+from everthread.core.costs.prices import prices_for
+
+PromptRate = Literal["input", "read", "write"]
+"""The rate that applies to a prompt: uncached, read from the cache, or written to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPrice:
+    """The price of calls to a model. `provider` serves it, if known."""
+
+    model: str
+    provider: str | None = None
+    ttl: str = "5m"
+    clock: Callable[[], float] = time.time
+
+    def __call__(
+        self, prompt_tokens: int, answer_tokens: int, *, rate: PromptRate = "input"
+    ) -> float | None:
+        """Return the dollars for a prompt and an answer of these tokens; None if a price is unknown."""
+        moment = datetime.fromtimestamp(self.clock(), UTC)
+        rates = Rates.from_prices(
+            prices_for(
+                self.model,
+                time=moment,
+                provider=self.provider,
+                prompt_tokens=prompt_tokens,
+            ),
+            ttl=self.ttl,
+        )
+        return (
+            None
+            if rates is None
+            else prompt_tokens * float(getattr(rates, rate))
+            + answer_tokens * rates.output
+        )
+
+
+@runtime_checkable
+class PricedRoute(Protocol):
+    """A summariser that can quote its price."""
+
+    def quote_price(self, tokens: int, budget: int) -> float | None:
+        """Return the dollars for a prompt of `tokens` and a summary of `budget` tokens; None if unknown."""
+        ...
+
+    def quote_request_price(self, request: SummaryRequest) -> float | None:
+        """Return the dollars for this request; None if unknown."""
+        ...
