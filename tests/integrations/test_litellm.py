@@ -18,7 +18,7 @@ REFUSAL = "This model's maximum context length is 3000 tokens. However, your mes
 
 LITELLM = {
     "litellm/__init__.py": "callbacks, model_cost = [], {'gpt-4o': {'max_input_tokens': 6000}}\n"
-    "def stream_chunk_builder(chunks): return chunks[-1].whole\n",
+    "def stream_chunk_builder(chunks): return chunks[-1].response\n",
     "litellm/integrations/__init__.py": "",
     "litellm/integrations/custom_logger.py": "class CustomLogger:\n"
     "    async def async_pre_call_deployment_hook(self): ...\n",
