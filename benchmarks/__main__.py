@@ -39,9 +39,7 @@ was split; before that all of it had been seen.*
 
 def main() -> None:
     benchmark_names = sorted(
-        path.stem
-        for path in Path(__file__).parent.glob("*.py")
-        if path.stem not in HELPER_MODULES
+        path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in HELPER_MODULES
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
@@ -49,9 +47,7 @@ def main() -> None:
         nargs="*",
         help=f"one or more of {', '.join(benchmark_names)}; default: all",
     )
-    parser.add_argument(
-        "--out", type=Path, help="a Markdown file to keep the tables in"
-    )
+    parser.add_argument("--out", type=Path, help="a Markdown file to keep the tables in")
     arguments = parser.parse_args()
     unknown_names = [name for name in arguments.name if name not in benchmark_names]
     if unknown_names:
@@ -80,20 +76,14 @@ def _describe_run(seconds: float) -> str:
     today = time.strftime("%Y-%m-%d")
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    load_text = (
-        f", a busy machine (load {load:.1f})"
-        if load > cores + 0.5
-        else ", an idle machine"
-    )
+    load_text = f", a busy machine (load {load:.1f})" if load > cores + 0.5 else ", an idle machine"
     return (
         f"{today}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores} cores"
         f"{load_text}, in {seconds:,.0f} s"
     )
 
 
-def replace_section(
-    path: Path, name: str, section: str, benchmark_names: list[str]
-) -> str:
+def replace_section(path: Path, name: str, section: str, benchmark_names: list[str]) -> str:
     """Return the file's text with this section replaced, sorted by name, without benchmarks that no longer exist."""
     text = path.read_text("utf-8") if path.exists() else ""
     sections = {

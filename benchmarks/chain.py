@@ -68,9 +68,7 @@ def run() -> list[Row]:
 
 def _rows(window: int, kind: str, half: str, result: ChainResult) -> list[Row]:
     name = f"{window // 1000}K, {kind} ({half})"
-    is_promised = (
-        window >= MIN_PROMISED_WINDOW and kind != CHAT and result.words_share <= 1
-    )
+    is_promised = window >= MIN_PROMISED_WINDOW and kind != CHAT and result.words_share <= 1
     figure = f"{result.kept_messages} of {result.user_messages}"
     if result.kept_messages == result.user_messages:
         figure += ", in order" if result.is_in_order else ", out of order"
@@ -106,30 +104,22 @@ def measure_chain(kind: str, half: str, window: int) -> ChainResult:
     invalid = 0
     for chunk in group_messages(load_thread(kind, half)):
         messages = [recorded.message for recorded in chunk]
-        user_texts.update(
-            redact(text) for message in messages if (text := _user_text(message))
-        )
+        user_texts.update(redact(text) for message in messages if (text := _user_text(message)))
         if not contexts.append(messages) or not contexts.compact():
             continue
         sizes.append(contexts.size / contexts.threshold)
         result = contexts.current[OURS].messages
         # Calls still to be answered: no API is asked yet.
         is_open = bool(result[-1].get("tool_calls"))
-        invalid += not is_open and any(
-            validate_messages(result, api=api) for api in APIS
-        )
+        invalid += not is_open and any(validate_messages(result, api=api) for api in APIS)
         if len(sizes) == COMPACTIONS:
             break
-    context = remove_quoting(
-        "\n".join(map(whole_text, contexts.current[OURS].messages))
-    )
+    context = remove_quoting("\n".join(map(whole_text, contexts.current[OURS].messages)))
     user_tokens = sum(map(contexts.counter.text, user_texts))
     return ChainResult(
         len(user_texts),
         sum(remove_quoting(text) in context for text in user_texts),
-        are_in_order(
-            [text for text, times in user_texts.items() if times == 1], context
-        ),
+        are_in_order([text for text, times in user_texts.items() if times == 1], context),
         user_tokens / (USER_WORDS_SHARE * contexts.threshold),
         max(sizes),
         invalid,
@@ -143,9 +133,7 @@ def _user_text(message: Message) -> str:
 def are_in_order(texts: Sequence[str], context: str) -> bool:
     """Return whether the texts that occur exactly once are in order."""
     positions = [
-        context.index(text)
-        for text in map(remove_quoting, texts)
-        if context.count(text) == 1
+        context.index(text) for text in map(remove_quoting, texts) if context.count(text) == 1
     ]
     return positions == sorted(positions)
 

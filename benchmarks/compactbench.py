@@ -69,24 +69,19 @@ def run() -> list[Row]:
     try:
         suites = {
             suite.name: suite
-            for suite in (
-                fetch_source("compactbench") / "benchmarks" / "public"
-            ).iterdir()
+            for suite in (fetch_source("compactbench") / "benchmarks" / "public").iterdir()
         }
         suites |= {path.name: path for path in folder.iterdir() if path.is_dir()}
         peer = Peer("compactbench")
         material = {
-            name: peer.ask(
-                {"suite": str(suite), "slots": CHATS_PER_TEMPLATE * max(CYCLES)}
-            )
+            name: peer.ask({"suite": str(suite), "slots": CHATS_PER_TEMPLATE * max(CYCLES)})
             for name, suite in suites.items()
         }
         peer.close()
     except PeerAbsentError as error:
         return [Row("CompactBench", f"absent: {error}")]
     rows = [
-        Row(SUMMARISERS[name], f"absent: {reason}")
-        for name, reason in find_absent_peers().items()
+        Row(SUMMARISERS[name], f"absent: {reason}") for name, reason in find_absent_peers().items()
     ]
     peers = find_present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
@@ -109,9 +104,7 @@ def run() -> list[Row]:
                     ]
                     for half in HALVES:
                         tallies = [
-                            future.result()
-                            for chats_half, future in work
-                            if chats_half == half
+                            future.result() for chats_half, future in work if chats_half == half
                         ]
                         rows += _rows(
                             f"{name}, {half}, {window // 1000}K, {talk_name}",
@@ -127,9 +120,7 @@ def _find_half(chats: Sequence[Sequence[Case]]) -> str:
 def make_chats(material: Material) -> Iterator[list[list[Case]]]:
     """Return chats of a template's cases: at most four to a chat, no two of which name the same thing."""
     for template in dict.fromkeys(case["template"] for case in material["cases"]):
-        remaining_cases = [
-            case for case in material["cases"] if case["template"] == template
-        ]
+        remaining_cases = [case for case in material["cases"] if case["template"] == template]
         chats: list[list[Case]] = []
         while len(chats) < CHATS_PER_TEMPLATE:
             chat: list[Case] = []
@@ -201,9 +192,7 @@ def _chat(
     has_long_answers: bool,
 ) -> None:
     rng = random.Random(cases[0]["turns"][0]["content"])  # noqa: S311 - always the same
-    for cycle, case in enumerate(
-        [*cases, *[EMPTY_CASE] * (max(CYCLES) - len(cases))], 1
-    ):
+    for cycle, case in enumerate([*cases, *[EMPTY_CASE] * (max(CYCLES) - len(cases))], 1):
         if cycle > 1:
             contexts.append(
                 [
@@ -211,9 +200,7 @@ def _chat(
                     _said("assistant", _line(material, "assistant", rng)),
                 ]
             )
-        contexts.append(
-            [_said(turn["role"], turn["content"]) for turn in case["turns"]]
-        )
+        contexts.append([_said(turn["role"], turn["content"]) for turn in case["turns"]])
         compacted = False
         while not compacted:
             user = _line(material, "user", rng, 2 if has_long_answers else 1)

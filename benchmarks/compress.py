@@ -64,9 +64,7 @@ def _measure_ratios(name: str) -> list[Row]:
         for probe, seconds in samples.items():
             seconds.append(float(_run_probe(probe, name)))
     count, first, new = map(min, samples.values())
-    figures = (
-        f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
-    )
+    figures = f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
     return [
         Row(
             f"{name}, never seen before",
@@ -88,9 +86,7 @@ def _measure_growth() -> Row:
     """Measure the CPU per message at 10,000 messages against that at 1,000, in a continued shipped session."""
     costs = {}
     for size in SIZES:
-        costs[size] = (
-            min(float(_run_probe("first", str(size))) for _ in range(3)) / size
-        )
+        costs[size] = min(float(_run_probe("first", str(size))) for _ in range(3)) / size
     each = ", ".join(f"{1e6 * cost:.0f} µs at {size:,}" for size, cost in costs.items())
     ratio = costs[SIZES[-1]] / costs[SIZES[-2]]
     return Row(
@@ -117,17 +113,11 @@ def _messages(session: str) -> list[Message]:
         found: list[Message] = json.loads(path.read_text("utf-8"))["messages"]
         return found
     if session == LONG:
-        return [
-            message
-            for message in load_recording("coding-long-claude")
-            if message is not None
-        ]
+        return [message for message in load_recording("coding-long-claude") if message is not None]
     if session == AGENT_LOGS:
         return [
             one.message
-            for one in takewhile(
-                lambda one: one.number >= 0, load_thread(CODING, ASIDE)
-            )
+            for one in takewhile(lambda one: one.number >= 0, load_thread(CODING, ASIDE))
         ]
     grown = Session()
     number = 0
@@ -139,9 +129,7 @@ def _messages(session: str) -> list[Message]:
 
 
 def _first(messages: list[Message]) -> Any:
-    return compress(
-        messages, window=WINDOW, model=MODEL, summarizer="journal", force=True
-    )
+    return compress(messages, window=WINDOW, model=MODEL, summarizer="journal", force=True)
 
 
 def _new(messages: list[Message]) -> Callable[[], Any]:
@@ -161,9 +149,7 @@ def _new(messages: list[Message]) -> Callable[[], Any]:
 def _probe(probe: str, session: str) -> str:
     other = list(islice(generate_session(1), 300))
     if (
-        compress(
-            other, window=WINDOW // 8, model=MODEL, summarizer="journal", force=True
-        ).author
+        compress(other, window=WINDOW // 8, model=MODEL, summarizer="journal", force=True).author
         != AUTHOR
     ):
         raise RuntimeError(
@@ -200,9 +186,7 @@ def _list_busiest_modules(profile: cProfile.Profile) -> str:
             if "everthread" in caller:
                 spent[_room(caller)] += within
     total = sum(spent.values())
-    return ", ".join(
-        f"{name} {share / total:.0%}" for name, share in spent.most_common(6)
-    )
+    return ", ".join(f"{name} {share / total:.0%}" for name, share in spent.most_common(6))
 
 
 def _room(file: str) -> str:

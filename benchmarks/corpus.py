@@ -43,8 +43,7 @@ class Corpus:
     def __post_init__(self) -> None:
         rng = random.Random(self.seed)  # noqa: S311 - always the same words
         made_words = (
-            "".join(rng.choices(SYLLABLES, k=rng.choice((1, 2, 2, 3, 3, 4))))
-            for _ in range(60_000)
+            "".join(rng.choices(SYLLABLES, k=rng.choice((1, 2, 2, 3, 3, 4)))) for _ in range(60_000)
         )
         self.words = list(dict.fromkeys([*FREQUENT_WORDS, *made_words]))
         self.identifiers = list(
@@ -55,9 +54,7 @@ class Corpus:
             *(chr(code) for code in range(0x4E00, 0x9FA5, 8)),
         ]
         self.chinese = list(
-            dict.fromkeys(
-                "".join(_pick_by_rank(rng, characters, 2)) for _ in range(30_000)
-            )
+            dict.fromkeys("".join(_pick_by_rank(rng, characters, 2)) for _ in range(30_000))
         )
 
     def messages(self, count: int, seed: int) -> list[dict[str, Any]]:
@@ -117,7 +114,5 @@ _WEIGHTS: dict[int, list[float]] = {}
 
 def _pick_by_rank(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
     if len(items) not in _WEIGHTS:
-        _WEIGHTS[len(items)] = list(
-            accumulate(1 / rank for rank in range(1, len(items) + 1))
-        )
+        _WEIGHTS[len(items)] = list(accumulate(1 / rank for rank in range(1, len(items) + 1)))
     return rng.choices(items, cum_weights=_WEIGHTS[len(items)], k=count)

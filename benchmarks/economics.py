@@ -41,9 +41,7 @@ def run() -> list[Row]:
     if path is None:
         rows.append(make_absent_row("the long transcript"))
     else:
-        rows += _compare_thresholds(
-            "a recorded session of 900 messages", read_log(str(path)), None
-        )
+        rows += _compare_thresholds("a recorded session of 900 messages", read_log(str(path)), None)
     rows += _measure_logs()
     for pauses in (0.0, 0.3):
         log, times = _generate_session(pauses)
@@ -70,9 +68,7 @@ def _measure_logs() -> list[Row]:
     folder = find_shared("logs")
     if folder is None:
         return [make_absent_row("the logs of real sessions")]
-    timed_logs: dict[float, list[_TimedLog]] = {
-        threshold: [] for threshold in TIMED_THRESHOLDS
-    }
+    timed_logs: dict[float, list[_TimedLog]] = {threshold: [] for threshold in TIMED_THRESHOLDS}
     for path in sorted(folder.glob("*.gz")):
         log = read_log(str(path))
         fixed_replays = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
@@ -123,9 +119,7 @@ def _compare_thresholds(
     name: str, log: Log | Sequence[Message], times: Sequence[float] | None
 ) -> list[Row]:
     def replay_with(*, threshold: float, economics: bool = False) -> Replay:
-        options = SessionOptions(
-            background=False, economics=economics, threshold=threshold
-        )
+        options = SessionOptions(background=False, economics=economics, threshold=threshold)
         return replay(
             log,
             model=MODEL,
@@ -135,9 +129,7 @@ def _compare_thresholds(
             with_baselines=False,
         )
 
-    fixed_replays = {
-        threshold: replay_with(threshold=threshold) for threshold in THRESHOLDS
-    }
+    fixed_replays = {threshold: replay_with(threshold=threshold) for threshold in THRESHOLDS}
     timed_replays = {
         threshold: replay_with(threshold=threshold, economics=True)
         for threshold in TIMED_THRESHOLDS
@@ -190,16 +182,11 @@ def _compare_same_context(replayed: Replay, fixed_replays: Iterable[Replay]) -> 
 def _interpolate_cost(replayed: Replay, fixed_replays: Iterable[Replay]) -> float:
     """Return the dollars of a fixed threshold with the same mean context, interpolated."""
     points = sorted(
-        (_mean_context(fixed_replay), float(_cost(fixed_replay)))
-        for fixed_replay in fixed_replays
+        (_mean_context(fixed_replay), float(_cost(fixed_replay))) for fixed_replay in fixed_replays
     )
     context = min(max(_mean_context(replayed), points[0][0]), points[-1][0])
-    index = max(
-        1, next(index for index, (size, _) in enumerate(points) if size >= context)
-    )
-    (smaller_context, lower_cost), (larger_context, higher_cost) = points[
-        index - 1 : index + 1
-    ]
+    index = max(1, next(index for index, (size, _) in enumerate(points) if size >= context))
+    (smaller_context, lower_cost), (larger_context, higher_cost) = points[index - 1 : index + 1]
     return lower_cost + (higher_cost - lower_cost) * (context - smaller_context) / max(
         larger_context - smaller_context, 1
     )
@@ -216,18 +203,14 @@ def _cost(replayed: Replay) -> Decimal:
     return cost
 
 
-def _generate_session(
-    pauses: float, turns: int = 70
-) -> tuple[list[Message], list[float]]:
+def _generate_session(pauses: float, turns: int = 70) -> tuple[list[Message], list[float]]:
     """Return a session with tools, similar to the long recorded one, and the time of each of its calls."""
     rng = random.Random(f"economics {pauses}")  # noqa: S311 - reproducible, not secret
     messages: list[Message] = []
     times: list[float] = []
     now = 0.0
     for turn in range(turns):
-        now += (
-            rng.uniform(400, 4_000) if rng.random() < pauses else rng.uniform(20, 200)
-        )
+        now += rng.uniform(400, 4_000) if rng.random() < pauses else rng.uniform(20, 200)
         messages.append(
             {
                 "role": "user",
@@ -246,18 +229,14 @@ def _generate_session(
                 {
                     "role": "assistant",
                     "content": None,
-                    "tool_calls": [
-                        {"id": call_id, "type": "function", "function": function}
-                    ],
+                    "tool_calls": [{"id": call_id, "type": "function", "function": function}],
                 }
             )
             lines = (
                 f"line {line}: value {rng.randint(0, 99_999)} of module_{turn}"
                 for line in range(rng.randint(5, 90))
             )
-            messages.append(
-                {"role": "tool", "tool_call_id": call_id, "content": "\n".join(lines)}
-            )
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(lines)})
         times.append(now)
         now += rng.uniform(5, 40)
         messages.append(

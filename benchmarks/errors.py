@@ -25,9 +25,7 @@ HARMLESS_KINDS = ("rate_limit", "other")
 def run() -> list[Row]:
     path = find_shared("provider_errors.jsonl")
     rows = (
-        [make_absent_row("real errors")]
-        if path is None
-        else _measure_halves("real errors", path)
+        [make_absent_row("real errors")] if path is None else _measure_halves("real errors", path)
     )
     rows += _measure_halves("further texts", FURTHER_TEXTS)
     return rows + _rows("the project's own table, tuned on", _read_cases(OWN_TABLE))
@@ -38,9 +36,7 @@ def _measure_halves(name: str, path: Path) -> list[Row]:
     return [
         row
         for half in HALVES
-        for row in _rows(
-            f"{name}, {half}", [case for case in cases if half_of(str(case)) == half]
-        )
+        for row in _rows(f"{name}, {half}", [case for case in cases if half_of(str(case)) == half])
     ]
 
 
@@ -65,8 +61,7 @@ def _rows(name: str, cases: list[dict[str, Any]]) -> list[Row]:
         if "context_limit" in case
     ]
     invented = sum(
-        "context_limit" not in case and verdict.context_limit is not None
-        for case, verdict in pairs
+        "context_limit" not in case and verdict.context_limit is not None for case, verdict in pairs
     )
     alarms = sum(
         case["label"] in HARMLESS_KINDS and verdict.kind not in HARMLESS_KINDS
@@ -87,9 +82,7 @@ def _rows(name: str, cases: list[dict[str, Any]]) -> list[Row]:
 
 def _make_share_row(name: str, hits: int, total: int, goal: int) -> Row:
     percent = 100 * hits / total
-    return Row(
-        name, f"{hits} of {total} ({percent:.1f} %)", f"≥ {goal} %", percent >= goal
-    )
+    return Row(name, f"{hits} of {total} ({percent:.1f} %)", f"≥ {goal} %", percent >= goal)
 
 
 if __name__ == "__main__":

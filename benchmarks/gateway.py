@@ -116,9 +116,7 @@ def _start_ways(stack: ExitStack, *, has_peers: bool) -> tuple[Ways, list[Row]]:
     servers: dict[str, Server] = {}
     stores = {mode: folder / f"{mode}.db" for mode in (OFF, MANAGED)}
     for mode, store in stores.items():
-        gateway = start_process(
-            serve_gateway, direct.url, str(store), mode, MORE_CONFIG
-        )
+        gateway = start_process(serve_gateway, direct.url, str(store), mode, MORE_CONFIG)
         servers[mode] = stack.enter_context(gateway)
     absent = []
     peers: dict[str, Callable[[str], Any]] = {
@@ -144,17 +142,13 @@ def _warm_up(ways: Ways) -> None:
 # One request at a time
 
 
-def _latency_rows(
-    ways: Ways, name: str, size: int, effort: Effort, *, streams: bool
-) -> list[Row]:
+def _latency_rows(ways: Ways, name: str, size: int, effort: Effort, *, streams: bool) -> list[Row]:
     """Return rows of the time that each way adds to the median, until a stream's first byte or an answer's last."""
     servers = ways.all
     added: dict[str, list[float]] = {way: [] for way in ways.servers}
     for number in range(effort.rounds):
         thread = f"{name} {number} {streams}"
-        bodies = make_growing_thread(
-            thread, size, WARM_CALLS + effort.calls, streams=streams
-        )
+        bodies = make_growing_thread(thread, size, WARM_CALLS + effort.calls, streams=streams)
         result = send_requests({0: bodies}, list(servers.values()), pause_ms=PAUSE_MS)
         medians = dict(zip(servers, _medians(result, streams=streams), strict=True))
         for way, found in added.items():
@@ -252,9 +246,7 @@ def _throughput_rows(ways: Ways, effort: Effort) -> list[Row]:
 
 
 def _ratio(ones: Sequence[float], others: Sequence[float]) -> float:
-    return statistics.median(
-        one / other for one, other in zip(ones, others, strict=True)
-    )
+    return statistics.median(one / other for one, other in zip(ones, others, strict=True))
 
 
 @contextmanager

@@ -96,17 +96,13 @@ def _gateway() -> Iterator[Server]:
 
 def _send_small(server: Server, number: int) -> list[float]:
     """Send the calls of a short thread; return how long each took."""
-    bodies = make_growing_thread(
-        f"small {number}", SMALL_BYTES, SMALL_CALLS, new_chars=40
-    )
+    bodies = make_growing_thread(f"small {number}", SMALL_BYTES, SMALL_CALLS, new_chars=40)
     result = send_requests({0: bodies}, [server], pause_ms=PAUSE_MS)
     return [answer.last_byte for answer in result.answers[0]]
 
 
 @contextmanager
-def _sending_long(
-    server: Server, numbers: Iterator[int], longs: list[float]
-) -> Iterator[None]:
+def _sending_long(server: Server, numbers: Iterator[int], longs: list[float]) -> Iterator[None]:
     """Send long histories of new threads, one after the other, until the block ends."""
     ended = threading.Event()
     made = [_make_long(next(numbers)) for _ in range(12)]

@@ -115,13 +115,8 @@ async def _measure_http_clients(direct: Server, effort: Effort) -> list[Row]:
                     started = time.process_time()
                     assert await asking(b"x" * size) == ANSWER
                     spent[client].append(time.process_time() - started)
-            figures = {
-                client: 1_000 * statistics.median(times)
-                for client, times in spent.items()
-            }
-            figure = ", ".join(
-                f"{client} {figure:.2f} ms" for client, figure in figures.items()
-            )
+            figures = {client: 1_000 * statistics.median(times) for client, times in spent.items()}
+            figure = ", ".join(f"{client} {figure:.2f} ms" for client, figure in figures.items())
             rows.append(
                 Row(
                     f"CPU of a client for {name}",
@@ -165,8 +160,7 @@ async def _measure_checks() -> Row:
         middleware=[Middleware(Layer)] * 5,
     )
     headers = [
-        (name.encode(), b"127.0.0.1:8484" if name == "host" else b"text")
-        for name in HEADERS
+        (name.encode(), b"127.0.0.1:8484" if name == "host" else b"text") for name in HEADERS
     ]
     scope = {
         "type": "http",
@@ -197,9 +191,7 @@ async def _measure_checks() -> Row:
 
 def _measure_garbage_collection() -> Row:
     """Measure how long a full garbage collection stops a ready gateway: the reason to freeze its lasting objects."""
-    with ProcessPoolExecutor(
-        1, mp_context=multiprocessing.get_context("spawn")
-    ) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         frozen, unfrozen = pool.submit(_time_collections).result()
     figure = f"{frozen:.0f} ms; without `gc.freeze` {unfrozen:.0f} ms"
     return Row(
@@ -271,25 +263,17 @@ async def _long_conversations(effort: Effort) -> list[Row]:
                 if record.status == 200 and record.usage
             ]
             prompt = sum(usage.prompt_tokens for usage in taken[1:])
-            cached = sum(usage.cache_read_tokens for usage in taken[1:]) / max(
-                prompt, 1
-            )
+            cached = sum(usage.cache_read_tokens for usage in taken[1:]) / max(prompt, 1)
             figure = f"{refused} of {TURNS} refused; {cached:.0%} of what was sent came from the provider's cache"
             goal, met = ("0 refused", refused == 0) if way == OURS else ("", None)
-            rows.append(
-                Row(f"a conversation six windows long through {way}", figure, goal, met)
-            )
+            rows.append(Row(f"a conversation six windows long through {way}", figure, goal, met))
     return rows
 
 
 def _way_to(way: str, upstream: str, folder: str) -> Any:
     if way == OURS:
-        return start_process(
-            serve_gateway, upstream, str(Path(folder) / "long.db"), OURS
-        )
-    return (
-        start_headroom(upstream) if way == HEADROOM else start_litellm(upstream, MODEL)
-    )
+        return start_process(serve_gateway, upstream, str(Path(folder) / "long.db"), OURS)
+    return start_headroom(upstream) if way == HEADROOM else start_litellm(upstream, MODEL)
 
 
 async def _count_refused_turns(url: str) -> int:
@@ -301,9 +285,7 @@ async def _count_refused_turns(url: str) -> int:
         for turn in range(TURNS):
             text = f"Turn {turn}: " + words * (6 * WINDOW // TURNS // 20)
             history.append({"role": "user", "content": text})
-            marked = [
-                {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
-            ]
+            marked = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
             body = {
                 "model": MODEL,
                 "max_tokens": 100,
@@ -337,9 +319,7 @@ def _measure_memory() -> Row:
     with (
         tempfile.TemporaryDirectory() as folder,
         start_process(serve_answer) as direct,
-        start_process(
-            serve_gateway, direct.url, str(Path(folder) / "idle.db"), OURS
-        ) as server,
+        start_process(serve_gateway, direct.url, str(Path(folder) / "idle.db"), OURS) as server,
     ):
         before, after = asyncio.run(_idle_threads(server))
     if before is None or after is None:
@@ -367,6 +347,4 @@ async def _idle_threads(server: Server) -> tuple[int | None, int | None]:
 
 if __name__ == "__main__":
     quick = "quick" in sys.argv[1:]
-    print(
-        format_section("gateway_parts", run(Effort(20, peers=False) if quick else None))
-    )
+    print(format_section("gateway_parts", run(Effort(20, peers=False) if quick else None)))

@@ -82,9 +82,7 @@ class Totals:
     user_messages: int = 0
     scores: dict[str, Score] = field(default_factory=dict)
 
-    def add(
-        self, case: MeasurableCompaction, contexts: Mapping[str, tuple[str, int]]
-    ) -> None:
+    def add(self, case: MeasurableCompaction, contexts: Mapping[str, tuple[str, int]]) -> None:
         user_messages = case.user_messages
         self.cases += 1
         self.files += len(case.needed_names.files)
@@ -93,9 +91,7 @@ class Totals:
         for name, (text, tokens) in contexts.items():
             score = self.scores.setdefault(name, Score())
             score.files += sum(fact in text for fact in case.needed_names.files)
-            score.identifiers += sum(
-                fact in text for fact in case.needed_names.identifiers
-            )
+            score.identifiers += sum(fact in text for fact in case.needed_names.identifiers)
             score.user_messages += count_whole_messages(user_messages, text)
             score.tokens += tokens
 
@@ -124,15 +120,15 @@ def _rows(half: str, totals: Totals) -> Iterator[Row]:
             f"names {files:.1%}, identifiers {identifiers:.1%}, user messages whole {users:.1%}, "
             f"{score.tokens // totals.cases:,} tokens"
         )
-        goal_text = (
-            f"names ≥ {goal[0]:.0%}, identifiers ≥ {goal[1]:.0%}" if goal else ""
-        )
+        goal_text = f"names ≥ {goal[0]:.0%}, identifiers ≥ {goal[1]:.0%}" if goal else ""
         if name == FULL:
             goal_text += f", user messages ≥ {USER_GOAL:.0%}"
         is_met = None if goal is None else files >= goal[0] and identifiers >= goal[1]
         if name == FULL:
             is_met = is_met and users >= USER_GOAL
-        counts = f"{totals.files} names, {totals.identifiers} identifiers, {totals.cases} compactions"
+        counts = (
+            f"{totals.files} names, {totals.identifiers} identifiers, {totals.cases} compactions"
+        )
         yield Row(f"{half} ({counts}): {name}", figure, goal_text, is_met)
 
 
@@ -154,18 +150,14 @@ def make_contexts(case: MeasurableCompaction) -> dict[str, tuple[str, int]]:
     ranked_names = _rank_names(case.messages)
     for name, share in PLAIN_LISTS.items():
         contexts[name] = _list_names(ranked_names, int(size * share))
-    return contexts | {
-        name: read_context(messages) for name, messages in compactions.items()
-    }
+    return contexts | {name: read_context(messages) for name, messages in compactions.items()}
 
 
 def _rank_names(messages: Sequence[Message]) -> list[str]:
     """Return the names of a history, those that occur most recently and most often first."""
     weights: defaultdict[str, float] = defaultdict(float)
     for age, message in enumerate(reversed(messages)):
-        typed = [
-            text for call in calls_of(message) for text in iterate_strings(call.parsed)
-        ]
+        typed = [text for call in calls_of(message) for text in iterate_strings(call.parsed)]
         said = "" if message["role"] == "tool" else text_of(message)
         places = (
             (join_texts(message), OUTPUT_WEIGHT),

@@ -111,23 +111,17 @@ def _read_dialogue(item: dict[str, Any]) -> Dialogue:
         for index, turn in enumerate(conversation.get(f"session_{number}", ())):
             caption = f" [{turn['blip_caption']}]" if turn.get("blip_caption") else ""
             text = f"{turn['speaker']}: {turn['text']}{caption}"
-            turns.append(
-                Turn(turn["dia_id"], text, started_at.timestamp() + 30 * index)
-            )
+            turns.append(Turn(turn["dia_id"], text, started_at.timestamp() + 30 * index))
         number += 1
     known_ids = {turn.id for turn in turns}
     questions = []
     for question in item["qa"]:
         evidence = known_ids.intersection(
-            turn_id
-            for text in question["evidence"]
-            for turn_id in re.findall(r"D\d+:\d+", text)
+            turn_id for text in question["evidence"] for turn_id in re.findall(r"D\d+:\d+", text)
         )
         if evidence:
             questions.append(
-                Question(
-                    question["question"], frozenset(evidence), question["category"]
-                )
+                Question(question["question"], frozenset(evidence), question["category"])
             )
     return Dialogue(
         item["sample_id"],
@@ -148,13 +142,8 @@ def make_full_text_ranker(dialogue: Dialogue) -> Ranker:
 
     async def rank(question: str) -> list[str]:
         words = " OR ".join(f'"{word}"' for word in _WORD.findall(question))
-        sql = (
-            "SELECT rowid FROM turns WHERE turns MATCH ? ORDER BY bm25(turns) LIMIT 10"
-        )
-        return [
-            dialogue.turns[int(str(row[0]))].id
-            for row in database.execute(sql, (words,))
-        ]
+        sql = "SELECT rowid FROM turns WHERE turns MATCH ? ORDER BY bm25(turns) LIMIT 10"
+        return [dialogue.turns[int(str(row[0]))].id for row in database.execute(sql, (words,))]
 
     return rank
 
@@ -170,11 +159,7 @@ def make_bm25_ranker(dialogue: Dialogue) -> Ranker:
         text = texts[index]
         norm = 1.5 * (0.25 + 0.75 * lengths[index] / mean)
         return sum(
-            math.log(
-                1
-                + (len(texts) - document_counts[word] + 0.5)
-                / (document_counts[word] + 0.5)
-            )
+            math.log(1 + (len(texts) - document_counts[word] + 0.5) / (document_counts[word] + 0.5))
             * text[word]
             * 2.5
             / (text[word] + norm)
@@ -204,26 +189,14 @@ class StoredDialogue:
         result = await StoreLookup(self.store, DEFAULT_TENANT, self.thread).search(
             question, limit=10
         )
-        excerpt_ids = [
-            excerpt_id.id.removeprefix("message:") for excerpt_id in result.excerpts
-        ]
-        return [
-            self.names[int(excerpt_id)]
-            for excerpt_id in excerpt_ids
-            if excerpt_id.isdigit()
-        ]
+        excerpt_ids = [excerpt_id.id.removeprefix("message:") for excerpt_id in result.excerpts]
+        return [self.names[int(excerpt_id)] for excerpt_id in excerpt_ids if excerpt_id.isdigit()]
 
     async def recall(self, question: str) -> list[str]:
         start = time.process_time()
-        passages = await self.store.recall(
-            RecallQuery(question, "default", thread=self.thread)
-        )
+        passages = await self.store.recall(RecallQuery(question, "default", thread=self.thread))
         self.recall_times.append(1000 * (time.process_time() - start))
-        return [
-            self.names[passage.message]
-            for passage in passages
-            if passage.message is not None
-        ]
+        return [self.names[passage.message] for passage in passages if passage.message is not None]
 
     async def would_inject(self, question: str, limit: int) -> list[str]:
         query = RecallQuery(
@@ -253,10 +226,7 @@ async def store_dialogue(store: Store, dialogue: Dialogue) -> StoredDialogue:
     return StoredDialogue(
         store,
         session.id,
-        {
-            item.id: turn.id
-            for item, turn in zip(stored_messages, dialogue.turns, strict=True)
-        },
+        {item.id: turn.id for item, turn in zip(stored_messages, dialogue.turns, strict=True)},
     )
 
 
@@ -267,9 +237,7 @@ async def measure(dialogues: Sequence[Dialogue], store: Store) -> list[Row]:
     halves: dict[str, dict[str, Score]] = {}
     dialogue_figures: list[tuple[str, float, float]] = []
     for dialogue, stored_dialogue in zip(dialogues, stored_dialogues, strict=True):
-        half = halves.setdefault(
-            "tuned on" if dialogue.name in TUNED_DIALOGUES else "told on", {}
-        )
+        half = halves.setdefault("tuned on" if dialogue.name in TUNED_DIALOGUES else "told on", {})
         rankers = {
             "search": stored_dialogue.search,
             "FTS5": make_full_text_ranker(dialogue),
@@ -330,8 +298,7 @@ def _make_score_rows(scores: dict[str, Score]) -> list[Row]:
     )
     for kind, words in QUESTION_KINDS.items():
         figure = ", ".join(
-            f"{name} {scores[name].percent(10, kind):.1f} %"
-            for name in ("recall", "BM25", "FTS5")
+            f"{name} {scores[name].percent(10, kind):.1f} %" for name in ("recall", "BM25", "FTS5")
         )
         rows.append(Row(f"questions of kind {kind} ({words}), first 10", figure))
     return rows
@@ -396,22 +363,16 @@ async def _measure_injections(
     return rows
 
 
-def _exchange_names(
-    question: Question, own_dialogue: Dialogue, other_dialogue: Dialogue
-) -> str:
+def _exchange_names(question: Question, own_dialogue: Dialogue, other_dialogue: Dialogue) -> str:
     text = question.text
-    for old_name, new_name in zip(
-        own_dialogue.speakers, other_dialogue.speakers, strict=True
-    ):
+    for old_name, new_name in zip(own_dialogue.speakers, other_dialogue.speakers, strict=True):
         text = re.sub(rf"\b{re.escape(old_name)}\b", new_name, text)
     return text
 
 
 def _make_cost_row(stored_dialogues: Sequence[StoredDialogue]) -> Row:
     times = sorted(
-        value
-        for stored_dialogue in stored_dialogues
-        for value in stored_dialogue.recall_times
+        value for stored_dialogue in stored_dialogues for value in stored_dialogue.recall_times
     )
     middle = statistics.median(times)
     figure = f"{middle:.1f} ms (95 % within {times[len(times) * 95 // 100]:.1f} ms)"
@@ -420,9 +381,7 @@ def _make_cost_row(stored_dialogues: Sequence[StoredDialogue]) -> Row:
 
 def run(paths: Sequence[Path] = ()) -> list[Row]:
     files = list(paths) or [
-        path
-        for path in (find_shared("memory", "locomo-first5.json"),)
-        if path is not None
+        path for path in (find_shared("memory", "locomo-first5.json"),) if path is not None
     ]
     if not files:
         return [make_absent_row("long dialogues")]
@@ -440,6 +399,4 @@ def run(paths: Sequence[Path] = ()) -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        format_section("locomo", run([Path(word) for word in sys.argv[1:]]))
-    )
+    sys.stdout.write(format_section("locomo", run([Path(word) for word in sys.argv[1:]])))

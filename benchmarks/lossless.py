@@ -69,9 +69,7 @@ def run() -> list[Row]:
         "generated, English, code and Chinese",
         asyncio.run(_run_chain(_generate_session())),
     )
-    rows += _rows(
-        "examples/long_session.py, twice over", asyncio.run(_run_chain(_load_example()))
-    )
+    rows += _rows("examples/long_session.py, twice over", asyncio.run(_run_chain(_load_example())))
     real = find_shared("transcripts", "coding-long-claude.json")
     if real is None:
         return [*rows, make_absent_row("the long real transcript")]
@@ -186,11 +184,7 @@ async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> Chain
         chain.limit = setup.options.budget(window).compacted_limit
         for message in planted:
             await _add_message(conversation, message)
-            if (
-                message["role"] != "assistant"
-                or message.get("tool_calls")
-                or not events
-            ):
+            if message["role"] != "assistant" or message.get("tool_calls") or not events:
                 continue  # a turn that is not over, or that the client gave up, has calls without results
             chain.compactions += len(events)
             chain.seconds.append(sum(event.duration for event in events))
@@ -200,9 +194,7 @@ async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> Chain
             chain.leaves.append(len(leaves) - sum(chain.leaves))
             chain.covered.append(sum(leaves) - sum(chain.covered))
             chain.nodes.append(len(nodes) - sum(chain.nodes))
-            chain.invalid += bool(
-                validate_messages(conversation.messages, api="openai")
-            )
+            chain.invalid += bool(validate_messages(conversation.messages, api="openai"))
             events.clear()
         chain.broken = len(watch.broken)
         await _look_up_facts(conversation, facts, chain)
@@ -236,9 +228,7 @@ async def _look_up_facts(
     chain.uncovered = await _count_uncovered(conversation)
 
 
-async def _expand_contains(
-    conversation: Conversation, expand_id: str, value: str
-) -> bool:
+async def _expand_contains(conversation: Conversation, expand_id: str, value: str) -> bool:
     """Return whether `lcm_expand` returns the value on one of its pages."""
     offset = 0
     while True:
@@ -272,16 +262,13 @@ async def _count_uncovered(conversation: Conversation) -> int:
     for number in derived_ids:
         stored_message = await conversation.store.message(number)
         covered_ids.add(
-            stored_message.id
-            if stored_message.origin is None
-            else stored_message.origin
+            stored_message.id if stored_message.origin is None else stored_message.origin
         )
     # The first message may hold the summary besides its own words: it is in view under another id.
     words = "\n".join(text_of(stored_message.body) for stored_message in shown_messages)
     history = await conversation.store.history(conversation.id)
     return sum(
-        stored_message.id not in covered_ids
-        and text_of(stored_message.body) not in words
+        stored_message.id not in covered_ids and text_of(stored_message.body) not in words
         for stored_message in history
     )
 
@@ -289,12 +276,8 @@ async def _count_uncovered(conversation: Conversation) -> int:
 def _plant_facts(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
     """Return the conversation with facts planted throughout, in user messages and tool output, and the facts."""
     rng = random.Random(11)  # noqa: S311 - always the same facts
-    possible_indexes = [
-        index for index, message in enumerate(messages) if _can_hold_fact(message)
-    ]
-    chosen_indexes = set(
-        rng.sample(possible_indexes, min(FACT_COUNT, len(possible_indexes)))
-    )
+    possible_indexes = [index for index, message in enumerate(messages) if _can_hold_fact(message)]
+    chosen_indexes = set(rng.sample(possible_indexes, min(FACT_COUNT, len(possible_indexes))))
     facts: dict[str, str] = {}
     planted: list[Message] = []
     for index, message in enumerate(messages):
@@ -311,9 +294,7 @@ def _plant_facts(messages: Sequence[Message]) -> tuple[list[Message], dict[str, 
 
 
 def _can_hold_fact(message: Message) -> bool:
-    return message["role"] in ("user", "tool") and isinstance(
-        message.get("content"), str
-    )
+    return message["role"] in ("user", "tool") and isinstance(message.get("content"), str)
 
 
 def _generate_session(turns: int = 270) -> list[Message]:
@@ -322,14 +303,10 @@ def _generate_session(turns: int = 270) -> list[Message]:
     rng = random.Random(5)  # noqa: S311
     messages: list[Message] = []
     for turn in range(turns):
-        messages.append(
-            {"role": "user", "content": f"Question {turn}: {corpus.text(rng)}"}
-        )
+        messages.append({"role": "user", "content": f"Question {turn}: {corpus.text(rng)}"})
         for step in range(rng.randrange(1, 4)):
             messages += _make_tool_step(f"call_{turn}_{step}", lambda: corpus.text(rng))
-        messages.append(
-            {"role": "assistant", "content": f"Answer {turn}: {corpus.text(rng)}"}
-        )
+        messages.append({"role": "assistant", "content": f"Answer {turn}: {corpus.text(rng)}"})
     return messages
 
 
@@ -355,16 +332,12 @@ def _load_example() -> list[Message]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     messages: list[Message] = module.conversation()["messages"][1:]
-    return [
-        message for number in range(2) for message in _rename_calls(messages, number)
-    ]
+    return [message for number in range(2) for message in _rename_calls(messages, number)]
 
 
 def _rename_calls(messages: Sequence[Message], number: int) -> list[Message]:
     """Return the same messages with other call ids."""
-    text = json.dumps(messages, ensure_ascii=False).replace(
-        '"call_', f'"call_{number}_'
-    )
+    text = json.dumps(messages, ensure_ascii=False).replace('"call_', f'"call_{number}_')
     renamed: list[Message] = json.loads(text)
     return renamed
 

@@ -75,9 +75,7 @@ class Session:
 
     def cut_before_compaction(self) -> Session:
         """Return the session as if it had ended before its first compaction."""
-        return replace(
-            self, calls=[call for call in self.calls if not call.compactions]
-        )
+        return replace(self, calls=[call for call in self.calls if not call.compactions])
 
 
 class _CapturingPlayer(ConversationPlayer):
@@ -111,9 +109,7 @@ def run() -> list[Row]:
     sessions = [asyncio.run(play(path)) for path in sorted(folder.glob("*.gz"))]
     rows: list[Row] = []
     for half in HALVES:
-        half_sessions = [
-            session for session in sessions if half_of(session.name) == half
-        ]
+        half_sessions = [session for session in sessions if half_of(session.name) == half]
         rows += _rows(f"{half}, whole sessions", half_sessions)
         cut_sessions = [session.cut_before_compaction() for session in half_sessions]
         rows += _rows(f"{half}, cut before the first compaction", cut_sessions)
@@ -139,9 +135,7 @@ async def play(path: Path) -> Session:
     def make_engine(services: Services) -> ContextEngine:
         return create_engine("compressor", services, {}, home=home_directory())
 
-    player = _CapturingPlayer(
-        setting, replace(options, cache_ttl=setting.ttl), make_engine, ()
-    )
+    player = _CapturingPlayer(setting, replace(options, cache_ttl=setting.ttl), make_engine, ())
     async with player.play():
         pass
     client = CLIENT_NAMES.get(log.kind, log.kind)
@@ -152,9 +146,7 @@ def _rows(name: str, sessions: Sequence[Session]) -> list[Row]:
     rows = []
     for client in sorted({session.client for session in sessions}):
         client_sessions = [
-            session
-            for session in sessions
-            if session.client == client and session.calls
+            session for session in sessions if session.client == client and session.calls
         ]
         base_cost = sum(
             (price_session(session, NO_OFFER) for session in client_sessions),
@@ -170,9 +162,7 @@ def _rows(name: str, sessions: Sequence[Session]) -> list[Row]:
         }
         calls = sum(len(session.calls) for session in client_sessions)
         compacted = sum(session.is_compacted for session in client_sessions)
-        figures = ", ".join(
-            f"{offer} {_cents(cost)}" for offer, cost in added_costs.items()
-        )
+        figures = ", ".join(f"{offer} {_cents(cost)}" for offer, cost in added_costs.items())
         rows.append(
             Row(
                 f"{name}: {client}, {len(client_sessions)} sessions ({compacted} compacted), {calls} calls",
@@ -232,9 +222,7 @@ class _Insertion:
             return call.prompt
         tools = sum(block.path.startswith("tools.") for block in blocks)
         insert_index = self._insert_index if self._offer == OFFER_AS_ADDITION else tools
-        block = Block(
-            "recall", count_recall_tokens(call.model), kind="tool", path="tools.recall"
-        )
+        block = Block("recall", count_recall_tokens(call.model), kind="tool", path="tools.recall")
         return Prompt(
             [*blocks[:insert_index], block, *blocks[insert_index:]],
             call.prompt.tokens + block.tokens,

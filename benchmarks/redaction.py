@@ -40,9 +40,7 @@ def _quality() -> list[Row]:
     cases = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     rows: list[Row] = []
     for half in HALVES:
-        rows += _rows(
-            half, [case for case in cases if half_of(case["text_b64"]) == half]
-        )
+        rows += _rows(half, [case for case in cases if half_of(case["text_b64"]) == half])
     return rows
 
 
@@ -70,9 +68,7 @@ def _rows(half: str, cases: list[dict[str, Any]]) -> list[Row]:
     )
     return [
         Row(f"secrets gone, {half}", secrets_text, "≥ 95 %", recall >= 0.95),
-        Row(
-            f"look-alikes changed, {half}", changed_text, "≤ 5 %", changed_share <= 0.05
-        ),
+        Row(f"look-alikes changed, {half}", changed_text, "≤ 5 %", changed_share <= 0.05),
     ]
 
 
@@ -82,10 +78,7 @@ def _decode(encoded: str) -> str:
 
 def _list_counts(counts: Counter[str]) -> str:
     return (
-        ", ".join(
-            f"{label} {count}" for label, count in sorted(counts.items()) if count
-        )
-        or "none"
+        ", ".join(f"{label} {count}" for label, count in sorted(counts.items()) if count) or "none"
     )
 
 
@@ -120,9 +113,7 @@ def _texts() -> dict[str, str]:
     )
     return {
         "prose": _repeat_to_megabyte(PROSE + "\n"),
-        "code": _repeat_to_megabyte(
-            "\n".join(path.read_text("utf-8") for path in sources)
-        ),
+        "code": _repeat_to_megabyte("\n".join(path.read_text("utf-8") for path in sources)),
         "JSON logs": _repeat_to_megabyte(log),
         "base64": _repeat_to_megabyte(base64.b64encode(noise).decode()),
     }
@@ -135,14 +126,12 @@ def _repeat_to_megabyte(text: str) -> str:
 def _search_one_by_one(text: str) -> int:
     """Search for each token pattern in a separate pass over the text, without rules by name or context."""
     tokens = {
-        form.pattern.pattern
-        for forms in load_rules().forms_by_prefix.values()
-        for _, form in forms
+        form.pattern.pattern for forms in load_rules().forms_by_prefix.values() for _, form in forms
     }
     patterns = [form.pattern.pattern for form in load_rules().literal_forms]
-    return sum(
-        len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens
-    ) + sum(len(re.findall(pattern, text, re.ASCII)) for pattern in patterns)
+    return sum(len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens) + sum(
+        len(re.findall(pattern, text, re.ASCII)) for pattern in patterns
+    )
 
 
 def _time_best_run(work: Callable[[str], object], text: str) -> float:

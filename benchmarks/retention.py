@@ -91,8 +91,7 @@ def _rows(print_lost: str) -> list[Row]:
         if name not in [futures.name for futures in available]
     ]
     rows += [
-        Row(SUMMARISERS[name], f"absent: {reason}")
-        for name, reason in find_absent_peers().items()
+        Row(SUMMARISERS[name], f"absent: {reason}") for name, reason in find_absent_peers().items()
     ]
     peers = find_present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
@@ -132,8 +131,7 @@ def _table(window: int, scores: Scores) -> list[Row]:
         if scores[DEPTHS[-1]].total[kind]
     ]
     sizes = {
-        name: max(score.sizes[name] for score in scores.values())
-        for name in scores[DEPTHS[0]].kept
+        name: max(score.sizes[name] for score in scores.values()) for name in scores[DEPTHS[0]].kept
     }
     largest = max(sizes, key=lambda name: sizes[name] * (name != OURS))
     figure = f"{sizes[largest]:.2f} ({largest}), ours being 1"
@@ -154,9 +152,7 @@ def _row(window: int, kind: str, label: str, scores: Scores) -> Row:
         name: [scores[depth].share(name, kind) for depth in depths]
         for name in scores[DEPTHS[0]].kept
     }
-    figures = "; ".join(
-        f"{name} {_percent(kind_shares)}" for name, kind_shares in shares.items()
-    )
+    figures = "; ".join(f"{name} {_percent(kind_shares)}" for name, kind_shares in shares.items())
     total = "/".join(str(scores[depth].total[kind]) for depth in depths)
     goal = f"{MIN_SHARES[kind]:.0%}, ahead" if kind in MIN_SHARES else "ahead"
     is_met = min(shares[OURS]) >= MIN_SHARES.get(kind, 0.0) and _is_ahead(shares)
@@ -176,9 +172,7 @@ def _percent(shares: Iterable[float]) -> str:
 def _is_ahead(shares: dict[str, list[float]]) -> bool:
     """Return whether Everthread is never behind another and, unless it kept all, ahead of each in sum."""
     own_shares = shares[OURS]
-    all_other_shares = [
-        other_shares for name, other_shares in shares.items() if name != OURS
-    ]
+    all_other_shares = [other_shares for name, other_shares in shares.items() if name != OURS]
     is_behind = any(
         own_share < other_share
         for other_shares in all_other_shares
@@ -210,9 +204,7 @@ def _measure_sessions(
     if find_shared("logs") is None:
         return {}
     return {
-        (window, half): [
-            pool.submit(measure_session, name, window, peers) for name in names
-        ]
+        (window, half): [pool.submit(measure_session, name, window, peers) for name in names]
         for window in LABEL_WINDOWS
         for half, names in LOGS.items()
     }
@@ -231,9 +223,7 @@ def _make_finding_rows(
             contender: sum(len(end.kept[contender]) for end in session_ends) / total
             for contender in session_ends[0].kept
         }
-        figures = "; ".join(
-            f"{contender} {share:.0%}" for contender, share in shares.items()
-        )
+        figures = "; ".join(f"{contender} {share:.0%}" for contender, share in shares.items())
         compactions = sum(end.compactions for end in session_ends)
         goal = FINDING_GOALS[window]
         yield Row(
@@ -287,8 +277,7 @@ def _make_label_rows(
     row_name = f"{name} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, LABEL_DEPTHS))}"
     yield Row(row_name, "; ".join(figures), "ahead", _is_ahead(shares))
     reachable_share = (
-        sum(_count_labels(group, outcome.list_reachable()) for outcome in all_outcomes)
-        / totals[-1]
+        sum(_count_labels(group, outcome.list_reachable()) for outcome in all_outcomes) / totals[-1]
     )
     yield Row(
         f"{name}, in the context or found",
@@ -323,8 +312,7 @@ def _measure_marks(pool: Executor, count: int) -> list[Row]:
         results = [
             work.result()
             for work in [
-                pool.submit(_measure_conversation, index, again=again)
-                for index in range(count)
+                pool.submit(_measure_conversation, index, again=again) for index in range(count)
             ]
         ]
         marked_share = _pool_marks(results, invented=True)
@@ -347,9 +335,7 @@ def _measure_marks(pool: Executor, count: int) -> list[Row]:
         )
     refused_count = sum(
         work.result()
-        for work in [
-            pool.submit(_is_conversation_refused, index) for index in range(count)
-        ]
+        for work in [pool.submit(_is_conversation_refused, index) for index in range(count)]
     )
     return [
         *rows,

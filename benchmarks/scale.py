@@ -81,9 +81,7 @@ def run() -> list[Row]:
 def _config(upstream: str, store: str = "", mode: str = "managed") -> str:
     store_line = f"store: {{url: '{store}'}}\n" if store else ""
     upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
-    return (
-        f"{store_line}gateway: {{native: {{enabled: false}}, upstreams: {upstreams}}}\n"
-    )
+    return f"{store_line}gateway: {{native: {{enabled: false}}, upstreams: {upstreams}}}\n"
 
 
 def _measure_workers(folder: Path) -> list[Row]:
@@ -119,9 +117,7 @@ def _measure_workers(folder: Path) -> list[Row]:
     times = {
         mode: statistics.median(
             double_rate / single_rate
-            for single_rate, double_rate in zip(
-                rates[mode, 1], rates[mode, 2], strict=True
-            )
+            for single_rate, double_rate in zip(rates[mode, 1], rates[mode, 2], strict=True)
         )
         for mode in ("off", "managed")
     }
@@ -146,14 +142,10 @@ def _worker_rate(server: Server, name: str) -> float:
         )
         for connection in range(CONNECTIONS)
     }
-    warm_bodies = {
-        connection: bodies[:WARM_REQUESTS] for connection, bodies in threads.items()
-    }
+    warm_bodies = {connection: bodies[:WARM_REQUESTS] for connection, bodies in threads.items()}
     send_requests(warm_bodies, [server])
     time.sleep(SETTLE_SECONDS)
-    measured_bodies = {
-        connection: bodies[WARM_REQUESTS:] for connection, bodies in threads.items()
-    }
+    measured_bodies = {connection: bodies[WARM_REQUESTS:] for connection, bodies in threads.items()}
     result = send_requests(measured_bodies, [server])
     return CONNECTIONS * WORKER_REQUESTS / result.seconds
 
@@ -167,9 +159,7 @@ def _measure_stored_threads(folder: Path, upstream: str) -> list[Row]:
         rate_after = _measure_load([server])[1]
     ratio = rate_before / rate_after
     figure = f"{1_000 / rate_before:.2f} ms CPU, then {1_000 / rate_after:.2f} ms: {ratio:.2f} ×"
-    name = (
-        f"a request before and after {STORED_THREADS:,} threads of others were stored"
-    )
+    name = f"a request before and after {STORED_THREADS:,} threads of others were stored"
     return [Row(name, figure, f"≤ {THREADS_TIMES:g} ×", ratio <= THREADS_TIMES)]
 
 
@@ -188,18 +178,14 @@ def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> li
         with ExitStack() as stack:
             servers = [
                 stack.enter_context(
-                    start_serve_command(
-                        folder / f"{count}-{number}", _config(upstream, database)
-                    )
+                    start_serve_command(folder / f"{count}-{number}", _config(upstream, database))
                 )
                 for number in range(count)
             ]
             _measure_load(servers)
             used_before = read_cpu_seconds(*list_process_family(postmaster)) or 0.0
             rates = [_measure_load(servers) for _ in range(2)]
-            spent = (
-                read_cpu_seconds(*list_process_family(postmaster)) or 0.0
-            ) - used_before
+            spent = (read_cpu_seconds(*list_process_family(postmaster)) or 0.0) - used_before
         requests = len(rates) * CONNECTIONS * REQUESTS
         rate_per_cpu = statistics.median(per for _, per in rates)
         first_rate = first_rate or rate_per_cpu
@@ -209,13 +195,9 @@ def _measure_gateways(folder: Path, upstream: str, server: PostgresServer) -> li
             f"{statistics.median(rate for rate, _ in rates):,.0f} requests / s, {rate_per_cpu:,.0f} / CPU-second "
             f"of the gateways; the database {database_ms:.2f} ms CPU a request"
         )
-        rows.append(
-            Row(f"{count} gateway{'s' if count > 1 else ''} on one PostgreSQL", figure)
-        )
+        rows.append(Row(f"{count} gateway{'s' if count > 1 else ''} on one PostgreSQL", figure))
     name = f"requests per CPU-second, {GATEWAY_COUNTS[-1]} gateways against one"
-    rows.append(
-        Row(name, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE)
-    )
+    rows.append(Row(name, f"{share:.2f} ×", f"≥ {GATEWAYS_SHARE:g} ×", share >= GATEWAYS_SHARE))
     for cores in DATABASE_CORES:
         gateway_count = count_gateways_served(rate_per_cpu, database_ms / 1_000, cores)
         name = f"simulated: a database of {cores} cores serves so many gateways"
@@ -244,9 +226,7 @@ def count_gateways_served(rate: float, service: float, cores: int) -> int:
     return gateway_count
 
 
-def _simulate_wait(
-    arrivals: float, service: float, cores: int, count: int = 20_000
-) -> float:
+def _simulate_wait(arrivals: float, service: float, cores: int, count: int = 20_000) -> float:
     """Simulate a queue before `cores` servers; return the 99th percentile of the waits, always with the same seed."""
     if arrivals * service >= cores:
         return float("inf")
@@ -290,10 +270,7 @@ async def _ask_all(servers: Sequence[Server]) -> float:
         ]
         started_at = time.perf_counter()
         await asyncio.gather(
-            *(
-                send_conversation(*pair)
-                for pair in zip(clients, _spread(servers), strict=True)
-            )
+            *(send_conversation(*pair) for pair in zip(clients, _spread(servers), strict=True))
         )
         return time.perf_counter() - started_at
 
@@ -307,9 +284,7 @@ async def _fill(server: Server) -> None:
 
     async def some(client: httpx2.AsyncClient) -> None:
         for name in names:
-            await ask(
-                client, server.url, make_history_body(4_000, 1, f"of others {name}")
-            )
+            await ask(client, server.url, make_history_body(4_000, 1, f"of others {name}"))
 
     async with httpx2.AsyncClient(timeout=300) as client:
         await asyncio.gather(*(some(client) for _ in range(16)))

@@ -53,9 +53,8 @@ def serve_answer(address_pipe: Connection) -> None:
 
 
 async def _answer_at_once(address_pipe: Connection) -> None:
-    head = (
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        % len(ANSWER)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
+        ANSWER
     )
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,9 +123,7 @@ def make_history_body(size: int, number: int, scope: str, model: str = MODEL) ->
         messages.append({"role": "user", "content": f"Next {index}?"})
         messages.append({"role": "assistant", "content": "Fine."})
     messages.append({"role": "user", "content": f"Next {number}?"})
-    return json.dumps(
-        {"model": model, "max_tokens": 100, "messages": messages}
-    ).encode()
+    return json.dumps({"model": model, "max_tokens": 100, "messages": messages}).encode()
 
 
 def list_process_family(pid: int) -> list[int]:
@@ -136,9 +133,7 @@ def list_process_family(pid: int) -> list[int]:
         try:
             process_ids += map(
                 int,
-                Path(f"/proc/{process_id}/task/{process_id}/children")
-                .read_text("ascii")
-                .split(),
+                Path(f"/proc/{process_id}/task/{process_id}/children").read_text("ascii").split(),
             )
         except FileNotFoundError:
             continue

@@ -7,9 +7,7 @@ import os
 from pathlib import Path
 
 HALVES = ("tuned on", "told on")
-ROOT = Path(
-    os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data"
-)
+ROOT = Path(os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
 def find_shared(*parts: str) -> Path | None:

@@ -87,20 +87,15 @@ def _measure_help() -> list[Row]:
     for _ in range(ROUNDS + 1):
         for name, command in commands.items():
             seconds_by_name[name].append(_time_help(command))
-    medians = {
-        name: statistics.median(times[1:]) for name, times in seconds_by_name.items()
-    }
+    medians = {name: statistics.median(times[1:]) for name, times in seconds_by_name.items()}
     own_seconds = medians.pop("everthread")
     rows = [Row("`everthread --help`", f"{1_000 * own_seconds:.0f} ms")]
     for name, peer_seconds in medians.items():
         ratio = peer_seconds / own_seconds
         figure = f"{1_000 * peer_seconds:.0f} ms, {ratio:.1f} x ours"
-        rows.append(
-            Row(f"`{name} --help`", figure, f"≥ {MIN_RATIO:.0f} x", ratio >= MIN_RATIO)
-        )
+        rows.append(Row(f"`{name} --help`", figure, f"≥ {MIN_RATIO:.0f} x", ratio >= MIN_RATIO))
     return rows + [
-        Row(f"`{name} --help`", f"absent: {reason}")
-        for name, reason in missing_peers.items()
+        Row(f"`{name} --help`", f"absent: {reason}") for name, reason in missing_peers.items()
     ]
 
 

@@ -84,9 +84,7 @@ async def measure(backend: Backend, count: int, note: LoadNote) -> list[Row]:
         grown = ((large - start) / count) / ((small - start) / FIRST_SIZE)
         span = f"{FIRST_SIZE:,} -> {count:,} messages"
         rows.append(
-            make_ratio_row(
-                f"{name}: {span}: time to append and index", after / before, "≤", 1.5
-            )
+            make_ratio_row(f"{name}: {span}: time to append and index", after / before, "≤", 1.5)
         )
         rows.append(make_ratio_row(f"{name}: {span}: bytes a message", grown, "≤", 1.2))
         rows.append(
@@ -130,9 +128,7 @@ async def measure_appends(store: Store, backend: Backend) -> list[Row]:
         await wait_for_index(store)
         rates.append((APPENDS / plain, APPENDS / single, WRITERS * 4 / several))
     plain = statistics.median(rate[0] for rate in rates)
-    singly, together = (
-        statistics.median(rate[way] / rate[0] for rate in rates) for way in (1, 2)
-    )
+    singly, together = (statistics.median(rate[way] / rate[0] for rate in rates) for way in (1, 2))
     return [
         Row(f"{backend.name}: plain loop of durable inserts", f"{plain:,.0f} a second"),
         make_ratio_row(
@@ -161,9 +157,7 @@ async def measure_continuation(store: Store, backend: Backend) -> Row:
         record = NewCompaction(covered=ids[4:-40], summary=summary)
         made = NewMessage({"role": "user", "content": summary}, "summary")
         kept: list[int | NewMessage] = [*ids[:4], made, *ids[-40:]]
-        await store.continue_session(
-            thread, kept, seen_count=len(ids), compaction=record
-        )
+        await store.continue_session(thread, kept, seen_count=len(ids), compaction=record)
     added = (backend.size() - full) / (full - empty)
     what = f"{backend.name}: a continuation of {THREAD:,} messages, a summary of {len(summary):,} characters, adds"
     return Row(what, f"{100 * added:.1f} %", "< 10 %", added < 0.1)
@@ -175,9 +169,7 @@ async def fill_store(store: Store, start: int, stop: int) -> list[str]:
     for number in range(start, stop, THREAD):
         session = await store.create_session(NewSession(started=float(number)))
         bodies = CORPUS.messages(min(THREAD, stop - number), seed=number)
-        await store.append(
-            session.id, [new(body, created=float(number)) for body in bodies]
-        )
+        await store.append(session.id, [new(body, created=float(number)) for body in bodies])
         await wait_for_index(store)
         threads.append(session.id)
     return threads
@@ -227,9 +219,7 @@ async def measure_searches(
         kind: [functools.partial(store.search, query) for query in queries]
         for kind, queries in list_queries(threads).items()
     }
-    asked["a question"] = [
-        functools.partial(store.find, query) for query in list_questions()
-    ]
+    asked["a question"] = [functools.partial(store.find, query) for query in list_questions()]
     for kind, calls in asked.items():
         taken = []
         used = []
@@ -269,9 +259,7 @@ async def seconds(work: Callable[[], Awaitable[Any]]) -> float:
     return time.perf_counter() - start
 
 
-def run(
-    count: int = QUICK, data: Path | None = None, only: str | None = None
-) -> list[Row]:
+def run(count: int = QUICK, data: Path | None = None, only: str | None = None) -> list[Row]:
     rows = measure_recorded() if only != "postgresql" else []
     for name, make in BACKENDS.items():
         if only not in (None, name):
@@ -294,9 +282,7 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.store", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
     parser.add_argument("messages", nargs="?", default=f"{QUICK}")
     parser.add_argument("--data", type=Path, help="a folder that keeps what was loaded")
     parser.add_argument("--only", choices=BACKENDS)

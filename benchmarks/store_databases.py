@@ -59,21 +59,16 @@ class Sqlite:
 
     def insert(self, bodies: list[Body], first: int) -> None:
         for number, body in enumerate(bodies, first):
-            self.plain.execute(
-                "INSERT INTO messages VALUES (?, ?)", (number, json.dumps(body))
-            )
+            self.plain.execute("INSERT INTO messages VALUES (?, ?)", (number, json.dumps(body)))
 
     def read(self) -> list[Body]:
-        rows = self.plain.execute(
-            "SELECT body FROM messages ORDER BY id LIMIT ?", (THREAD,)
-        )
+        rows = self.plain.execute("SELECT body FROM messages ORDER BY id LIMIT ?", (THREAD,))
         return [json.loads(str(row[0])) for row in rows]
 
     def size(self) -> int:
         connection = apsw.Connection(str(self.file))
         pages, free, size = (
-            int(connection.pragma(name))
-            for name in ("page_count", "freelist_count", "page_size")
+            int(connection.pragma(name)) for name in ("page_count", "freelist_count", "page_size")
         )
         connection.close()
         return (pages - free) * size
@@ -91,9 +86,7 @@ class Postgres:
 
     def __post_init__(self) -> None:
         self.plain = psycopg.connect(self.server, autocommit=True)
-        if self.plain.execute(
-            "SELECT 1 FROM pg_database WHERE datname = 'store'"
-        ).fetchone():
+        if self.plain.execute("SELECT 1 FROM pg_database WHERE datname = 'store'").fetchone():
             return
         # Settings of an ordinary server, not of a test.
         for setting in (
@@ -107,14 +100,10 @@ class Postgres:
 
     def insert(self, bodies: list[Body], first: int) -> None:
         for number, body in enumerate(bodies, first):
-            self.plain.execute(
-                "INSERT INTO messages VALUES (%s, %s)", (number, json.dumps(body))
-            )
+            self.plain.execute("INSERT INTO messages VALUES (%s, %s)", (number, json.dumps(body)))
 
     def read(self) -> list[Body]:
-        rows = self.plain.execute(
-            "SELECT body FROM messages ORDER BY id LIMIT %s", (THREAD,)
-        )
+        rows = self.plain.execute("SELECT body FROM messages ORDER BY id LIMIT %s", (THREAD,))
         return [json.loads(row[0]) for row in rows]
 
     def size(self) -> int:
@@ -127,14 +116,7 @@ class Postgres:
             "SELECT pid FROM pg_stat_activity WHERE datname = 'store'"
         ).fetchall()
         files = [Path(f"/proc/{row[0]}/schedstat") for row in rows]
-        return (
-            sum(
-                int(file.read_text("ascii").split()[0])
-                for file in files
-                if file.exists()
-            )
-            / 1e9
-        )
+        return sum(int(file.read_text("ascii").split()[0]) for file in files if file.exists()) / 1e9
 
 
 @contextlib.contextmanager

@@ -21,16 +21,11 @@ def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
     texts = {
         "a frequent word": make.sample(FREQUENT_WORDS, 15),
         "a rare word": make.sample(rare, 15),
-        "two frequent words": [
-            " ".join(make.sample(FREQUENT_WORDS, 2)) for _ in range(15)
-        ],
+        "two frequent words": [" ".join(make.sample(FREQUENT_WORDS, 2)) for _ in range(15)],
         "three words, one of them rare": [
-            " ".join([*make.sample(FREQUENT_WORDS, 2), make.choice(rare)])
-            for _ in range(15)
+            " ".join([*make.sample(FREQUENT_WORDS, 2), make.choice(rare)]) for _ in range(15)
         ],
-        "a phrase": [
-            f'"{" ".join(CORPUS.text(make).split()[1:3])}"' for _ in range(15)
-        ],
+        "a phrase": [f'"{" ".join(CORPUS.text(make).split()[1:3])}"' for _ in range(15)],
         "an identifier as typed": [*names[:5], *make.sample(names, 10)],
         "a prefix of 3 to 5 letters": [
             word[: make.randint(3, 5)] + "*" for word in make.sample(CORPUS.words, 15)
@@ -38,14 +33,10 @@ def list_queries(threads: list[str]) -> dict[str, list[SearchQuery]]:
         "one Chinese character, frequent": characters[:15],
         "one Chinese character, rare": characters[-15:],
         "two Chinese characters": [*chinese[:8], *make.sample(chinese, 7)],
-        "four Chinese characters": [
-            chinese[number] + chinese[number + 1] for number in range(15)
-        ],
+        "four Chinese characters": [chinese[number] + chinese[number + 1] for number in range(15)],
         "what is not there": ["zzzqqq", "不存在的词语组", "no-such/file.py"] * 5,
     }
-    found = {
-        kind: [SearchQuery(text) for text in queries] for kind, queries in texts.items()
-    }
+    found = {kind: [SearchQuery(text) for text in queries] for kind, queries in texts.items()}
     words = make.sample(FREQUENT_WORDS, 15)
     found["a word in one thread"] = [
         SearchQuery(word, thread=make.choice(threads)) for word in words

@@ -80,16 +80,10 @@ def measure_recorded() -> list[Row]:
     return rows
 
 
-async def _measure_store(
-    database: Sqlite, name: str, threads: list[list[Body]]
-) -> list[Row]:
-    some = list(
-        islice(cycle(threads), MESSAGES * len(threads) // sum(map(len, threads)))
-    )
+async def _measure_store(database: Sqlite, name: str, threads: list[list[Body]]) -> list[Row]:
+    some = list(islice(cycle(threads), MESSAGES * len(threads) // sum(map(len, threads))))
     count = sum(map(len, some))
-    text = sum(
-        len(searchable_text(body).encode()) for thread in some for body in thread
-    )
+    text = sum(len(searchable_text(body).encode()) for thread in some for body in thread)
     store = open_store(database.url)
     try:
         await _store_threads(store, some[:1])  # patterns are compiled, tables are read
@@ -100,9 +94,7 @@ async def _measure_store(
         times = (database.size() - before) / text
     finally:
         await store.close()
-    what = (
-        f"SQLite: {count:,} messages of {name}, {text / count:.0f} bytes of text each"
-    )
+    what = f"SQLite: {count:,} messages of {name}, {text / count:.0f} bytes of text each"
     return [
         Row(
             f"{what}: CPU to store and index one",
@@ -193,9 +185,7 @@ def _log_lines(threads: list[list[Body]]) -> Iterator[bytes]:
             "uuid": f"line-{number}",
             "parentUuid": parent,
             "sessionId": "benchmark",
-            "timestamp": time.strftime(
-                "%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(1.7e9 + number)
-            ),
+            "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(1.7e9 + number)),
             "message": {"role": role, "content": f"{number} {text}"},
         }
         if body["role"] == "tool":

@@ -93,8 +93,7 @@ def _list_added_tokens(log: Log) -> Iterator[tuple[str, int, int]]:
                 yield (
                     entry.model,
                     added_tokens,
-                    counted_tokens
-                    + _count_hidden_reasoning(last_answer, messages_since),
+                    counted_tokens + _count_hidden_reasoning(last_answer, messages_since),
                 )
         last_answer = entry
         messages_since = []
@@ -104,9 +103,7 @@ def _is_redacted(messages: Sequence[Message]) -> bool:
     return "REDACTED" in json.dumps(messages, default=str)
 
 
-def _count_hidden_reasoning(
-    answer: LoggedMessage, messages_since: Sequence[Message]
-) -> int:
+def _count_hidden_reasoning(answer: LoggedMessage, messages_since: Sequence[Message]) -> int:
     """Return the tokens of the answer's encrypted reasoning that the next prompt of its turn holds."""
     is_mid_turn = all(message["role"] == "tool" for message in messages_since)
     if answer.usage is None or "claude" in answer.model or not is_mid_turn:
@@ -139,12 +136,8 @@ def _measure_projections() -> Iterator[Row]:
     ):
         paths = sorted(path.parent.glob(name))
         counter = TokenCounter(model)
-        means, deltas = zip(
-            *(_replay(each, model, counter.message) for each in paths), strict=True
-        )
-        rough_error = fmean(
-            _replay(each, model, _count_chars_by_four)[0] for each in paths
-        )
+        means, deltas = zip(*(_replay(each, model, counter.message) for each in paths), strict=True)
+        rough_error = fmean(_replay(each, model, _count_chars_by_four)[0] for each in paths)
         yield _make_error_row(
             f"{name}, mean error per call",
             fmean(means),
@@ -165,34 +158,24 @@ def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
     estimate = 0.0
     message_count = 0
     for call in data["usage"]:
-        reported = (
-            call.get("prompt")
-            or call["input"] + call["cache_read"] + call["cache_write"]
-        )
-        estimate += sum(
-            map(count, data["messages"][message_count : call["before_message"]])
-        )
+        reported = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
+        estimate += sum(map(count, data["messages"][message_count : call["before_message"]]))
         message_count = call["before_message"]
         if points:
-            errors.append(
-                abs(calibration.project(model, estimate) - reported) / reported
-            )
+            errors.append(abs(calibration.project(model, estimate) - reported) / reported)
         calibration.observe(model, reported, estimate)
         points.append((reported, estimate))
     (first_reported, first_estimate), (last_reported, last_estimate) = (
         points[0],
         points[-1],
     )
-    return fmean(errors), (last_estimate - first_estimate) / (
-        last_reported - first_reported
-    ) - 1
+    return fmean(errors), (last_estimate - first_estimate) / (last_reported - first_reported) - 1
 
 
 def _count_chars_by_four(message: dict[str, Any]) -> float:
     calls = message.get("tool_calls") or []
     call_chars = sum(
-        len(call["function"]["name"]) + len(call["function"]["arguments"])
-        for call in calls
+        len(call["function"]["name"]) + len(call["function"]["arguments"]) for call in calls
     )
     return (len(message.get("content") or "") + call_chars) / 4
 
@@ -208,12 +191,8 @@ def _measure_requests() -> Iterator[Row]:
         for path in sorted(folder.glob(f"*{family}*")):
             data = json.loads(path.read_text("utf-8"))
             model = path.name.rsplit("-", 1)[0].replace("__", "/")
-            estimate = estimate_request_tokens(
-                data["messages"], tools=data["tools"], model=model
-            )
-            errors.append(
-                abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1)
-            )
+            estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
+            errors.append(abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1))
         yield _make_error_row(
             f"whole requests, {family}, mean error",
             fmean(errors),
@@ -229,8 +208,7 @@ def _measure_requests() -> Iterator[Row]:
             for call in data["usage"]:
                 errors.append(
                     abs(
-                        counter.request(data["messages"][: call["before_message"]])
-                        / call["prompt"]
+                        counter.request(data["messages"][: call["before_message"]]) / call["prompt"]
                         - 1
                     )
                 )
@@ -250,13 +228,9 @@ def _measure_speed() -> Iterator[Row]:
         }
         for n in range(500)
     ]
-    history = [
-        {**message, "content": (message["content"] * 3)[:2_000]} for message in history
-    ]
+    history = [{**message, "content": (message["content"] * 3)[:2_000]} for message in history]
     size = sum(len(message["content"]) for message in history) / 1e6
-    first_seconds = min(
-        _time(partial(TokenCounter(GPT).messages, history)) for _ in range(5)
-    )
+    first_seconds = min(_time(partial(TokenCounter(GPT).messages, history)) for _ in range(5))
     counter = TokenCounter(GPT)
     counter.messages(history)
     repeated_seconds = min(_time(partial(counter.messages, history)) for _ in range(20))
@@ -303,14 +277,10 @@ def _time(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _make_error_row(
-    name: str, share: float, goal: int | None, comparison: str = ""
-) -> Row:
+def _make_error_row(name: str, share: float, goal: int | None, comparison: str = "") -> Row:
     figure = f"{share:.2%}" + (f" ({comparison})" if comparison else "")
     return (
-        Row(name, figure)
-        if goal is None
-        else Row(name, figure, f"≤ {goal} %", share <= goal / 100)
+        Row(name, figure) if goal is None else Row(name, figure, f"≤ {goal} %", share <= goal / 100)
     )
 
 

@@ -81,19 +81,14 @@ def mark_lines(lines: Sequence[str], sources: str) -> list[bool]:
     """Return whether each line is marked, checked like the lines of a section of a summary."""
     marked = mark_sections({"Critical Context": "\n".join(lines)}, sources)
     return [
-        line.endswith(UNVERIFIED_MARK)
-        for line in marked.sections["Critical Context"].split("\n")
+        line.endswith(UNVERIFIED_MARK) for line in marked.sections["Critical Context"].split("\n")
     ]
 
 
 def true_lines(recording: Recording, rng: random.Random) -> dict[str, list[str]]:
     """Return correct lines about a recording, by kind."""
-    copied_sentences = rng.sample(
-        recording.said, min(SENTENCES_PER_KIND, len(recording.said))
-    )
-    paraphrased_sentences = rng.sample(
-        recording.said, min(SENTENCES_PER_KIND, len(recording.said))
-    )
+    copied_sentences = rng.sample(recording.said, min(SENTENCES_PER_KIND, len(recording.said)))
+    paraphrased_sentences = rng.sample(recording.said, min(SENTENCES_PER_KIND, len(recording.said)))
     asked_sentences = rng.sample(
         recording.asked, min(SENTENCES_PER_KIND // 2, len(recording.asked))
     )
@@ -104,8 +99,7 @@ def true_lines(recording: Recording, rng: random.Random) -> dict[str, list[str]]
     return {
         COPIED_KIND: [*copied, *(f"- User: {line}" for line in asked_sentences)],
         PARAPHRASED_KIND: [
-            f"- {paraphrase(line, rng)}"
-            for line in (*paraphrased_sentences, *asked_sentences)
+            f"- {paraphrase(line, rng)}" for line in (*paraphrased_sentences, *asked_sentences)
         ],
         WRITTEN_KIND: recording.written,
     }
@@ -120,15 +114,9 @@ def measure(recording: Recording, mark: Mark, tally: Tally) -> None:
             continue
         marks = mark(lines, recording.sources)
         tally.add(kind, marks)
-        unmarked = [
-            line for line, is_marked in zip(lines, marks, strict=True) if not is_marked
-        ]
+        unmarked = [line for line, is_marked in zip(lines, marks, strict=True) if not is_marked]
         facts = take_per_kind(
-            [
-                fact
-                for line in unmarked
-                for fact in recorded.make_wrong_facts(line, rng)
-            ],
+            [fact for line in unmarked for fact in recorded.make_wrong_facts(line, rng)],
             WRONG_FACTS_PER_KIND,
             rng,
         )
@@ -182,20 +170,13 @@ def make_rows(half: str, tally: Tally) -> list[Row]:
     return rows
 
 
-def run(
-    mark: Mark = mark_lines, material: Iterable[Recording] | None = None
-) -> list[Row]:
+def run(mark: Mark = mark_lines, material: Iterable[Recording] | None = None) -> list[Row]:
     tallies = {half: Tally() for half in HALVES}
     for recording in recordings() if material is None else material:
         measure(recording, mark, tallies[recording.half])
     if not any(tally.lines for tally in tallies.values()):
         return [make_absent_row("recordings")]
-    return [
-        row
-        for half, tally in tallies.items()
-        if tally.lines
-        for row in make_rows(half, tally)
-    ]
+    return [row for half, tally in tallies.items() if tally.lines for row in make_rows(half, tally)]
 
 
 if __name__ == "__main__":

@@ -140,9 +140,7 @@ def draw(title: str, boxes: tuple[Box, ...]) -> str:
     width = 2 * EDGE + COLUMNS * WIDTH + (COLUMNS - 1) * GAP
     height = 2 * EDGE + rows * HEIGHT + (rows - 1) * GAP
     drawn = [_box(box, number, *_corner(number)) for number, box in enumerate(boxes)]
-    drawn += [
-        _arrow(_corner(number), _corner(number + 1)) for number in range(len(boxes) - 1)
-    ]
+    drawn += [_arrow(_corner(number), _corner(number + 1)) for number in range(len(boxes) - 1)]
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0L8 4L0 8z" fill="#8a94a0"/></marker></defs>'

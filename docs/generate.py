@@ -51,14 +51,10 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
     rows = []
     nested = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(
-            field.annotation, BaseModel
-        ):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             nested.append((f"{prefix}{name}", field.annotation))
         else:
-            rows.append(
-                f"| `{prefix}{name}` | `{_default(field)}` | {_meaning(model, name)} |"
-            )
+            rows.append(f"| `{prefix}{name}` | `{_default(field)}` | {_meaning(model, name)} |")
     if rows:
         if prefix:
             yield f"## {prefix.rstrip('.')}\n\n{model.__doc__}\n"

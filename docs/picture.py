@@ -37,8 +37,7 @@ def picture() -> str:
     )
     alone = found.strategy("cached")
     marks = [
-        Mark(made.call, f"compaction before call {made.call + 1}")
-        for made in found.compactions
+        Mark(made.call, f"compaction before call {made.call + 1}") for made in found.compactions
     ]
     lines = [
         Line(
@@ -76,9 +75,7 @@ def picture() -> str:
     )
 
 
-def parts(
-    messages: Sequence[Mapping[str, Any]], summary: str
-) -> list[tuple[str, str, int]]:
+def parts(messages: Sequence[Mapping[str, Any]], summary: str) -> list[tuple[str, str, int]]:
     """What fills a context: name, colour, tokens. The user's words count for themselves, also inside a summary."""
     counter = TokenCounter("claude-sonnet-4-5")
     roles = {
@@ -99,8 +96,7 @@ def parts(
         sizes["user"] -= sizes["journal"]
     colours = ("#64748b", "#0b6bcb", "#7c3aed", "#0f9d76", "#c2410c")
     return [
-        (name, colour, size)
-        for (name, size), colour in zip(sizes.items(), colours, strict=True)
+        (name, colour, size) for (name, size), colour in zip(sizes.items(), colours, strict=True)
     ]
 
 
@@ -139,9 +135,7 @@ def compaction_picture() -> str:
     for place, (name, colour, _) in enumerate(bars[0][1]):
         left = 20 + place * 168
         after = bars[1][1][place][2]
-        drawn.append(
-            f'<rect x="{left}" y="166" width="12" height="12" fill="{colour}"/>'
-        )
+        drawn.append(f'<rect x="{left}" y="166" width="12" height="12" fill="{colour}"/>')
         drawn.append(f'<text x="{left + 18}" y="176">{name}</text>')
         drawn.append(
             f'<text x="{left + 18}" y="194" class="figure">{bars[0][1][place][2]:,} → {after:,}</text>'

@@ -17,9 +17,7 @@ from typing import Any
 
 from everthread.core.costs.prices import find_listed_prices
 
-TARGET = (
-    Path(__file__).parents[1] / "src" / "everthread" / "core" / "data" / "models.json"
-)
+TARGET = Path(__file__).parents[1] / "src" / "everthread" / "core" / "data" / "models.json"
 MODELS_DEV = (
     "openai",
     "anthropic",
@@ -50,17 +48,11 @@ _MILLION = 1_000_000
 def read_models_dev(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for provider in MODELS_DEV:
         listed = json.loads(
-            (folder / "dist" / "providers" / "data" / f"{provider}.json").read_text(
-                "utf-8"
-            )
+            (folder / "dist" / "providers" / "data" / f"{provider}.json").read_text("utf-8")
         )
         for group in listed.values():
             for model in group.values() if isinstance(group, dict) else ():
-                if (
-                    isinstance(model, dict)
-                    and model.get("contextWindow")
-                    and model.get("cost")
-                ):
+                if isinstance(model, dict) and model.get("contextWindow") and model.get("cost"):
                     yield str(model["id"]), _entry_of_models_dev(model)
 
 
@@ -86,12 +78,8 @@ def read_litellm(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             "input": _per_million(model.get("input_cost_per_token")),
             "output": _per_million(model.get("output_cost_per_token")),
             "cache_read": _per_million(model.get("cache_read_input_token_cost")),
-            "cache_write_5m": _per_million(
-                model.get("cache_creation_input_token_cost")
-            ),
-            "cache_write_1h": _per_million(
-                model.get("cache_creation_input_token_cost_above_1hr")
-            ),
+            "cache_write_5m": _per_million(model.get("cache_creation_input_token_cost")),
+            "cache_write_1h": _per_million(model.get("cache_creation_input_token_cost_above_1hr")),
         }
         window = model.get("max_input_tokens")
         if isinstance(window, int):
@@ -105,9 +93,7 @@ def _per_million(value: Any) -> float | None:
     return round(value * _MILLION, 6) if isinstance(value, int | float) else None
 
 
-def _entry(
-    window: int, output: Any, prices: dict[str, Any], source: str
-) -> dict[str, Any]:
+def _entry(window: int, output: Any, prices: dict[str, Any], source: str) -> dict[str, Any]:
     stated = {name: value for name, value in prices.items() if value}
     known_output = {"output": output} if isinstance(output, int) else {}
     return {"window": window, **known_output, "prices": stated, "source": source}
@@ -128,13 +114,10 @@ def main() -> None:
         "models": dict(sorted(models.items())),
     }
     lines = [
-        f"  {json.dumps(name)}: {json.dumps(entry)}"
-        for name, entry in table["models"].items()
+        f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in table["models"].items()
     ]
     body = ",\n".join(lines)
-    TARGET.write_text(
-        f'{{\n "date": "{table["date"]}",\n "models": {{\n{body}\n }}\n}}\n', "utf-8"
-    )
+    TARGET.write_text(f'{{\n "date": "{table["date"]}",\n "models": {{\n{body}\n }}\n}}\n', "utf-8")
     print(f"{len(models)} models")
 
 

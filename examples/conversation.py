@@ -46,9 +46,7 @@ def show(event: Event) -> None:
 async def replay(conversation: Conversation, messages: list[Any]) -> int:
     """Every user message again, the tools answering as they did; how many turns that were."""
     results = {
-        message["tool_call_id"]: message
-        for message in messages
-        if message["role"] == "tool"
+        message["tool_call_id"]: message for message in messages if message["role"] == "tool"
     }
     turns = 0
     for message in messages:
@@ -85,9 +83,7 @@ async def main() -> str:
         turns = await replay(conversation, session["messages"])
         spent = await conversation.usage()
         tokens = sum(call.usage.total_tokens for call in spent)
-        dollars = sum(
-            (call.cost for call in spent if call.cost is not None), Decimal(0)
-        )
+        dollars = sum((call.cost for call in spent if call.cost is not None), Decimal(0))
         await conversation.close()
         calls = [record for record in provider.log if record.path.endswith("/messages")]
         refused = sum(record.status != 200 for record in calls)

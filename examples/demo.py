@@ -27,9 +27,7 @@ def run(*arguments: str) -> None:
 
 def demo() -> None:
     session = str(
-        SESSION.relative_to(Path.cwd())
-        if SESSION.is_relative_to(Path.cwd())
-        else SESSION
+        SESSION.relative_to(Path.cwd()) if SESSION.is_relative_to(Path.cwd()) else SESSION
     )
     say(
         "# 1. Any client, one URL changed: the OpenAI SDK, through the gateway, to a small model on this machine\n"
@@ -40,9 +38,7 @@ def demo() -> None:
     else:
         asyncio.run(gateway.main())
         run("usage")
-    say(
-        "\n# 2. A long session with a simulated Claude whose window is far too small for it\n"
-    )
+    say("\n# 2. A long session with a simulated Claude whose window is far too small for it\n")
     thread = asyncio.run(conversation.main())
     run("sessions", "search", "migrations folder", "--limit", "3")
     run("usage", thread[:8])

@@ -71,12 +71,8 @@ class RecordingProxy:
                 },
             )
         self.refused += answer.status_code >= 400
-        headers = {
-            "content-type": answer.headers.get("content-type", "application/json")
-        }
-        await Response(answer.content, answer.status_code, headers)(
-            scope, receive, send
-        )
+        headers = {"content-type": answer.headers.get("content-type", "application/json")}
+        await Response(answer.content, answer.status_code, headers)(scope, receive, send)
 
 
 @asynccontextmanager
@@ -109,9 +105,7 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
             model=SMOLLM2.name, messages=history, max_tokens=12, temperature=0
         )
         answer = raw.parse()
-        history.append(
-            {"role": "assistant", "content": answer.choices[0].message.content or ""}
-        )
+        history.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
         before, after = raw.headers["x-everthread-tokens"].split("/")
         count = int(raw.headers["x-everthread-compactions"])
         details = answer.usage.prompt_tokens_details if answer.usage else None
@@ -123,16 +117,12 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
             f"{cached:5,} of them from its cache{mark}"
         )
     if compactions < 2:
-        raise AssertionError(
-            f"the conversation passed the window {compactions} times only"
-        )
+        raise AssertionError(f"the conversation passed the window {compactions} times only")
     return history
 
 
 def _note(turn: int) -> str:
-    tests = ", ".join(
-        f"test_{turn}_{number} took {number * 7 + turn} ms" for number in range(12)
-    )
+    tests = ", ".join(f"test_{turn}_{number} took {number * 7 + turn} ms" for number in range(12))
     return f"Note {turn}: module {turn} has {turn * 37} tests and {turn % 4} of them fail: {tests}. Please confirm."
 
 
@@ -149,12 +139,8 @@ async def main() -> None:
             say(
                 f"The gateway listens on {gateway.url}, in front of {SMOLLM2.name} with {WINDOW:,} tokens of context."
             )
-            say(
-                f"Only this differs in the client: OpenAI(base_url='{gateway.url}/v1')\n"
-            )
-            client = AsyncOpenAI(
-                base_url=f"{gateway.url}/v1", api_key="none-needed", max_retries=0
-            )
+            say(f"Only this differs in the client: OpenAI(base_url='{gateway.url}/v1')\n")
+            client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none-needed", max_retries=0)
             history = await talk(client)
             history.append({"role": "user", "content": QUESTION})
             answer = await client.chat.completions.create(
@@ -173,9 +159,7 @@ async def main() -> None:
             say(
                 f"  the small model's answer, unjudged: {(answer.choices[0].message.content or '').strip()}"
             )
-            say(
-                f"\n{len(watch.bodies)} requests reached the model, {watch.refused} were refused."
-            )
+            say(f"\n{len(watch.bodies)} requests reached the model, {watch.refused} were refused.")
 
 
 def fetch_model() -> str:

@@ -17,9 +17,7 @@ def look_up(entry: str) -> str:
 
 # Or model="gemini-2.5-pro".
 agent = LlmAgent(name="bookkeeper", model=LiteLlm("openai/gpt-4o"), tools=[look_up])
-runner = InMemoryRunner(
-    app=App(name="books", root_agent=agent, plugins=[EverthreadPlugin()])
-)
+runner = InMemoryRunner(app=App(name="books", root_agent=agent, plugins=[EverthreadPlugin()]))
 
 
 async def main() -> None:

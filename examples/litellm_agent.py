@@ -12,15 +12,11 @@ litellm.callbacks = [EverthreadLogger()]
 async def main() -> None:
     history: list[dict[str, str]] = []
     for number in range(3):
-        history.append(
-            {"role": "user", "content": f"What do you know of entry {number}?"}
-        )
+        history.append({"role": "user", "content": f"What do you know of entry {number}?"})
         answer = await litellm.acompletion(
             model="openai/gpt-4o", messages=history, litellm_session_id="books"
         )
-        history.append(
-            {"role": "assistant", "content": answer.choices[0].message.content}
-        )
+        history.append({"role": "assistant", "content": answer.choices[0].message.content})
         print(history[-1]["content"])
 
 

@@ -22,9 +22,7 @@ SYSTEM = (
 
 
 def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
-    properties = {
-        key: {"type": "string", "description": text} for key, text in parameters.items()
-    }
+    properties = {key: {"type": "string", "description": text} for key, text in parameters.items()}
     schema = {
         "type": "object",
         "properties": properties,
@@ -160,9 +158,7 @@ class Session:
     def says(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
 
-    def use(
-        self, text: str | None, *calls: tuple[str, dict[str, Any], str | None]
-    ) -> None:
+    def use(self, text: str | None, *calls: tuple[str, dict[str, Any], str | None]) -> None:
         """An assistant message with calls, and their results; a result of None was never given."""
         calls_made = []
         results = []
@@ -178,9 +174,7 @@ class Session:
                 }
             )
             if result is not None:
-                results.append(
-                    {"role": "tool", "tool_call_id": call_id, "content": result}
-                )
+                results.append({"role": "tool", "tool_call_id": call_id, "content": result})
         self.messages += [
             {"role": "assistant", "content": text, "tool_calls": calls_made},
             *results,
@@ -222,8 +216,7 @@ class Session:
         names = [f"test_{function}_{self.pick(NOUNS)}_{i}" for i in range(failing)]
         lines = [f"collected {total} items", ""]
         lines += [
-            f"tests/test_{module}.py::test_{self.function()} PASSED"
-            for _ in range(total - failing)
+            f"tests/test_{module}.py::test_{self.function()} PASSED" for _ in range(total - failing)
         ]
         for name in names:
             a = self.random.randrange(100, 99999)
@@ -234,11 +227,7 @@ class Session:
                 f"E       {self.pick(EXCEPTIONS)}: amount {a} exceeds {b} for {self.random.randrange(10**6)}",
                 f"tests/test_{module}.py:{self.random.randrange(10, 400)}: AssertionError",
             ]
-        summary = (
-            f"{failing} failed, {total - failing} passed"
-            if failing
-            else f"{total} passed"
-        )
+        summary = f"{failing} failed, {total - failing} passed" if failing else f"{total} passed"
         lines += [
             f"========= {summary} in {self.random.randrange(2, 90) / 10}s =========",
             f"[exit code {1 if failing else 0}]",
@@ -251,8 +240,7 @@ class Session:
             for _ in range(self.random.randrange(4, 30))
         ]
         return "\n".join(
-            f"{place}:    return {function}(row.id, amount=row.amount)"
-            for place in places
+            f"{place}:    return {function}(row.id, amount=row.amount)" for place in places
         )
 
     def log(self, lines: int) -> str:
@@ -291,9 +279,7 @@ class Session:
                 }.get(number, "Noted.")
             )
             self.user(
-                self.pick(ASKS).format(
-                    module=module, function=function, number=3, ticket=4711
-                )
+                self.pick(ASKS).format(module=module, function=function, number=3, ticket=4711)
             )
         self.look(number, module, function)
         for attempt in range(self.random.randrange(1, 4)):
@@ -311,13 +297,9 @@ class Session:
             {"path": f"ledgerline/{module}.py"},
             self.source(module, function, 6),
         )
-        self.use(
-            f"I'll find where {function} is used and read the module.", search, read
-        )
+        self.use(f"I'll find where {function} is used and read the module.", search, read)
         if number == 0:
-            tree = "\n".join(
-                f"ledgerline/{name}.py\ntests/test_{name}.py" for name in MODULES
-            )
+            tree = "\n".join(f"ledgerline/{name}.py\ntests/test_{name}.py" for name in MODULES)
             self.use(
                 None,
                 (
@@ -388,9 +370,7 @@ class Session:
 
     def finish(self, number: int, module: str, function: str) -> None:
         if number == 11:
-            self.use(
-                "Now the whole suite.", ("terminal", {"command": "pytest -x"}, None)
-            )
+            self.use("Now the whole suite.", ("terminal", {"command": "pytest -x"}, None))
             self.user("Stop, that takes too long here. Only the module's tests.")
         check = (
             "terminal",
@@ -420,9 +400,7 @@ def conversation(episodes: int = 34) -> dict[str, Any]:
 
 def main() -> None:
     target = (
-        Path(sys.argv[1])
-        if len(sys.argv) > 1
-        else Path(__file__).with_name("long_session.json")
+        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("long_session.json")
     )
     text = json.dumps(conversation(), ensure_ascii=False, indent=1) + "\n"
     target.write_text(text, "utf-8")

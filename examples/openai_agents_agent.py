@@ -11,12 +11,8 @@ def look_up(entry: str) -> str:
 
 
 session = EverthreadSession("books")
-agent = Agent(
-    "bookkeeper", tools=[function_tool(look_up), session.recall_tool], model="gpt-4o"
-)
+agent = Agent("bookkeeper", tools=[function_tool(look_up), session.recall_tool], model="gpt-4o")
 for number in range(3):
     asked = f"Look up entry {number}."
-    answer = Runner.run_sync(
-        agent, asked, session=session, run_config=session.run_config()
-    )
+    answer = Runner.run_sync(agent, asked, session=session, run_config=session.run_config())
     print(answer.final_output)

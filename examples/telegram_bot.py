@@ -46,19 +46,14 @@ class Bot:
 
     async def poll(self) -> None:
         """Answer the new messages, the chats in parallel. Telegram repeats them until all are answered."""
-        updates = await self._call(
-            "getUpdates", offset=self._state["offset"], timeout=POLL_SECONDS
-        )
+        updates = await self._call("getUpdates", offset=self._state["offset"], timeout=POLL_SECONDS)
         chats: dict[int, list[Any]] = defaultdict(list)
         for update in updates:
             message = update.get("message") or {}
             if message.get("text") and message.get("from", {}).get("id") in self._users:
                 chats[message["chat"]["id"]].append(update)
         await asyncio.gather(
-            *(
-                self._answer(chat, waiting_updates)
-                for chat, waiting_updates in chats.items()
-            )
+            *(self._answer(chat, waiting_updates) for chat, waiting_updates in chats.items())
         )
         if updates:
             self._state["offset"] = updates[-1]["update_id"] + 1
@@ -82,16 +77,12 @@ class Bot:
                     "message", "That takes longer; ask again in a while."
                 )
             for start in range(0, len(text), LONGEST):
-                await self._call(
-                    "sendMessage", chat_id=chat, text=text[start : start + LONGEST]
-                )
+                await self._call("sendMessage", chat_id=chat, text=text[start : start + LONGEST])
 
     async def _find_thread(self, chat: int) -> str:
         threads: dict[str, str] = self._state["threads"]
         if str(chat) not in threads:
-            created = await self._api.post(
-                "/api/threads", json={"title": f"Telegram {chat}"}
-            )
+            created = await self._api.post("/api/threads", json={"title": f"Telegram {chat}"})
             threads[str(chat)] = created.raise_for_status().json()["id"]
             self._save()
         return threads[str(chat)]
@@ -100,9 +91,7 @@ class Bot:
         """Call Telegram. The token is part of the address, so errors do not name the address."""
         answer = (await self._telegram.post(method, json=arguments)).json()
         if not answer.get("ok"):
-            raise RuntimeError(
-                f"Telegram refused {method}: {answer.get('description')}"
-            )
+            raise RuntimeError(f"Telegram refused {method}: {answer.get('description')}")
         return answer["result"]
 
     def _save(self) -> None:

@@ -73,28 +73,18 @@ class Webhook:
             return Response("The signature or its time is not valid.\n", 401)
         try:
             message = json.loads(body)
-            event, chat, text = (
-                str(message[name]) for name in ("event", "chat", "text")
-            )
+            event, chat, text = (str(message[name]) for name in ("event", "chat", "text"))
         except (ValueError, KeyError, TypeError):
-            return Response(
-                "The body is not JSON with `event`, `chat` and `text`.\n", 400
-            )
+            return Response("The body is not JSON with `event`, `chat` and `text`.\n", 400)
         thread = await self._find_thread(chat)
         answer = await self._api.post(
             f"/api/threads/{thread}/messages?wait=600",
             json={"content": text},
-            headers={
-                "idempotency-key": hashlib.sha256(
-                    f"{chat}\0{event}".encode()
-                ).hexdigest()
-            },
+            headers={"idempotency-key": hashlib.sha256(f"{chat}\0{event}".encode()).hexdigest()},
         )
         result = answer.json()
         if answer.status_code >= 400:
-            return Response(
-                json.dumps(result), answer.status_code, media_type="application/json"
-            )
+            return Response(json.dumps(result), answer.status_code, media_type="application/json")
         reply = {
             "thread": thread,
             "state": result.get("state"),
@@ -106,9 +96,7 @@ class Webhook:
 
     async def _find_thread(self, chat: str) -> str:
         if chat not in self._threads:
-            created = await self._api.post(
-                "/api/threads", json={"title": f"Webhook {chat[:80]}"}
-            )
+            created = await self._api.post("/api/threads", json={"title": f"Webhook {chat[:80]}"})
             self._threads[chat] = created.raise_for_status().json()["id"]
             self._file.write_text(json.dumps(self._threads), "utf-8")
         return self._threads[chat]
@@ -121,9 +109,7 @@ def main() -> None:
         headers={"authorization": f"Bearer {key}"} if key else {},
         timeout=630,
     )
-    uvicorn.run(
-        Webhook(api, os.environ["WEBHOOK_SECRET"], Path("webhook.json")).app, port=8485
-    )
+    uvicorn.run(Webhook(api, os.environ["WEBHOOK_SECRET"], Path("webhook.json")).app, port=8485)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ settings.register_profile(
     derandomize=True,
 )
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=5)
-settings.register_profile(
-    "torture", deadline=None, max_examples=300, suppress_health_check=_SLOW
-)
+settings.register_profile("torture", deadline=None, max_examples=300, suppress_health_check=_SLOW)
 settings.load_profile("suite")
 
 

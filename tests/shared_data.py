@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(
-    os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data"
-)
+ROOT = Path(os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
 def shared_path(*parts: str) -> Path:

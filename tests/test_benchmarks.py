@@ -109,9 +109,7 @@ def _case(name: str, value: str) -> dict[str, Any]:
 
 
 def test_lists_only_positive_checks() -> None:
-    assert list(compactbench.list_checks(_case("t", "deploy"))) == [
-        ("rules", ["deploy"])
-    ]
+    assert list(compactbench.list_checks(_case("t", "deploy"))) == [("rules", ["deploy"])]
 
 
 def test_chats_have_distinct_cases() -> None:
@@ -138,8 +136,7 @@ def test_counts_packed_code(tmp_path: Path) -> None:
 
 def test_counts_the_gateways_that_a_database_can_serve() -> None:
     few, many = (
-        scale.count_gateways_served(rate=100, service=0.002, cores=cores)
-        for cores in (1, 8)
+        scale.count_gateways_served(rate=100, service=0.002, cores=cores) for cores in (1, 8)
     )
     assert 1 <= few <= 500 / 70
     assert 8 * few <= many <= 8 * 500 / 70
@@ -148,9 +145,7 @@ def test_counts_the_gateways_that_a_database_can_serve() -> None:
 
 def test_halves_depend_on_the_name_only() -> None:
     halves = [half_of(str(number)) for number in range(8)]
-    assert halves == [
-        HALVES[sha256(str(number).encode()).digest()[0] % 2] for number in range(8)
-    ]
+    assert halves == [HALVES[sha256(str(number).encode()).digest()[0] % 2] for number in range(8)]
     assert set(halves) == set(HALVES)
 
 
@@ -193,10 +188,7 @@ def _said(text: str, **more: Any) -> dict[str, Any]:
 def test_handoff_counts_names_used_before_a_result_shows_them(
     tmp_path: Path,
 ) -> None:
-    before = [
-        _said(f"look at src/parser.py and read_all_tokens, {number}")
-        for number in range(20)
-    ]
+    before = [_said(f"look at src/parser.py and read_all_tokens, {number}") for number in range(20)]
     log = [
         *before,
         _typed("cat src/lexer_table.py"),
@@ -210,9 +202,7 @@ def test_handoff_counts_names_used_before_a_result_shows_them(
         read_log(str(_log(tmp_path / "claude-code-1.jsonl.gz", log)))
     )
     assert case.client_context == "The work was on parser.py."
-    assert case.needed_names == Names(
-        frozenset({"parser.py"}), frozenset({"read_all_tokens"})
-    )
+    assert case.needed_names == Names(frozenset({"parser.py"}), frozenset({"read_all_tokens"}))
     totals = handoff.Totals()
     totals.add(case, {"a": ("parser.py", 3), "b": ("read_all_tokens look at", 5)})
     assert (totals.scores["a"].files, totals.scores["a"].identifiers) == (1, 0)
@@ -237,9 +227,7 @@ def _recording() -> Recording:
 
 def test_a_checker_that_marks_nothing_fails() -> None:
     rows = verify.run(lambda lines, _sources: [False] * len(lines), [_recording()])
-    assert [row.name for row in rows if row.is_failed] == [
-        f"wrong facts caught, {HALVES[0]}"
-    ]
+    assert [row.name for row in rows if row.is_failed] == [f"wrong facts caught, {HALVES[0]}"]
     assert "FAILED" in format_section("verify", rows)
 
 

@@ -33,10 +33,7 @@ def package_names(requirements: list[str]) -> set[str]:
 def test_image_installs_only_from_locks() -> None:
     text = (TOP / "deploy" / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
     commands = [
-        part.strip()
-        for line in text.splitlines()
-        for part in line.split("&&")
-        if "pip " in part
+        part.strip() for line in text.splitlines() for part in line.split("&&") if "pip " in part
     ]
     assert len(commands) == 4
     for command in commands:
@@ -60,11 +57,5 @@ def test_locks_contain_every_requirement() -> None:
         [*project["project"]["dependencies"], *extras["postgres"], *extras["mcp"]]
     )
     assert needed <= pinned("gateway.lock").keys()
-    assert (
-        package_names(project["build-system"]["requires"])
-        <= pinned("build.lock").keys()
-    )
-    assert (
-        not package_names(project["build-system"]["requires"])
-        & pinned("gateway.lock").keys()
-    )
+    assert package_names(project["build-system"]["requires"]) <= pinned("build.lock").keys()
+    assert not package_names(project["build-system"]["requires"]) & pinned("gateway.lock").keys()

@@ -98,9 +98,7 @@ NOT_READ = {
 
 
 def fences(page: Path, kind: str) -> list[str]:
-    return [
-        body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind
-    ]
+    return [body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind]
 
 
 def indented(page: Path) -> list[str]:
@@ -173,9 +171,7 @@ def example_of(page: Path) -> Path | None:
     return example if page.parent.name == "recipes" and example.exists() else None
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if example_of(page)], ids=relative_name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if example_of(page)], ids=relative_name)
 def test_recipes_show_their_examples(page: Path) -> None:
     example = example_of(page)
     assert example is not None
@@ -202,9 +198,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command", sorted({command for page in PAGES for command in indented(page)})
 )
-def test_commands_run(
-    command: str, run: Run, empty_store: Path, tmp_path: Path
-) -> None:
+def test_commands_run(command: str, run: Run, empty_store: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     # A reader of the pages has a store by then.
     shutil.copy(empty_store, tmp_path / "home")
@@ -241,13 +235,10 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
         for line in body.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             for part in " ".join(
-                "\0" if word in ("|", "&&", "&") else shlex.quote(word)
-                for word in words
+                "\0" if word in ("|", "&&", "&") else shlex.quote(word) for word in words
             ).split("\0"):
                 command = [
-                    word
-                    for word in shlex.split(part)
-                    if not re.fullmatch(r"[A-Z_]+=\S*", word)
+                    word for word in shlex.split(part) if not re.fullmatch(r"[A-Z_]+=\S*", word)
                 ]
                 if command:
                     yield command
@@ -259,9 +250,7 @@ def test_shell_commands_exist() -> None:
             known = [" ".join(words[:count]) for count in (1, 2, 3)]
             if words[0] == "everthread":
                 parse_command(words[1:], relative_name(page))
-            assert any(
-                name in NOT_RUN for name in (*known, words[0].partition("=")[0])
-            ), (
+            assert any(name in NOT_RUN for name in (*known, words[0].partition("=")[0])), (
                 f"{relative_name(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
             )
 
@@ -277,9 +266,7 @@ def command_of(*names: str) -> Any:
 def parse_command(words: list[str], where: str) -> None:
     """`everthread` takes these words. Nothing is run."""
     count = next(
-        count
-        for count in (3, 2, 1, 0)
-        if count == 0 or command_of(*words[:count]) is not None
+        count for count in (3, 2, 1, 0) if count == 0 or command_of(*words[:count]) is not None
     )
     command: Any = command_of(*words[:count]) if count else None
     rest = words[count:]
@@ -298,9 +285,7 @@ def test_mentioned_commands_exist() -> None:
         for span in spans(page):
             names: tuple[str, ...] = ()
             for word in (
-                span.replace("\\|", "|").split()[1:]
-                if span.startswith("everthread ")
-                else ()
+                span.replace("\\|", "|").split()[1:] if span.startswith("everthread ") else ()
             ):
                 if names and not hasattr(command_of(*names), "commands"):
                     break
@@ -341,9 +326,9 @@ def test_mentioned_files_exist() -> None:
             continue  # files of the reader's, and of earlier versions
         for span in spans(page):
             name = re.fullmatch(r"[\w/.-]+\.py", span)
-            assert name is None or any(
-                f"/{file}".endswith(f"/{span}") for file in files
-            ), f"{relative_name(page)}: no {span}"
+            assert name is None or any(f"/{file}".endswith(f"/{span}") for file in files), (
+                f"{relative_name(page)}: no {span}"
+            )
 
 
 def test_engines_page_names_every_argument_of_compress() -> None:
@@ -352,9 +337,7 @@ def test_engines_page_names_every_argument_of_compress() -> None:
         "self",
         "messages",
     }
-    table = page.partition("`compress` gets these arguments")[2].partition(
-        "\n\nIt runs"
-    )[0]
+    table = page.partition("`compress` gets these arguments")[2].partition("\n\nIt runs")[0]
     named_in_table = set(
         re.findall(
             r"`(\w+)`",
@@ -369,9 +352,7 @@ def test_mentioned_ports_are_used() -> None:
     listening = {str(Config().gateway.port), "8485"}
     for page in PAGES:
         ports = set(re.findall(r"127\.0\.0\.1:(\d+)", page.read_text("utf-8")))
-        assert ports <= listening, (
-            f"{relative_name(page)}: nobody listens on {ports - listening}"
-        )
+        assert ports <= listening, f"{relative_name(page)}: nobody listens on {ports - listening}"
 
 
 # Links
@@ -381,9 +362,7 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     seen: Counter[str] = Counter()
     found = set()
-    for heading in re.findall(
-        r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE
-    ):
+    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
@@ -423,9 +402,7 @@ def test_every_page_is_in_the_index(folder: str) -> None:
         for page in (index, ROOT / "README.md")
         for link in links(page)
     }
-    pages = (
-        index.parent.rglob("*.md") if folder == "docs" else index.parent.glob("*.md")
-    )
+    pages = index.parent.rglob("*.md") if folder == "docs" else index.parent.glob("*.md")
     missing = (
         {
             page
@@ -462,22 +439,16 @@ def figures(text: str) -> set[str]:
 def test_figures_of_the_comparison_are_in_the_results() -> None:
     """Each figure of the summary is in the results, or is one of them with fewer digits."""
     measured = figures((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))
-    rounded = {
-        f"{float(figure):.1f}"
-        for figure in measured
-        if re.fullmatch(r"\d+\.\d+", figure)
-    }
+    rounded = {f"{float(figure):.1f}" for figure in measured if re.fullmatch(r"\d+\.\d+", figure)}
     table = (
         (ROOT / "docs" / "benchmarks.md")
         .read_text("utf-8")
         .partition("## How it compares")[2]
         .partition("\n## ")[0]
     )
-    rows = [
-        line.strip("|").split(" | ")
-        for line in table.splitlines()
-        if line.startswith("| ")
-    ][2:]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")][
+        2:
+    ]
     assert rows
     for row in rows:
         unknown = figures(" ; ".join(row[2:])) - measured - rounded

@@ -29,29 +29,21 @@ async def test_opens_when_entered_or_awaited(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     async with open_conversation(ScriptedModel(["one"]), store=store) as conversation:
         assert (await conversation.send("Hi")).text == "one"
-    again = await open_conversation(
-        ScriptedModel(["two"]), store=store, resume=conversation.id
-    )
+    again = await open_conversation(ScriptedModel(["two"]), store=store, resume=conversation.id)
     assert len(again.messages) == 2
     await again.close()
 
 
 def test_opens_without_an_event_loop(tmp_path: Path) -> None:
-    with open_conversation(
-        ScriptedModel(["one", "two"]), store=tmp_path / "s.db"
-    ) as conversation:
+    with open_conversation(ScriptedModel(["one", "two"]), store=tmp_path / "s.db") as conversation:
         assert conversation.send("Hi").text == "one"
         pieces = list(conversation.stream("More"))
         assert (
-            "".join(
-                piece.text for piece in pieces if isinstance(piece, StreamDelta)
-            ).strip()
+            "".join(piece.text for piece in pieces if isinstance(piece, StreamDelta)).strip()
             == "two"
         )
         assert len(conversation.messages) == 4
-        assert repr(conversation).startswith(
-            f"<Conversation {conversation.id}: 4 messages, "
-        )
+        assert repr(conversation).startswith(f"<Conversation {conversation.id}: 4 messages, ")
     with open_agent(
         model=ScriptedModel(["done"]), store=tmp_path / "a.db", workspace=tmp_path
     ) as agent:
@@ -79,12 +71,8 @@ def test_ends_its_thread_after_an_error(tmp_path: Path) -> None:
     ],
     ids=["named model", "model object", "model that is not configured"],
 )
-async def test_conversations_use_the_given_window(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    async with open_conversation(
-        **options, window=40_000, store=tmp_path / "s.db"
-    ) as conversation:
+async def test_conversations_use_the_given_window(tmp_path: Path, options: dict[str, Any]) -> None:
+    async with open_conversation(**options, window=40_000, store=tmp_path / "s.db") as conversation:
         assert conversation.window == 40_000
 
 
@@ -100,12 +88,8 @@ async def test_agents_use_the_given_window(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [10, -5, "40000"])
 async def test_refuses_an_invalid_window(tmp_path: Path, window: Any) -> None:
-    with pytest.raises(
-        InputError, match=f"window={window!r} is not allowed; .* at least 1,000"
-    ):
-        await open_conversation(
-            "gpt-4o", window=window, store=tmp_path / "s.db", own_client=True
-        )
+    with pytest.raises(InputError, match=f"window={window!r} is not allowed; .* at least 1,000"):
+        await open_conversation("gpt-4o", window=window, store=tmp_path / "s.db", own_client=True)
 
 
 async def test_combines_custom_and_built_in_tools(tmp_path: Path) -> None:
@@ -133,9 +117,7 @@ async def test_combines_custom_and_built_in_tools(tmp_path: Path) -> None:
 
     assert "terminal" in await names()
     assert await names(tools=[Weather()]) == ["weather"]
-    assert {"weather", "terminal"} <= set(
-        await names(tools=[Weather()], builtin_tools=True)
-    )
+    assert {"weather", "terminal"} <= set(await names(tools=[Weather()], builtin_tools=True))
     assert await names(builtin_tools=False) == []
 
 
@@ -220,6 +202,4 @@ def test_compress_changes_nothing_below_the_threshold() -> None:
     assert not short.changed
     forced = compress(TALK, window=64_000, summarizer="journal", force=True)
     assert forced.changed
-    assert (
-        compress(TALK, window=64_000, preview=True).tokens_after == forced.tokens_after
-    )
+    assert compress(TALK, window=64_000, preview=True).tokens_after == forced.tokens_after

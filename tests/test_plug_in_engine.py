@@ -91,9 +91,7 @@ def assert_engine_ran(*, is_beside: bool) -> None:
 
 
 async def test_compresses_in_the_library() -> None:
-    compaction = await acompress(
-        make_talk(), window=8_000, config=parse_config(SETTINGS)
-    )
+    compaction = await acompress(make_talk(), window=8_000, config=parse_config(SETTINGS))
     assert compaction.changed
     assert compaction.messages[0]["content"] == "24 messages were left out by journal."
     assert_engine_ran(is_beside=False)

@@ -58,18 +58,13 @@ def test_pytest_loads_the_fixtures_and_shows_failures(tmp_path: Path) -> None:
         str(tmp_path),
         ".",
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert (
         'request 2 does not extend the one before: messages[0].role: "user" became "assistant"'
         in done.stdout
     )
-    assert (
-        "the beginning of the prompt changed once; the cache is lost there"
-        in done.stdout
-    )
+    assert "the beginning of the prompt changed once; the cache is lost there" in done.stdout
     assert "1 of 1 rules are gone" in done.stdout
     assert "'Never push to main. Fix the parser.' (message 0)" in done.stdout
     # The failure is shown at the test's assertion.
@@ -115,9 +110,7 @@ def test_accepts_requests_in_every_form() -> None:
     )
     with pytest.raises(AssertionError, match=r"request 2 .* system"):
         assert_prefix_stable([*claude, {**claude[0], "system": "Be kind at 10:31."}])
-    with pytest.raises(
-        AssertionError, match="two requests are needed to compare; got 1"
-    ):
+    with pytest.raises(AssertionError, match="two requests are needed to compare; got 1"):
         assert_prefix_stable(chat[:1])
 
 
@@ -134,9 +127,7 @@ def test_allows_rewrites_and_ignores_injected_text() -> None:
         assert_prefix_stable(cut, rewrites=1)
 
 
-async def test_checks_a_model_and_a_watch(
-    tmp_path: Path, prefix_watch: PrefixWatch
-) -> None:
+async def test_checks_a_model_and_a_watch(tmp_path: Path, prefix_watch: PrefixWatch) -> None:
     model = ScriptedModel(lambda request: f"Answer {len(request.messages)}.")
     async with await open_conversation(
         model, store=tmp_path / "s.db", listener=prefix_watch
@@ -164,12 +155,8 @@ def test_reports_rules_that_are_missing() -> None:
     compaction = compress(messages, window=12_000, summarizer="journal")
     assert compaction.changed
     assert_rules_survive(messages, compaction)
-    assert_rules_survive(
-        messages, compaction.summary, rules=["Never touch deploy/terraform"]
-    )
-    assert_rules_survive(
-        RULED, {"system": RULED[0]["content"], "messages": messages[-1:]}
-    )
+    assert_rules_survive(messages, compaction.summary, rules=["Never touch deploy/terraform"])
+    assert_rules_survive(RULED, {"system": RULED[0]["content"], "messages": messages[-1:]})
     with pytest.raises(
         AssertionError,
         match=r"'Never touch deploy/terraform, it is not ours\. What is in src\?'",

@@ -99,11 +99,7 @@ def _list_checkable_sentences(messages: Sequence[Message]) -> Iterator[str]:
             text_of(message),
             *(result.text for result in results_of(message)),
         ):
-            yield from (
-                sentence
-                for sentence in _split_sentences(text)
-                if is_checkable(sentence)
-            )
+            yield from (sentence for sentence in _split_sentences(text) if is_checkable(sentence))
 
 
 def _list_user_sentences(messages: Sequence[Message]) -> Iterator[str]:
@@ -115,10 +111,7 @@ def _list_user_sentences(messages: Sequence[Message]) -> Iterator[str]:
 def _split_sentences(text: str) -> Iterator[str]:
     for piece in split_sentences(text):
         sentence = text[piece.start : piece.end].strip()
-        if (
-            MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS
-            and sentence.count(" ") > 3
-        ):
+        if MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS and sentence.count(" ") > 3:
             yield sentence
 
 
@@ -141,9 +134,7 @@ def _read_summaries(name: str, half: str, text: str) -> Iterator[Recording]:
             number += 1
             recording = _make_recording(f"{name} {number}", half, messages)
             if len(recording.sources) >= MIN_CHARS_PER_TOKEN * covered_tokens:
-                lines = [
-                    line.rstrip() for line in summary.split("\n") if is_checkable(line)
-                ]
+                lines = [line.rstrip() for line in summary.split("\n") if is_checkable(line)]
                 recording.written.extend(
                     line for line in lines if not line.startswith(_CLIENT_WORDS)
                 )
@@ -195,14 +186,10 @@ def _merge_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for message in messages:
         content = message.get("content")
         blocks = (
-            [{"type": "text", "text": content}]
-            if isinstance(content, str)
-            else list(content or ())
+            [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
         )
         blocks = [
-            block
-            for block in blocks
-            if block.get("type") in ("text", "tool_use", "tool_result")
+            block for block in blocks if block.get("type") in ("text", "tool_use", "tool_result")
         ]
         if not blocks:
             continue

@@ -37,9 +37,7 @@ WORDS = (
     "saffron",
     "tundra",
 )
-_FIGURE = re.compile(
-    r"(?<![\w.,:/#\[-])\d+(?:[.,]\d+)*(?=\s?%|\s[A-Za-z]|(?:ms|s|[kKMG]B?)\b)"
-)
+_FIGURE = re.compile(r"(?<![\w.,:/#\[-])\d+(?:[.,]\d+)*(?=\s?%|\s[A-Za-z]|(?:ms|s|[kKMG]B?)\b)")
 _NUMBERING = re.compile(r"\s*(?:[-*•]\s+)?\d{1,4}[.)]\s")
 _FLIPS = tuple(
     (re.compile(pattern, re.IGNORECASE), other)
@@ -150,9 +148,7 @@ class Recorded:
         if not names:
             return ""
         name = rng.choice(names)
-        other_names = [
-            other for other in self._names.get(name.kind, ()) if other not in line
-        ]
+        other_names = [other for other in self._names.get(name.kind, ()) if other not in line]
         other = (
             rng.choice(other_names)
             if other_names and rng.random() < 0.5
@@ -172,11 +168,7 @@ class Recorded:
             return f"{name.value}_{rng.choice(WORDS)}"
         offset = 8 if name.kind == URL_KIND else 0
         name_part = rng.choice(name_parts)
-        word = (
-            str(rng.randrange(100, 999))
-            if name_part[0].isdigit()
-            else rng.choice(WORDS)
-        )
+        word = str(rng.randrange(100, 999)) if name_part[0].isdigit() else rng.choice(WORDS)
         word = word.capitalize() if name_part[0][0].isupper() else word
         return f"{name.value[: name_part.start() + offset]}{word}{name.value[name_part.end() + offset :]}"
 
@@ -194,11 +186,7 @@ class Recorded:
         if choice is None or not self._words:
             return ""
         word = rng.choice(self._words)
-        return (
-            f"{line[: choice.start(2)]}{word}{line[choice.end(2) :]}"
-            if word not in line
-            else ""
-        )
+        return f"{line[: choice.start(2)]}{word}{line[choice.end(2) :]}" if word not in line else ""
 
 
 def change_polarity(line: str) -> str:
@@ -209,9 +197,7 @@ def change_polarity(line: str) -> str:
     return ""
 
 
-def take_per_kind(
-    facts: Sequence[WrongFact], count: int, rng: random.Random
-) -> list[WrongFact]:
+def take_per_kind(facts: Sequence[WrongFact], count: int, rng: random.Random) -> list[WrongFact]:
     """Choose at most this many of each kind."""
     picked: list[WrongFact] = []
     for kind in KINDS:

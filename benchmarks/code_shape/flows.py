@@ -93,10 +93,7 @@ def _history(count: int) -> list[dict[str, Any]]:
             "name": "Bash",
             "input": {"command": f"pytest tests/{number}"},
         }
-        outcome = (
-            f"tests/{number}: {'1 failed, ' if number % 5 == 4 else ''}{number} passed\n"
-            * 12
-        )
+        outcome = f"tests/{number}: {'1 failed, ' if number % 5 == 4 else ''}{number} passed\n" * 12
         messages += [
             {
                 "role": "user",
@@ -159,9 +156,7 @@ def _chat_history(count: int) -> list[dict[str, Any]]:
                 {
                     "role": "assistant",
                     "content": note["text"],
-                    "tool_calls": [
-                        {"id": call["id"], "type": "function", "function": function}
-                    ],
+                    "tool_calls": [{"id": call["id"], "type": "function", "function": function}],
                 }
             )
     return messages
@@ -241,9 +236,7 @@ async def _conversation_send(trail: Trail) -> None:
     from everthread.testing import ScriptedModel  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory() as folder:
-        config = parse_config(
-            "compression: {threshold_tokens: 6000, background: false}\n"
-        )
+        config = parse_config("compression: {threshold_tokens: 6000, background: false}\n")
         model = ScriptedModel(
             lambda _request: "It is mended: the entry is compared before it is settled."
         )
@@ -257,8 +250,7 @@ async def _conversation_send(trail: Trail) -> None:
         for number in range(400):
             text = (
                 f"Mend ledger {number}; "
-                + f"entry {number} was settled twice and compared with its receipt. "
-                * 8
+                + f"entry {number} was settled twice and compared with its receipt. " * 8
             )
             trail.on = True
             trail.codes.clear()

@@ -36,9 +36,7 @@ def measure_reading(root: Path) -> Iterator[Row]:
     files = {path: path.read_text("utf-8") for path in sorted(root.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in files.items()}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    lines = sum(
-        bool(line.strip()) for text in files.values() for line in text.splitlines()
-    )
+    lines = sum(bool(line.strip()) for text in files.values() for line in text.splitlines())
     yield Row("files", f"{len(files):,}")
     yield Row("lines that are not blank", f"{lines:,}")
     yield _at_most("AST nodes", len(nodes), limit=MAX_NODES)
@@ -48,9 +46,7 @@ def measure_reading(root: Path) -> Iterator[Row]:
     yield from _measure_definitions(nodes)
     stems = Counter(path.stem for path in files if path.stem != "__init__")
     repeated = sum(count for count in stems.values() if count > 1)
-    yield _at_most(
-        "files whose name is used twice", repeated, limit=MAX_REPEATED_FILE_NAMES
-    )
+    yield _at_most("files whose name is used twice", repeated, limit=MAX_REPEATED_FILE_NAMES)
     texts = [text for path in files for text in _texts(files[path], trees[path])]
     clauses = sum(bool(_NOUN_CLAUSE.search(text)) for text in texts)
     yield _at_most(
@@ -85,13 +81,8 @@ def _measure_statements(nodes: list[ast.AST], lines: int) -> Iterator[Row]:
         1000 * tuples / lines,
         limit=MAX_TUPLE_ASSIGNMENTS,
     )
-    calls = sum(
-        isinstance(node, ast.Call) and len(node.args) >= MANY_ARGUMENTS
-        for node in nodes
-    )
-    yield _at_most(
-        "calls with six or more positional arguments", calls, limit=MAX_POSITIONAL_CALLS
-    )
+    calls = sum(isinstance(node, ast.Call) and len(node.args) >= MANY_ARGUMENTS for node in nodes)
+    yield _at_most("calls with six or more positional arguments", calls, limit=MAX_POSITIONAL_CALLS)
     superlatives = sum(
         isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Store)
@@ -102,14 +93,9 @@ def _measure_statements(nodes: list[ast.AST], lines: int) -> Iterator[Row]:
 
 
 def _measure_definitions(nodes: list[ast.AST]) -> Iterator[Row]:
-    functions = [
-        node
-        for node in nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = sum(
-        (node.end_lineno or node.lineno) - node.lineno >= MAX_FUNCTION_LINES
-        for node in functions
+        (node.end_lineno or node.lineno) - node.lineno >= MAX_FUNCTION_LINES for node in functions
     )
     yield _at_most(f"functions over {MAX_FUNCTION_LINES} lines", long, limit=0)
     wide = sum(

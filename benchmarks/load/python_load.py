@@ -125,8 +125,7 @@ def _make_answer(text: str, tokens: int, *, streams: bool) -> bytes:
         {"type": "message_stop"},
     ]
     return b"".join(
-        b"event: %s\ndata: %s\n\n"
-        % (str(event["type"]).encode(), json.dumps(event).encode())
+        b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), json.dumps(event).encode())
         for event in events
     )
 

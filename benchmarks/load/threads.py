@@ -48,9 +48,7 @@ def make_growing_thread(  # noqa: PLR0913 - the options of a load
     return bodies
 
 
-def _make_history(
-    chance: random.Random, name: str, size: int, *, count: int
-) -> list[Body]:
+def _make_history(chance: random.Random, name: str, size: int, *, count: int) -> list[Body]:
     """Return a task, then calls of a tool and their results; only text if these would be longer than `size`."""
     opening = f"Task of {name}: {_make_text(chance, size)}"
     history: list[Body] = [{"role": "user", "content": [_text_block(opening)]}]

@@ -67,9 +67,7 @@ class Peer:
     def _last_words(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)
-        return (
-            self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
-        )
+        return self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
 
 
 @functools.cache
@@ -94,9 +92,7 @@ def find_absent_peers() -> dict[str, str]:
     for name in SUMMARISERS:
         try:
             peer = Peer(name)
-            peer.ask(
-                {"do": "trim", "most": 1, "keep": 1, "users": False, "messages": []}
-            )
+            peer.ask({"do": "trim", "most": 1, "keep": 1, "users": False, "messages": []})
             peer.close()
         except PeerAbsentError as error:
             absent[name] = str(error)
@@ -129,14 +125,10 @@ def fetch_source(name: str) -> Path:
     return folder
 
 
-def create_environment(
-    name: str, requirements: Path | None = None, *besides: str
-) -> Path:
+def create_environment(name: str, requirements: Path | None = None, *besides: str) -> Path:
     """Return the Python of a peer's environment; create it on first use. `besides`: more arguments for pip."""
     folder = ENVIRONMENTS / name
-    python = folder / (
-        "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
-    )
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     listed = requirements or HERE / f"{name}.txt"
     wanted = listed.read_text("utf-8")
     ready = folder / "installed.txt"

@@ -38,12 +38,8 @@ def cases(folder: str, slots: int) -> Any:
     for template in load_suite(folder):
         validate_template(template)
         for slot in range(slots):
-            seed = derive_case_seed(
-                f"{template.key}@{template.version}", "default", slot
-            )
-            for difficulty in template.difficulty_policy.distractor_turns or list(
-                DifficultyLevel
-            ):
+            seed = derive_case_seed(f"{template.key}@{template.version}", "default", slot)
+            for difficulty in template.difficulty_policy.distractor_turns or list(DifficultyLevel):
                 made = generate_case(template, seed, difficulty)
                 yield {
                     "template": template.key,

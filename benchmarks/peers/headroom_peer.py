@@ -23,11 +23,7 @@ def main() -> None:
     for line in sys.stdin:
         peer_request = json.loads(line)
         messages: list[dict[str, Any]] = [
-            {
-                key: value
-                for key, value in message.items()
-                if key not in ("id", "tokens")
-            }
+            {key: value for key, value in message.items() if key not in ("id", "tokens")}
             for message in peer_request["messages"]
         ]
         made = (

@@ -43,16 +43,12 @@ def main() -> None:
     for line in sys.stdin:
         peer_request = json.loads(line)
         print_line(
-            summarize(peer_request)
-            if peer_request["messages"]
-            else {"summary": "", "messages": []}
+            summarize(peer_request) if peer_request["messages"] else {"summary": "", "messages": []}
         )
 
 
 def summarize(peer_request: Line) -> Line:
-    compressor = AskingCompressor(
-        "gpt-4o", quiet_mode=True, config_context_length=WINDOW
-    )
+    compressor = AskingCompressor("gpt-4o", quiet_mode=True, config_context_length=WINDOW)
     compressor.tail_token_budget = max(peer_request["keep"], 1)
     messages = [
         {key: value for key, value in message.items() if key not in ("id", "tokens")}

@@ -70,11 +70,7 @@ def summarize(peer_request: Line, messages: list[BaseMessage], count: Any) -> Li
     update = middleware.before_model({"messages": messages}, None)
     if update is None:
         return {"summary": None, "kept": [message.id for message in messages]}
-    new = [
-        message
-        for message in update["messages"]
-        if not isinstance(message, RemoveMessage)
-    ]
+    new = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
     return {"summary": new[0].content, "kept": [message.id for message in new[1:]]}
 
 

@@ -36,9 +36,7 @@ def start_litellm(upstream: str, model: str) -> Iterator[Server]:
         config = Path(folder) / "config.json"
         given = {"model": f"anthropic/{model}", "api_base": upstream, "api_key": "any"}
         config.write_text(
-            json.dumps(
-                {"model_list": [{"model_name": model, "litellm_params": given}]}
-            ),
+            json.dumps({"model_list": [{"model_name": model, "litellm_params": given}]}),
             "utf-8",
         )
         port = _free_port()

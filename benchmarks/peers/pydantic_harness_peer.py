@@ -41,17 +41,13 @@ async def summarize(peer_request: Line) -> Line:
         for message in peer_request["messages"]
         for call in message.get("tool_calls", ())
     }
-    given = [
-        (message["id"], _decode(message, names)) for message in peer_request["messages"]
-    ]
+    given = [(message["id"], _decode(message, names)) for message in peer_request["messages"]]
     ids = {id(message): name for name, message in given}
     written = ""
 
     def summarizer(some: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
         nonlocal written
-        print_line(
-            {"ask": [["", text] for message in some for _, text in _texts(message)]}
-        )
+        print_line({"ask": [["", text] for message in some for _, text in _texts(message)]})
         written = json.loads(sys.stdin.readline())["summary"]
         # An empty answer is an error there.
         return ModelResponse([TextPart(written or "(nothing)")])
@@ -82,9 +78,7 @@ def _decode(message: Line, names: dict[str, str]) -> ModelMessage:
     text = message["content"] or ""
     if message["role"] == "assistant":
         calls = [
-            ToolCallPart(
-                call["function"]["name"], call["function"]["arguments"], call["id"]
-            )
+            ToolCallPart(call["function"]["name"], call["function"]["arguments"], call["id"])
             for call in message.get("tool_calls", ())
         ]
         return ModelResponse([*([TextPart(text)] if text or not calls else []), *calls])
@@ -101,9 +95,7 @@ def _texts(message: ModelMessage) -> list[tuple[str, str]]:
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             texts.append((role, f"{part.tool_name} {part.args_as_json_str()}"))
-        elif isinstance(
-            part, TextPart | UserPromptPart | ToolReturnPart | CompactionPart
-        ):
+        elif isinstance(part, TextPart | UserPromptPart | ToolReturnPart | CompactionPart):
             texts.append((role, str(part.content)))
     return texts
 

@@ -63,11 +63,7 @@ class HeadAndTail:
             return Context(
                 [
                     *messages[:head],
-                    *messages[
-                        max(
-                            _find_tail_start(messages, room, self.counter.message), head
-                        ) :
-                    ],
+                    *messages[max(_find_tail_start(messages, room, self.counter.message), head) :],
                 ]
             )
         text = ""
@@ -81,9 +77,7 @@ class HeadAndTail:
                 ),
                 head,
             )
-            text = self.between(
-                "\n".join(map(whole_text, messages[head:start])), summary
-            )
+            text = self.between("\n".join(map(whole_text, messages[head:start])), summary)
             summary = self.counter.text(text)
         made: Message = {
             "role": "user",
@@ -94,9 +88,7 @@ class HeadAndTail:
 
 def make_text_rank(counter: TokenCounter) -> HeadAndTail:
     """Return the contender with about our head and tail, and a text-rank extract as long as our summary."""
-    return HeadAndTail(
-        counter, lambda text, tokens: extract(text, tokens, counter.text)
-    )
+    return HeadAndTail(counter, lambda text, tokens: extract(text, tokens, counter.text))
 
 
 @dataclass(frozen=True)
@@ -123,9 +115,7 @@ class LangChainSummary:
             )
             kept = [messages[int(place)] for place in answer["kept"]]
             made: list[Message] = (
-                [{"role": "user", "content": answer["summary"]}]
-                if answer["summary"]
-                else []
+                [{"role": "user", "content": answer["summary"]}] if answer["summary"] else []
             )
             left = size - self.counter.request([*made, *kept])
             if left >= 0 and len(kept) >= len(best.messages):
@@ -257,9 +247,7 @@ def _answer_with_extract(
     return {"summary": extract(text, tokens, counter.text)}
 
 
-def make_contenders(
-    counter: TokenCounter, peers: Collection[str]
-) -> dict[str, Contender]:
+def make_contenders(counter: TokenCounter, peers: Collection[str]) -> dict[str, Contender]:
     """Return the contenders whose packages could be installed here."""
     found: dict[str, Contender] = {
         HEAD_TAIL: HeadAndTail(counter),
@@ -268,12 +256,8 @@ def make_contenders(
     if "headroom" in peers:
         found[HEADROOM] = HeadroomCompress(counter, get_peer("headroom"))
     if "pydantic_harness" in peers:
-        found[HARNESS] = HarnessSummary(
-            counter, get_peer("pydantic_harness"), users=False
-        )
-        found[HARNESS_USERS] = HarnessSummary(
-            counter, get_peer("pydantic_harness"), users=True
-        )
+        found[HARNESS] = HarnessSummary(counter, get_peer("pydantic_harness"), users=False)
+        found[HARNESS_USERS] = HarnessSummary(counter, get_peer("pydantic_harness"), users=True)
     if "hermes" in peers:
         found[HERMES] = HermesSummary(counter, get_peer("hermes"))
     if "langchain" in peers:
@@ -284,9 +268,7 @@ def make_contenders(
     return found
 
 
-def number_messages(
-    messages: Sequence[Message], counter: TokenCounter
-) -> list[dict[str, Any]]:
+def number_messages(messages: Sequence[Message], counter: TokenCounter) -> list[dict[str, Any]]:
     """Return messages in a peer's form: numbered, with their sizes."""
     found = []
     for place, message in enumerate(messages):
@@ -308,22 +290,14 @@ def number_messages(
 
 def content_as_text(message: Message) -> str:
     content = message.get("content")
-    return (
-        content
-        if isinstance(content, str)
-        else whole_text({**message, "tool_calls": []})
-    )
+    return content if isinstance(content, str) else whole_text({**message, "tool_calls": []})
 
 
 def _count_head(messages: Sequence[Message]) -> int:
     """Count the messages through the first user message, and its answer if that has no calls."""
     first = (
         next(
-            (
-                place
-                for place, message in enumerate(messages)
-                if message["role"] == "user"
-            ),
+            (place for place, message in enumerate(messages) if message["role"] == "user"),
             -1,
         )
         + 1

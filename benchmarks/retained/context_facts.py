@@ -15,9 +15,7 @@ from everthread.core.messages import Message
 _USER_WORDS_SECTION = re.compile(
     r"^## What the User Said\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL
 )
-_REVOKED = re.compile(
-    r"supersed|replaced|no longer|taken back|overrid|obsolete|revoked"
-)
+_REVOKED = re.compile(r"supersed|replaced|no longer|taken back|overrid|obsolete|revoked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,7 @@ class Context:
                 if (plain := _normalize(line))
             )
             self._told.extend(
-                _normalize(line)
-                for line in _USER_WORDS_SECTION.sub("", self.written).split("\n")
+                _normalize(line) for line in _USER_WORDS_SECTION.sub("", self.written).split("\n")
             )
         found = all(
             any(_contains(line, group) for line in self._find_candidates(group))
@@ -65,9 +62,7 @@ class Context:
         """
         newer = fact.needles[0]
         if any(
-            _contains(line, fact.old)
-            and not _contains(line, newer)
-            and not _REVOKED.search(line)
+            _contains(line, fact.old) and not _contains(line, newer) and not _REVOKED.search(line)
             for line in self._told
         ):
             return True
@@ -99,9 +94,7 @@ def whole_text(message: Message) -> str:
 def _content(message: Message) -> str:
     content: Any = message.get("content")
     if isinstance(content, list):
-        return "\n".join(
-            str(part.get("text", "")) for part in content if isinstance(part, dict)
-        )
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return str(content or "")
 
 

@@ -26,18 +26,14 @@ COMMAND_CHARS = 80
 """Characters of a command that must be kept."""
 ERROR_CHARS = 120
 
-_PATH_KEYS = frozenset(
-    {"path", "file_path", "filename", "file", "target_file", "notebook_path"}
-)
+_PATH_KEYS = frozenset({"path", "file_path", "filename", "file", "target_file", "notebook_path"})
 _COMMAND_KEYS = frozenset({"command", "cmd"})
 _FILE = re.compile(r"[^\s\"'`]{1,160}\.\w{1,8}")
 _ID = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
 _ERROR = re.compile(
     r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+"
 )
-_SHOWS_FILES = re.compile(
-    r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b"
-)
+_SHOWS_FILES = re.compile(r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +43,11 @@ class PlantedFact:
     """Number of messages before it."""
 
 
-def find_facts(
-    messages: Sequence[Message], planted: Iterable[PlantedFact]
-) -> list[Fact]:
+def find_facts(messages: Sequence[Message], planted: Iterable[PlantedFact]) -> list[Fact]:
     """Return every fact of the conversation so far; of the errors, those of the last third."""
     late = len(messages) * 2 // 3
     found = [_make_fact(REQUEST, _find_latest_request(messages))]
-    found += (
-        entry.fact
-        for entry in planted
-        if entry.fact.kind != ERROR or entry.where >= late
-    )
+    found += (entry.fact for entry in planted if entry.fact.kind != ERROR or entry.where >= late)
     for kind, values in (
         (FILE, _find_files),
         (COMMAND, _find_commands),
@@ -69,9 +59,7 @@ def find_facts(
                 chain.from_iterable(map(values, _list_call_arguments(messages)))
             )
         )
-    found += (
-        _make_fact(ERROR, line) for line in dict.fromkeys(_find_errors(messages, late))
-    )
+    found += (_make_fact(ERROR, line) for line in dict.fromkeys(_find_errors(messages, late)))
     return found
 
 
@@ -145,8 +133,4 @@ def _find_errors(messages: Sequence[Message], start: int) -> Iterable[str]:
 
 def _cut_at_word(text: str, length: int) -> str:
     """Return the beginning of a text, cut after a whole word."""
-    return (
-        text
-        if len(text) <= length
-        else text[:length].rpartition(" ")[0] or text[:length]
-    )
+    return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]

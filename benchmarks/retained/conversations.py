@@ -39,9 +39,7 @@ class Conversation:
     messages: Callable[[], Iterator[Message]]
     seed: int
 
-    def groups(
-        self, every: int, count: Callable[[Message], int]
-    ) -> Iterator[MessageGroup]:
+    def groups(self, every: int, count: Callable[[Message], int]) -> Iterator[MessageGroup]:
         """Yield the groups of the conversation. Plant a fact before the user's next message each `every` tokens."""
         waiting = iter(make_planted_turns(self.seed))
         owed = 0
@@ -69,9 +67,7 @@ def load_conversations(order: int = 0) -> list[Conversation]:
         folder = find_shared("transcripts")
         files = sorted(folder.glob(f"{pattern}.json")) if folder else []
         if files:
-            found.append(
-                Conversation(name, functools.partial(_join_recordings, files), seed)
-            )
+            found.append(Conversation(name, functools.partial(_join_recordings, files), seed))
     return found
 
 

@@ -126,9 +126,7 @@ def measure(conversation: Conversation, *, again: bool = False) -> MarkedLines:
             )
         lines = result.summary.split("\n")
         for item in told:
-            line = next(
-                (line for line in lines if line.startswith(f"- {item.line}")), None
-            )
+            line = next((line for line in lines if line.startswith(f"- {item.line}")), None)
             if line is not None:
                 items.append(item)
                 marks.append(line.endswith(MARK))
@@ -137,9 +135,7 @@ def measure(conversation: Conversation, *, again: bool = False) -> MarkedLines:
 
 def is_refused(conversation: Conversation) -> bool:
     """Return whether the summary contains no line of a draft with as many invented as true names."""
-    messages = _take_tokens(
-        conversation.messages(), WINDOW // 2, TokenCounter("gpt-4o")
-    )
+    messages = _take_tokens(conversation.messages(), WINDOW // 2, TokenCounter("gpt-4o"))
     told = make_draft_lines(messages, conversation.seed, 1)
     result = compress(
         messages,
@@ -150,20 +146,14 @@ def is_refused(conversation: Conversation) -> bool:
     return not any(item.line in result.summary for item in told)
 
 
-def _take_tokens(
-    coming: Iterator[Message], tokens: int, counter: TokenCounter
-) -> list[Message]:
+def _take_tokens(coming: Iterator[Message], tokens: int, counter: TokenCounter) -> list[Message]:
     """Take this many tokens of a conversation, to the end of a turn."""
     messages: list[Message] = []
     size = 0
     for message in coming:
         messages.append(message)
         size += counter.message(message)
-        if (
-            size >= tokens
-            and message["role"] == "assistant"
-            and not message.get("tool_calls")
-        ):
+        if size >= tokens and message["role"] == "assistant" and not message.get("tool_calls"):
             break
     return messages
 
@@ -176,9 +166,7 @@ def _make_sections(items: Sequence[DraftLine]) -> dict[str, str]:
     }
 
 
-def make_draft_lines(
-    messages: Sequence[Message], seed: int, share: float
-) -> list[DraftLine]:
+def make_draft_lines(messages: Sequence[Message], seed: int, share: float) -> list[DraftLine]:
     """Return lines with true names, and this share of invented ones, of each kind in turn."""
     rng = random.Random(seed)  # noqa: S311 - always the same
     text = "\n".join(map(whole_text, messages))
@@ -187,8 +175,7 @@ def make_draft_lines(
         for kind, pattern in PATTERNS.items()
     }
     true = {
-        kind: rng.sample(found, min(len(found), NAMES_PER_KIND))
-        for kind, found in names.items()
+        kind: rng.sample(found, min(len(found), NAMES_PER_KIND)) for kind, found in names.items()
     }
     items = [
         DraftLine(
@@ -261,9 +248,7 @@ def _change_name(kind: str, base: str, rng: random.Random) -> str:
         return shorter + (
             f"_{rng.choice(WORDS)}" if "_" in base else rng.choice(WORDS).capitalize()
         )
-    return re.sub(
-        r"\d+|\w+$", lambda match: f"{len(match[0])}{rng.choice(WORDS)}", base
-    )
+    return re.sub(r"\d+|\w+$", lambda match: f"{len(match[0])}{rng.choice(WORDS)}", base)
 
 
 def _make_up_name(kind: str, rng: random.Random) -> str:
@@ -280,10 +265,7 @@ def _make_up_name(kind: str, rng: random.Random) -> str:
     if kind == "url":
         return f"https://{one}.example/{two}/{three}"
     if kind == "hash":
-        return (
-            "".join(rng.choices("0123456789abcdef", k=rng.choice((8, 12, 40)) - 2))
-            + "a7"
-        )
+        return "".join(rng.choices("0123456789abcdef", k=rng.choice((8, 12, 40)) - 2)) + "a7"
     if kind == "identifier":
         return rng.choice(
             (

@@ -80,9 +80,7 @@ def generate_session(seed: int) -> Iterator[Message]:
         yield {"role": "assistant", "content": text}
 
 
-def _make_round(
-    rng: random.Random, numbers: Iterator[int], area: str
-) -> Iterator[Message]:
+def _make_round(rng: random.Random, numbers: Iterator[int], area: str) -> Iterator[Message]:
     """Yield one call and its result. An area has only a few files, like a real one."""
     place = AREAS.index(area) + rng.randrange(5)
     name = f"{DEEDS[place % len(DEEDS)]}{THINGS[place * 3 % len(THINGS)]}"
@@ -90,9 +88,7 @@ def _make_round(
     kind = rng.choices(("view", "edit", "build", "test", "search"), (3, 3, 2, 2, 2))[0]
     if kind == "view":
         arguments = {"command": "view", "path": path}
-        yield from _make_call(
-            numbers, "str_replace_editor", arguments, _make_source(rng, name)
-        )
+        yield from _make_call(numbers, "str_replace_editor", arguments, _make_source(rng, name))
     elif kind == "edit":
         arguments = {
             "command": "str_replace",
@@ -109,16 +105,12 @@ def _make_round(
             said,
         )
     elif kind == "search":
-        command = (
-            f"grep -rn '{name}' packages/{area}/src | head -{rng.randrange(5, 40)}"
-        )
+        command = f"grep -rn '{name}' packages/{area}/src | head -{rng.randrange(5, 40)}"
         lines = [
             f"packages/{area}/src/{rng.choice(DEEDS)}.ts:{rng.randrange(400)}: await {name}(id)"
             for _ in range(6)
         ]
-        yield from _make_call(
-            numbers, "execute_bash", {"command": command}, "\n".join(lines)
-        )
+        yield from _make_call(numbers, "execute_bash", {"command": command}, "\n".join(lines))
     else:
         tool = "tsc -p" if kind == "build" else "vitest run"
         command = f"cd packages/{area} && npx {tool} {name}"
@@ -145,9 +137,7 @@ def _make_call(
 
 
 def _make_source(rng: random.Random, name: str, length: int = 14) -> str:
-    lines = [
-        f"export async function {name}(id: string, limit = {rng.randrange(900)}) {{"
-    ]
+    lines = [f"export async function {name}(id: string, limit = {rng.randrange(900)}) {{"]
     for _ in range(length):
         deed = rng.choice(DEEDS)
         thing = rng.choice(THINGS)
@@ -163,9 +153,7 @@ def _make_test_output(rng: random.Random, area: str, name: str) -> str:
         for _ in range(8)
     ]
     if rng.random() < 0.85:
-        return "\n".join(
-            [*passed, f"Tests  {rng.randrange(40, 90)} passed", "[exit code 0]"]
-        )
+        return "\n".join([*passed, f"Tests  {rng.randrange(40, 90)} passed", "[exit code 0]"])
     error = rng.choice(ERRORS).format(
         area=area,
         name=name,

@@ -77,9 +77,7 @@ def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcom
             continue
         compactions += 1
         if compactions in DEPTHS:
-            so_far = [
-                label for label in every if (label.recording, label.number) in told
-            ]
+            so_far = [label for label in every if (label.recording, label.number) in told]
             outcome.total[compactions] = so_far
             outcome.kept[compactions] = {
                 name: _find_kept(context.messages, so_far)
@@ -88,9 +86,7 @@ def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcom
         if compactions == DEPTHS[-1]:
             break
     lost = [
-        label
-        for label in outcome.total[DEPTHS[-1]]
-        if label not in outcome.kept[DEPTHS[-1]][OURS]
+        label for label in outcome.total[DEPTHS[-1]] if label not in outcome.kept[DEPTHS[-1]][OURS]
     ]
     outcome.found = asyncio.run(_find_by_search(fed, lost))
     return outcome
@@ -119,10 +115,7 @@ def measure_session(name: str, window: int, peers: Collection[str]) -> SessionEn
     for piece in group_messages(recorded):
         if contexts.append([one.message for one in piece]):
             compactions += contexts.compact()
-    kept = {
-        who: _find_kept(context.messages, every)
-        for who, context in contexts.current.items()
-    }
+    kept = {who: _find_kept(context.messages, every) for who, context in contexts.current.items()}
     return SessionEnd(every, kept, compactions)
 
 
@@ -131,9 +124,7 @@ def _find_kept(messages: Sequence[Message], among: Iterable[Label]) -> set[Label
     return {label for label in among if label.words in text}
 
 
-async def _find_by_search(
-    messages: Sequence[Message], lost: Sequence[Label]
-) -> set[Label]:
+async def _find_by_search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Label]:
     """Return the labels whose words are in the first results for their question.
 
     Both the tool `recall` and `everthread sessions search` must show them.
@@ -148,17 +139,13 @@ async def _find_by_search(
         for label in lost:
             places = await lookup.search(label.question, limit=MAX_SEARCH_RESULTS)
             page = await store.find(
-                SearchQuery(
-                    label.question, session.tenant, session.id, limit=MAX_SEARCH_RESULTS
-                )
+                SearchQuery(label.question, session.tenant, session.id, limit=MAX_SEARCH_RESULTS)
             )
             shown = (
                 [place.text for place in places.excerpts],
                 [hit.snippet for hit in page.hits],
             )
-            if all(
-                any(label.words in normalize(text) for text in texts) for texts in shown
-            ):
+            if all(any(label.words in normalize(text) for text in texts) for texts in shown):
                 found.add(label)
         await store.close()
     return found

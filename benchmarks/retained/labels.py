@@ -76,9 +76,7 @@ def normalize(text: str) -> str:
     return " ".join(re.sub(r"[`\"“”’‘]", "'", text).lower().split())
 
 
-def make_label_line(
-    kind: str, name: str, number: int, words: str, question: str
-) -> str:
+def make_label_line(kind: str, name: str, number: int, words: str, question: str) -> str:
     """Return a new line for the file of labels."""
     text = whole_text(load_recording(name)[number] or {"role": "user", "content": ""})
     start = text.index(words)

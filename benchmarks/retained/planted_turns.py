@@ -59,9 +59,7 @@ def make_planted_turns(seed: int) -> list[PlantedTurn]:
     ]
 
 
-def _make_messages(
-    steps: list[list[str]], number: int, rng: random.Random
-) -> list[Message]:
+def _make_messages(steps: list[list[str]], number: int, rng: random.Random) -> list[Message]:
     found: list[Any] = []
     for place, (what, text, *output) in enumerate(steps):
         if what == "run":
@@ -80,9 +78,7 @@ def _make_messages(
                 }
             )
         else:
-            found.append(
-                {"role": "user" if what == "user" else "assistant", "content": text}
-            )
+            found.append({"role": "user" if what == "user" else "assistant", "content": text})
     return found
 
 
@@ -96,7 +92,9 @@ def _add_noise(output: str, rng: random.Random) -> str:
 
 def _make_log_line(rng: random.Random) -> str:
     """Return an unimportant line of a service's log."""
-    moment = f"2026-02-{rng.randrange(1, 29):02d}T{rng.randrange(24):02d}:{rng.randrange(60):02d}:07Z"
+    moment = (
+        f"2026-02-{rng.randrange(1, 29):02d}T{rng.randrange(24):02d}:{rng.randrange(60):02d}:07Z"
+    )
     what = rng.choice(
         (
             "lease renewed",

@@ -29,18 +29,12 @@ THREADS: dict[tuple[str, str], tuple[str, ...]] = {
         "coding-long-claude",
         *(f"swe-claude37-{number}" for number in ("00", "05", "08", "01", "03")),
     ),
-    (CODING, ASIDE): tuple(
-        f"swe-claude37-{number}" for number in ("02", "06", "09", "04", "07")
-    ),
+    (CODING, ASIDE): tuple(f"swe-claude37-{number}" for number in ("02", "06", "09", "04", "07")),
     (SUPPORT, SEEN): tuple(
-        f"support-{model}-{number}"
-        for model in ("claude45", "gpt41")
-        for number in (0, 2, 4)
+        f"support-{model}-{number}" for model in ("claude45", "gpt41") for number in (0, 2, 4)
     ),
     (SUPPORT, ASIDE): tuple(
-        f"support-{model}-{number}"
-        for model in ("claude45", "gpt41")
-        for number in (1, 3, 5)
+        f"support-{model}-{number}" for model in ("claude45", "gpt41") for number in (1, 3, 5)
     ),
     (CHAT, SEEN): ("conv-26", "conv-41", "conv-43"),
     (CHAT, ASIDE): ("conv-30", "conv-42"),
@@ -146,11 +140,9 @@ def _load_dialogue(name: str) -> Iterator[Message]:
     path = find_shared("memory", "locomo-first5.json")
     if path is None:
         raise FileNotFoundError(name)
-    talk = next(
-        item
-        for item in json.loads(path.read_text("utf-8"))
-        if item["sample_id"] == name
-    )["conversation"]
+    talk = next(item for item in json.loads(path.read_text("utf-8")) if item["sample_id"] == name)[
+        "conversation"
+    ]
     number = 1
     while f"session_{number}_date_time" in talk:
         for turn in talk.get(f"session_{number}", ()):
@@ -202,9 +194,7 @@ def _prefix_call_ids(message: Message, prefix: str) -> Message:
     """Return a message with prefixed call ids, so that two recordings can follow each other."""
     new: Any = dict(message)
     if new.get("tool_calls"):
-        new["tool_calls"] = [
-            {**call, "id": prefix + call["id"]} for call in new["tool_calls"]
-        ]
+        new["tool_calls"] = [{**call, "id": prefix + call["id"]} for call in new["tool_calls"]]
     if new.get("tool_call_id"):
         new["tool_call_id"] = prefix + new["tool_call_id"]
     return new  # type: ignore[no-any-return] # the same keys as before

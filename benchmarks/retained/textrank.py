@@ -16,18 +16,14 @@ ROUNDS = 12
 DAMPING = 0.85
 MAX_LINE_CHARS = 400
 """Characters to keep of a line."""
-_WORD = re.compile(
-    r"[a-z_][\w]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]", re.IGNORECASE
-)
+_WORD = re.compile(r"[a-z_][\w]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]", re.IGNORECASE)
 
 
 def extract(text: str, tokens: int, count: Callable[[str], int]) -> str:
     """Return the extract of a text."""
     lines = [line.strip()[:MAX_LINE_CHARS] for line in text.split("\n")]
     lines = [line for line in dict.fromkeys(lines) if len(_WORD.findall(line)) >= 3]
-    ranked = sorted(
-        zip(_rank_lines(lines), range(len(lines)), strict=True), reverse=True
-    )
+    ranked = sorted(zip(_rank_lines(lines), range(len(lines)), strict=True), reverse=True)
     chosen: list[int] = []
     left = tokens
     for _, place in ranked:
@@ -52,10 +48,7 @@ def _rank_lines(lines: Sequence[str]) -> list[float]:
     for vector in vectors:
         for word, weight in vector:
             totals[word] += weight
-    degrees = [
-        sum(weight * totals[word] for word, weight in vector) or 1.0
-        for vector in vectors
-    ]
+    degrees = [sum(weight * totals[word] for word, weight in vector) or 1.0 for vector in vectors]
     ranks = [1.0] * len(lines)
     for _ in range(ROUNDS):
         shared: dict[str, float] = dict.fromkeys(totals, 0.0)
@@ -63,9 +56,7 @@ def _rank_lines(lines: Sequence[str]) -> list[float]:
             for word, weight in vector:
                 shared[word] += rank / degree * weight
         ranks = [
-            1
-            - DAMPING
-            + DAMPING * sum(weight * shared[word] for word, weight in vector)
+            1 - DAMPING + DAMPING * sum(weight * shared[word] for word, weight in vector)
             for vector in vectors
         ]
     return ranks

@@ -72,9 +72,7 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
         ]
         # A long message may be shortened; its beginning must be there.
         expected_rules = {
-            text
-            if len(text) <= _MAX_WHOLE_CHARS
-            else text[:_START_CHARS]: f"message {source}"
+            text if len(text) <= _MAX_WHOLE_CHARS else text[:_START_CHARS]: f"message {source}"
             for source, text in texts
             if text
         }
@@ -175,9 +173,7 @@ def _as_text(value: Any) -> str:
 
     if isinstance(value, str):
         return value
-    system = getattr(
-        value, "system", value.get("system") if isinstance(value, Mapping) else None
-    )
+    system = getattr(value, "system", value.get("system") if isinstance(value, Mapping) else None)
     texts = [str(system or "")]
     for message in _as_messages(value):
         texts += [text_of(message), *(result.text for result in results_of(message))]

@@ -23,9 +23,7 @@ from everthread.thread.events import Event, RequestReady, ToolsChanged
 class ScriptedSummarizer:
     """A summariser that answers with fixed sections or with sections made from the request; it keeps the requests."""
 
-    sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(
-        default_factory=dict
-    )
+    sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(default_factory=dict)
     name: str = "scripted"
     fails: str = ""
     """An error to raise instead of answering."""
@@ -35,9 +33,7 @@ class ScriptedSummarizer:
         self.requests.append(request)
         if self.fails:
             raise SummaryError(self.fails, is_transient=True)
-        sections = (
-            self.sections(request) if callable(self.sections) else dict(self.sections)
-        )
+        sections = self.sections(request) if callable(self.sections) else dict(self.sections)
         return SummaryDraft(sections, self.name)
 
 
@@ -103,9 +99,7 @@ class ScriptedModel:
             raw=reply.raw,
         )
 
-    async def stream(
-        self, request: Request
-    ) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Stream the words one by one."""
         reply = await self.complete(request)
         for word in text_of(reply.message).split(" "):
@@ -113,9 +107,7 @@ class ScriptedModel:
         yield reply
 
     def _make_usage(self, request: Request, text: str) -> dict[str, Any]:
-        prompt = self._counter.request(
-            request.messages, system=request.system, tools=request.tools
-        )
+        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
         output = self._counter.text(text)
         if self.api == "openai_chat":
             return {
@@ -155,9 +147,7 @@ class PrefixWatch:
         if isinstance(event, ToolsChanged) and event.now:
             self._last_requests.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
-            messages = event.request.messages[
-                : len(event.request.messages) - event.injected
-            ]
+            messages = event.request.messages[: len(event.request.messages) - event.injected]
             request = Request(
                 event.request.model, messages, event.request.system, event.request.tools
             )

@@ -47,13 +47,9 @@ class FakeTool:
         arguments: Mapping[str, Any],
         context: ToolContext,  # noqa: ARG002
     ) -> Permission | None:
-        return (
-            Permission(self.kind, str(arguments.get("what", ""))) if self.kind else None
-        )
+        return Permission(self.kind, str(arguments.get("what", ""))) if self.kind else None
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         self.seen.append(arguments)
         return await self.work(arguments, context)
 
@@ -85,9 +81,7 @@ def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
     return FakeTool(name, work, **more)
 
 
-def call_reply(
-    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
-) -> Reply:
+def call_reply(*calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None) -> Reply:
     """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
     messages: list[Any] = []
     for number, (name, arguments, *rest) in enumerate(calls):
@@ -131,9 +125,7 @@ class AgentSetup:
     def events_of(self, kind: type[Event]) -> list[Any]:
         return self.watch.of(kind)
 
-    async def send_until_compacted(
-        self, agent: Agent, count: int, times: int = 1
-    ) -> int:
+    async def send_until_compacted(self, agent: Agent, count: int, times: int = 1) -> int:
         """Send texts of `count` tokens until this many compactions are done; return the number of turns."""
         turn = 0
         while len(self.events_of(CompactionDone)) < times:

@@ -17,8 +17,7 @@ from everthread.thread.options import Route
 
 def has_valid_messages(agent: Agent) -> bool:
     return not any(
-        validate_messages(agent.conversation.messages, api=api)
-        for api in ("openai", "anthropic")
+        validate_messages(agent.conversation.messages, api=api) for api in ("openai", "anthropic")
     )
 
 
@@ -40,6 +39,4 @@ async def deny(permission: Permission) -> bool:
 
 
 def make_route(model: ScriptedModel) -> Any:
-    return Route(
-        model.name, model.api, model.window, base_url=model.base_url, model=model
-    )
+    return Route(model.name, model.api, model.window, base_url=model.base_url, model=model)

@@ -9,9 +9,7 @@ from pathlib import Path
 def is_running(pid: int) -> bool:
     """Return whether a process runs. A zombie does not."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        )
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -63,9 +63,7 @@ COMPOUND = [
 ]
 
 
-def rule_allows(
-    rule: str, target: str, kind: Literal["command", "write"] = "command"
-) -> bool:
+def rule_allows(rule: str, target: str, kind: Literal["command", "write"] = "command") -> bool:
     return parse_rule(rule).allows(Permission(kind, target))
 
 
@@ -187,9 +185,7 @@ def test_an_allowed_command_is_always_one_program(text: str) -> None:
 
 def test_rules_are_read_from_the_home(tmp_path: Path) -> None:
     assert read_rules(tmp_path) == ()
-    (tmp_path / "approvals.txt").write_text(
-        "# mine\n\ncommand: git status\nwrite: src/**\n"
-    )
+    (tmp_path / "approvals.txt").write_text("# mine\n\ncommand: git status\nwrite: src/**\n")
     assert [str(rule) for rule in read_rules(tmp_path)] == [
         "command: git status",
         "write: src/**",
@@ -258,9 +254,7 @@ async def test_without_a_user_the_rest_is_refused() -> None:
     assert "`command: pytest -q` in approvals.txt" in explanation
     assert "--yes" in explanation
     assert "compound" in approvals.explain_refusal(Permission("command", "a && b"))
-    assert "`write: src/a.py`" in approvals.explain_refusal(
-        Permission("write", "src/a.py")
-    )
+    assert "`write: src/a.py`" in approvals.explain_refusal(Permission("write", "src/a.py"))
 
 
 async def test_yes_allows_everything() -> None:
@@ -308,9 +302,7 @@ async def test_the_reason_of_a_denial_is_passed_to_the_model() -> None:
     approvals = Approvals((), ScriptedUser(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
-    assert approvals.explain_refusal(permission).endswith(
-        "The user says: use the staging database"
-    )
+    assert approvals.explain_refusal(permission).endswith("The user says: use the staging database")
     assert not await approvals(permission)
     assert "The user says" not in approvals.explain_refusal(permission)
 

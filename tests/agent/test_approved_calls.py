@@ -63,9 +63,7 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
     patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
     write = {"path": "a.txt", "content": "one\n"}
     (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
-    await setup.run_calls(
-        ("write_file", write), ("patch", patch), approve=approve, yes=False
-    )
+    await setup.run_calls(("write_file", write), ("patch", patch), approve=approve, yes=False)
     assert (setup.workspace / "a.txt").read_text("utf-8") == "two\n"
     assert "-one!" in details[0]
     assert "-one\n+two" in details[1]
@@ -97,8 +95,7 @@ async def test_a_permission_does_not_follow_a_link_created_meanwhile(
     agent = await setup.run_calls(call, approve=approve, yes=False)
     assert "shown" in tool_results(agent)[0]
     assert {
-        (setup.workspace / name / "a.txt").read_text("utf-8")
-        for name in ("shown", "other")
+        (setup.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")
     } == {"old"}
 
 

@@ -82,9 +82,7 @@ def test_variables_named_like_credentials_are_removed(name: str) -> None:
         ("NOTE", "sk-ant-api03-R2D2c3poXw9vTq8LmN4bYzKfHsJd7GpQ"),
     ],
 )
-def test_variables_with_credentials_as_values_are_removed(
-    name: str, value: str
-) -> None:
+def test_variables_with_credentials_as_values_are_removed(name: str, value: str) -> None:
     assert name not in make_child_environment({name: value})
 
 
@@ -94,22 +92,15 @@ def test_configured_keys_are_removed_under_any_name() -> None:
         "COPY": "Bearer correct-horse-battery",
         "OTHER": "horse",
     }
-    assert (
-        make_child_environment(source, ["my_llm"])
-        == {"OTHER": "horse"} | CHILD_VARIABLES
-    )
+    assert make_child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | CHILD_VARIABLES
 
 
 @given(
     names=st.lists(st.text("ABCXYZ_", min_size=1, max_size=8), max_size=4),
     ending=st.sampled_from(["_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_PASSWORD_FILE"]),
 )
-def test_secret_variables_are_removed_with_any_prefix(
-    names: list[str], ending: str
-) -> None:
-    assert (
-        make_child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
-    )
+def test_secret_variables_are_removed_with_any_prefix(names: list[str], ending: str) -> None:
+    assert make_child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
 
 
 SEALED = """

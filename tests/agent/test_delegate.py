@@ -41,9 +41,7 @@ async def open_delegating_agent(
 ) -> Any:
     """An agent that can delegate; one script for it, one function for its subagents."""
     lines = iter(main)
-    model = ScriptedModel(
-        lambda request: sub(request) if is_sub(request) else next(lines)
-    )
+    model = ScriptedModel(lambda request: sub(request) if is_sub(request) else next(lines))
 
     async def allow(permission: Permission) -> bool:
         return True
@@ -85,13 +83,10 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     texts = [text_of(item.body) for item in await setup.store.history(child.id)]
     assert texts[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
     offered = [
-        tool["function"]["name"]
-        for tool in next(r for r in model.requests if is_sub(r)).tools
+        tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools
     ]
     assert offered == ["look"], "a subagent cannot delegate"
-    assert any(
-        isinstance(event.event, ToolFinished) for event in setup.events_of(Delegated)
-    )
+    assert any(isinstance(event.event, ToolFinished) for event in setup.events_of(Delegated))
     assert {event.thread for event in setup.events_of(Delegated)} == {child.id}
     usage = await commands.run(agent, setup.store, "/usage")
     assert usage.data["sums"]["subagents"]["calls"] == 2
@@ -116,12 +111,8 @@ async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> Non
             else f"done: {text_of(request.messages[0])}"
         )
 
-    wanted = call_reply(
-        ("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b")
-    )
-    agent, _ = await open_delegating_agent(
-        setup, [wanted, "Both."], sub, [FakeTool("wait", wait)]
-    )
+    wanted = call_reply(("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b"))
+    agent, _ = await open_delegating_agent(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
     await agent.send("Do both.")
     assert len(set(inside)) == 2
     assert [text.split("\n")[0] for text in tool_results(agent)] == [
@@ -223,9 +214,7 @@ async def test_a_failing_subagent_is_a_result(setup: AgentSetup) -> None:
 async def test_only_the_main_agent_can_delegate(
     setup: AgentSetup,
 ) -> None:
-    lines: Any = iter(
-        [call_reply(("delegate", {"task": "Say hello."})), "It said hello."]
-    )
+    lines: Any = iter([call_reply(("delegate", {"task": "Say hello."})), "It said hello."])
     model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
     agent = await setup.open(model)
     await agent.send("Let somebody say hello.")

@@ -48,9 +48,7 @@ class DescribedTool(FakeTool):
 
 
 def tools() -> list[FakeTool]:
-    return [
-        DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS
-    ]
+    return [DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS]
 
 
 def offered_names(request: Request) -> list[str]:
@@ -58,9 +56,7 @@ def offered_names(request: Request) -> list[str]:
 
 
 async def open_and_ask(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
-    model = ScriptedModel(
-        script, name="claude-sonnet-4-5", api="anthropic", window=16_000
-    )
+    model = ScriptedModel(script, name="claude-sonnet-4-5", api="anthropic", window=16_000)
     agent = await setup.open(model, config=CONFIG, tools=tools(), **more)
     await agent.send("Book a flight.")
     return agent, model

@@ -56,17 +56,13 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
     assert has_valid_messages(agent)
-    assert INTERRUPTED_CALL_TEXT in str(
-        await setup.store.history(agent.conversation.id)
-    )
+    assert INTERRUPTED_CALL_TEXT in str(await setup.store.history(agent.conversation.id))
 
 
 class HangingModel(ScriptedModel):
     """Says a word, then waits for ever."""
 
-    async def stream(
-        self, request: Request
-    ) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         self.requests.append(request)
         yield StreamDelta("text", text="One, ")
         await asyncio.Event().wait()
@@ -111,9 +107,7 @@ async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(
     assert (await agent.send("Again?")).text == "Back."
 
 
-@pytest.mark.parametrize(
-    "patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05]
-)
+@pytest.mark.parametrize("patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05])
 async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
     setup: AgentSetup, patience: float
 ) -> None:
@@ -143,18 +137,14 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
         config=config,
     )
     for turn in range(12):
-        reading = asyncio.create_task(
-            read_turn(agent, numbered_text(turn, 100, "turn"))
-        )
+        reading = asyncio.create_task(read_turn(agent, numbered_text(turn, 100, "turn")))
         await asyncio.sleep(patience)
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
         assert (await agent.send("Stop here.")).text == "Well."
         assert has_valid_messages(agent)
-    again = await setup.open(
-        ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[]
-    )
+    again = await setup.open(ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[])
     assert again.conversation.messages == agent.conversation.messages, (
         "the context equals the stored context"
     )

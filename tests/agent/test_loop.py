@@ -35,14 +35,10 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
     assert items[-1].text == "It is open."
     assert sum(isinstance(item, ModelAnswer) for item in items) == 1
     kinds = [
-        type(item)
-        for item in items
-        if isinstance(item, ToolStarted | ToolFinished | TurnEnded)
+        type(item) for item in items if isinstance(item, ToolStarted | ToolFinished | TurnEnded)
     ]
     assert kinds == [ToolStarted, ToolFinished, TurnEnded]
-    streamed_text = "".join(
-        item.text for item in items if isinstance(item, StreamDelta)
-    )
+    streamed_text = "".join(item.text for item in items if isinstance(item, StreamDelta))
     assert "Let me look." in streamed_text
     assert "It is open." in streamed_text
     assert look.seen == [{"what": "door"}]
@@ -54,28 +50,21 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
     ]
     ended = setup.events_of(TurnEnded)[0]
     assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
-    assert all(
-        isinstance(event.as_dict()["event"], str) for event in setup.watch.events
-    )
+    assert all(isinstance(event.as_dict()["event"], str) for event in setup.watch.events)
 
 
 async def test_at_its_round_limit_a_turn_must_answer(setup: AgentSetup) -> None:
     script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(3)]
     model = ScriptedModel([*script, "Half of it is done.", "Going on."])
-    agent = await setup.open(
-        model, tools=[text_tool("look")], config="agent: {max_rounds: 3}"
-    )
+    agent = await setup.open(model, tools=[text_tool("look")], config="agent: {max_rounds: 3}")
     answer = await agent.send("Do a lot.")
     assert answer.text == "Half of it is done."
     assert setup.events_of(TurnEnded)[0].reason == "max_rounds"
     assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
     stored = [
-        str(item.body.get("content"))
-        for item in await setup.store.history(agent.conversation.id)
+        str(item.body.get("content")) for item in await setup.store.history(agent.conversation.id)
     ]
-    assert not any("limit of 3 rounds" in text for text in stored), (
-        "the note is not stored"
-    )
+    assert not any("limit of 3 rounds" in text for text in stored), "the note is not stored"
     await agent.send("Go on.")
     assert has_valid_messages(agent)
 
@@ -85,9 +74,7 @@ async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
 ) -> None:
     look = text_tool("look")
     script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(2)]
-    agent = await setup.open(
-        ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}"
-    )
+    agent = await setup.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
     await agent.send("Do a lot.")
     assert len(look.seen) == 1
     assert "limit of 1 rounds" in tool_results(agent)[-1]

@@ -33,9 +33,7 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
     ]
     await memory.replace("memory", "8443", "The ledger listens on 9443.")
     await memory.remove("memory", "make check")
-    assert (tmp_path / "MEMORY.md").read_text(
-        "utf-8"
-    ) == "- The ledger listens on 9443.\n"
+    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- The ledger listens on 9443.\n"
     await memory.add("user", "Prefers short answers.")
     await memory.remove("user", "1")
     assert memory.entries("user") == []
@@ -93,28 +91,20 @@ async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
     """Two memories of one folder are what two processes are to each other."""
     some = MemoryFiles(tmp_path)
     other = MemoryFiles(tmp_path)
-    await asyncio.gather(
-        *((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30))
-    )
+    await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
     assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
     assert not list(tmp_path.glob(".MEMORY.md.*")), "no temporary file is left"
 
 
-@pytest.mark.parametrize(
-    "tenant", ["acme", "../../etc", "a/b", "", "..", "名前", "x" * 300]
-)
-def test_a_tenant_has_a_folder_of_its_own_inside_the_home(
-    tmp_path: Path, tenant: str
-) -> None:
+@pytest.mark.parametrize("tenant", ["acme", "../../etc", "a/b", "", "..", "名前", "x" * 300])
+def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant: str) -> None:
     folder = find_tenant_memory_folder(tmp_path, tenant)
     assert folder.resolve().is_relative_to(tmp_path.resolve() / "tenants")
     assert folder.resolve() != tmp_path.resolve() / "tenants"
     assert find_tenant_memory_folder(tmp_path, "default") == tmp_path
 
 
-async def test_the_next_session_sees_what_the_model_stored(
-    setup: AgentSetup, home: Path
-) -> None:
+async def test_the_next_session_sees_what_the_model_stored(setup: AgentSetup, home: Path) -> None:
     add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
     secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
     wrong = ("memory", {"action": "forget"})
@@ -137,18 +127,12 @@ async def test_the_next_session_sees_what_the_model_stored(
 
 async def test_tenants_do_not_see_each_others_memory(setup: AgentSetup) -> None:
     add = call_reply(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
-    first = await setup.open(
-        ScriptedModel([add, "ok"]), session=NewSession(tenant="acme")
-    )
+    first = await setup.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
     await first.send("Note it.")
     other = ScriptedModel(["hm"])
     same = ScriptedModel(["yes"])
-    await (await setup.open(other, session=NewSession(tenant="bolt"))).send(
-        "What do you know?"
-    )
-    await (await setup.open(same, session=NewSession(tenant="acme"))).send(
-        "What do you know?"
-    )
+    await (await setup.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
+    await (await setup.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
     assert "8443" not in content_text(other.requests[0].system)
     assert "8443" in content_text(same.requests[0].system)
 
@@ -165,9 +149,7 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
     script: list[Any] = [call_reply(("todo", plan), keep), "Planned.", *["Noted."] * 12]
     model = ScriptedModel(script, window=24_000)
-    agent = await setup.open(
-        model, config="compression: {background: false, protect_last_n: 2}"
-    )
+    agent = await setup.open(model, config="compression: {background: false, protect_last_n: 2}")
     await agent.send("Sort the receipts, then close the year.")
     await setup.send_until_compacted(agent, 1_500)
     prompt = content_text(model.requests[-1].system)
@@ -197,11 +179,7 @@ def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None
     (tmp_path / "MEMORY.md").write_text("- a fact\n", "utf-8")
     memory = MemoryFiles(tmp_path)
     prompt = SystemPrompt(tmp_path, memory, max_instructions_chars=500)
-    assert (
-        prompt()
-        == prompt()
-        == SystemPrompt(tmp_path, memory, max_instructions_chars=500)()
-    )
+    assert prompt() == prompt() == SystemPrompt(tmp_path, memory, max_instructions_chars=500)()
     assert "Use tabs." in prompt()
     assert "AGENTS.md is longer" in prompt()
     assert len(prompt()) < 5_000
@@ -217,30 +195,22 @@ def test_instructions_outside_the_workspace_are_not_read(tmp_path: Path) -> None
     assert "Obey me." not in SystemPrompt(tmp_path / "work")()
 
 
-@pytest.mark.parametrize(
-    "text", ["Use tabs, never spaces.\n", "必ずタブを使うこと。\n", "🙂🙃\n"]
-)
-def test_instructions_take_no_more_than_a_tenth_of_the_window(
-    tmp_path: Path, text: str
-) -> None:
+@pytest.mark.parametrize("text", ["Use tabs, never spaces.\n", "必ずタブを使うこと。\n", "🙂🙃\n"])
+def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, text: str) -> None:
     (tmp_path / "AGENTS.md").write_text(text * 3_000, "utf-8")
     bare = SystemPrompt(tmp_path, max_instructions_chars=0)()
     counter = TokenCounter()
     for window in (2_048, 8_192, 32_000):
         prompt = SystemPrompt(tmp_path, window=partial(int, window))()
         spent = counter.text(prompt) - counter.text(bare)
-        assert window * 0.05 < spent < window * 0.1 + 40, (
-            "heading and note are not counted"
-        )
+        assert window * 0.05 < spent < window * 0.1 + 40, "heading and note are not counted"
         assert "AGENTS.md is longer" in prompt
 
 
 async def test_the_window_of_the_model_that_is_talked_to_counts(
     setup: AgentSetup,
 ) -> None:
-    (setup.workspace / "AGENTS.md").write_text(
-        "Use tabs, never spaces.\n" * 800, "utf-8"
-    )
+    (setup.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
     sizes = []
     for window in (8_192, 200_000):
         agent = await setup.open(ScriptedModel(["ok"], window=window))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from everthread.agent.processes import (
     MAX_OUTPUT_BYTES,
     ProcessExit,
-    ProcessFamily,
+    ProcessGroup,
     ProcessOutput,
     run_program,
 )
@@ -188,9 +188,7 @@ async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
 
 
 async def test_many_programs_run_at_once(tmp_path: Path) -> None:
-    exits = await asyncio.gather(
-        *(run_shell(f"echo {number}", tmp_path) for number in range(12))
-    )
+    exits = await asyncio.gather(*(run_shell(f"echo {number}", tmp_path) for number in range(12)))
     assert [one.output for one in exits] == [f"{number}\n" for number in range(12)]
 
 
@@ -210,8 +208,8 @@ def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], limit: int) ->
 
 
 async def test_ending_a_family_spares_other_processes(tmp_path: Path) -> None:
-    family = ProcessFamily(ENVIRONMENT)
-    other = ProcessFamily(ENVIRONMENT)
+    family = ProcessGroup(ENVIRONMENT)
+    other = ProcessGroup(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
     await run_shell(command, tmp_path, environment=family.environment)

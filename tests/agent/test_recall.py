@@ -27,19 +27,13 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 async def ask(agent: Agent, **arguments: Any) -> str:
-    context = ToolContext(
-        agent.context.workspace, agent.context.home, agent.conversation
-    )
+    context = ToolContext(agent.context.workspace, agent.context.home, agent.conversation)
     return (await Recall().call(arguments, context)).text
 
 
-async def open_compacted_agent(
-    setup: AgentSetup, *, first: str, window: int = 24_000
-) -> Agent:
+async def open_compacted_agent(setup: AgentSetup, *, first: str, window: int = 24_000) -> Agent:
     """An agent whose first turn is long out of sight."""
-    agent = await setup.open(
-        ScriptedModel(lambda _: "Noted.", window=window), config=SMALL
-    )
+    agent = await setup.open(ScriptedModel(lambda _: "Noted.", window=window), config=SMALL)
     await agent.send(first)
     await setup.send_until_compacted(agent, 1_500, times=2)
     return agent
@@ -61,9 +55,7 @@ async def test_messages_in_the_context_are_left_out_unless_nothing_else_matches(
 
 async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
-    agent = await setup.open(
-        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
-    )
+    agent = await setup.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
     await agent.send("Let us begin.")
     await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
     await setup.send_until_compacted(agent, 1_500, times=3)
@@ -88,10 +80,7 @@ async def test_nothing_found_is_final(setup: AgentSetup) -> None:
         assert result.startswith("recall 'zeppelin': nothing was found."), (
             "an earlier search is not a finding"
         )
-    assert (
-        "Not searched: other conversations. Do not repeat this search."
-        in tool_results(agent)[0]
-    )
+    assert "Not searched: other conversations. Do not repeat this search." in tool_results(agent)[0]
 
 
 async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> None:
@@ -110,9 +99,7 @@ async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> No
         assert int(more[1]) > offset
         offset = int(more[1])
     assert len(seen) == len(set(seen)) == 25
-    assert "That was all; do not search" in await ask(
-        agent, query="invoice number", offset=25
-    )
+    assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
 
 
 async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> None:
@@ -128,9 +115,9 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
     await agent.send("Dump it.")
     cited = setup.events_of(OutputStored)[0].output
     assert f"[{cited}] output of dump" in tool_results(agent)[1]
-    assert (
-        "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1]
-    ), "the text is quoted exactly"
+    assert "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1], (
+        "the text is quoted exactly"
+    )
     whole = ""
     offset = 0
     for _ in range(3):
@@ -150,9 +137,10 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(setup: AgentSetup) -
         for end in (at + 10, at + len(TOKEN), len(text)):
             if start < end:
                 part = redact_part(text, start, end, margin=RAW_SECRET_MARGIN)
-                assert not any(
-                    TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)
-                ), (start, end)
+                assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (
+                    start,
+                    end,
+                )
     agent = await setup.open(ScriptedModel(["Careful."]))
     await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
     answer = await ask(agent, query="staging")
@@ -190,7 +178,5 @@ async def test_bad_arguments_are_refused(setup: AgentSetup) -> None:
 
 
 async def test_recall_finds_messages_across_compactions(setup: AgentSetup) -> None:
-    agent = await open_compacted_agent(
-        setup, first="Remember the codeword heliotrope-77."
-    )
+    agent = await open_compacted_agent(setup, first="Remember the codeword heliotrope-77.")
     assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

@@ -84,9 +84,7 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(
     async def leave(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise SystemExit(3)
 
-    async def senseless(
-        arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def senseless(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise InputError("line 9 is not there; the file has 3 lines")
 
     async def odd(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -158,9 +156,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
             ended.append("cleaned up")
         raise AssertionError
 
-    async def own_timeout(
-        arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def own_timeout(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise TimeoutError("the server did not answer")
 
     first = await setup.open(ScriptedModel([]), tools=[])
@@ -168,9 +164,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
     talking = await first.conversation.open_another()
     model = ScriptedModel([call_reply(("hang", {}), ("own_timeout", {})), "It hangs."])
     await talking.use_model(make_route(model))
-    agent = Agent(
-        talking, tools, context=first.context, approve=deny, tool_seconds=0.05
-    )
+    agent = Agent(talking, tools, context=first.context, approve=deny, tool_seconds=0.05)
     assert (await agent.send("Go.")).text == "It hangs."
     assert "did not finish within" in tool_results(agent)[0]
     assert "TimeoutError: the server did not answer" in tool_results(agent)[1]
@@ -194,8 +188,7 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
 
     shell = text_tool("shell", "listed", kind="command")
     calls = [
-        ("shell", {"what": target}, f"c{n}")
-        for n, target in enumerate(["ls", "rm -r /", "mkfs"])
+        ("shell", {"what": target}, f"c{n}") for n, target in enumerate(["ls", "rm -r /", "mkfs"])
     ]
     agent = await setup.run_calls(*calls, tools=[shell], approve=approve, yes=False)
     assert questions == ["ls", "rm -r /", "mkfs"]
@@ -227,9 +220,7 @@ async def test_writes_of_one_round_happen_in_their_order(setup: AgentSetup) -> N
         written.append(str(arguments["what"]))
         return ToolReply("written")
 
-    calls = [
-        ("write", {"what": target}, target) for target in ("first", "second", "third")
-    ]
+    calls = [("write", {"what": target}, target) for target in ("first", "second", "third")]
     await setup.run_calls(*calls, tools=[FakeTool("write", write, "write")])
     assert written == ["first", "second", "third"]
 

@@ -68,9 +68,7 @@ async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> 
     try:
         tool.needs(arguments, context)
         if name == "terminal":
-            return (
-                "allowed or not"  # a text that it takes for a command is not run here
-            )
+            return "allowed or not"  # a text that it takes for a command is not run here
         reply = await tool.call(arguments, context)
     except InputError as error:
         text = str(error)
@@ -86,9 +84,7 @@ async def test_any_arguments_are_answered(
     context: ToolContext, name: str, data: st.DataObject
 ) -> None:
     known = list(TOOLS[name].schema["function"]["parameters"]["properties"])
-    keys = st.one_of(
-        st.sampled_from(known), st.sampled_from(known), st.text(max_size=5)
-    )
+    keys = st.one_of(st.sampled_from(known), st.sampled_from(known), st.text(max_size=5))
     arguments = data.draw(st.dictionaries(keys, VALUES, max_size=5))
     assert 0 < len(await answer(name, context, arguments)) < 3_000
 
@@ -100,17 +96,13 @@ async def test_any_arguments_of_a_search_are_answered(
 ) -> None:
     known = list(TOOLS["search_files"].schema["function"]["parameters"]["properties"])
     given_values = data.draw(
-        st.dictionaries(
-            st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3
-        )
+        st.dictionaries(st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3)
     )
     assert await answer("search_files", context, given_values)
 
 
 @pytest.mark.parametrize("name", list(TOOLS))
-async def test_arguments_of_wrong_types_are_refused(
-    context: ToolContext, name: str
-) -> None:
+async def test_arguments_of_wrong_types_are_refused(context: ToolContext, name: str) -> None:
     function = TOOLS[name].schema["function"]["parameters"]
     for property_name, kind in function["properties"].items():
         for wrong in (
@@ -134,9 +126,7 @@ async def test_arguments_of_wrong_types_are_refused(
                     "command": "true",
                 }
                 allowed = {
-                    key: value
-                    for key, value in arguments.items()
-                    if key in function["properties"]
+                    key: value for key, value in arguments.items() if key in function["properties"]
                 }
                 with pytest.raises(InputError):
                     await call_tool(context, name, **{**allowed, property_name: wrong})
@@ -160,9 +150,7 @@ async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
     }
     async with open_tool_context(tmp_path) as context:
         environment = make_child_environment(source, ["MY_LLM"])
-        there = ToolContext(
-            context.workspace, context.home, context.conversation, "", environment
-        )
+        there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
         said = (
             await call_tool(
                 there,
@@ -214,9 +202,7 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(
         "HARMLESS": "plain",
     }
     program = [sys.executable, "-c", READS_ITS_PARENT, str(tmp_path / "work")]
-    done = subprocess.run(
-        program, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("HARMLESS=plain") == 2, (
         "its own environment and its parent's were read"
@@ -238,9 +224,7 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(
         "git status & touch made",
     ],
 )
-async def test_an_allowed_command_does_not_allow_a_second_one(
-    tmp_path: Path, command: str
-) -> None:
+async def test_an_allowed_command_does_not_allow_a_second_one(tmp_path: Path, command: str) -> None:
     async with open_tool_context(tmp_path) as context:
         permission = TOOLS["terminal"].needs({"command": command}, context)
         assert permission is not None
@@ -286,9 +270,7 @@ async def test_approval_rules_cannot_be_written(tmp_path: Path) -> None:
         "\x1b[2J\x07",
     ],
 )
-async def test_file_names_that_imitate_messages_stay_one_line(
-    tmp_path: Path, text: str
-) -> None:
+async def test_file_names_that_imitate_messages_stay_one_line(tmp_path: Path, text: str) -> None:
     """A name is one line among others, control characters spelt out."""
     work = write_files(tmp_path, {"z.txt": "x"})
     (work / f"a\n{text.replace('/', '_')}").write_text("x")
@@ -307,9 +289,7 @@ async def test_file_names_that_imitate_messages_stay_one_line(
         max_size=40,
     )
 )
-async def test_any_file_name_can_be_written_and_read(
-    context: ToolContext, name: str
-) -> None:
+async def test_any_file_name_can_be_written_and_read(context: ToolContext, name: str) -> None:
     if (
         name in (".", "..", "~")
         or not name.strip()

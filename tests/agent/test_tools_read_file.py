@@ -40,9 +40,7 @@ async def test_lines_have_numbers(tmp_path: Path) -> None:
 
 
 async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
-    write_files(
-        tmp_path, {"a.txt": "".join(f"line {number}\n" for number in range(1, 101))}
-    )
+    write_files(tmp_path, {"a.txt": "".join(f"line {number}\n" for number in range(1, 101))})
     first = await call_tool_in(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
     last = await call_tool_in(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
@@ -69,9 +67,7 @@ async def test_all_pages_together_are_the_file(
     read_lines = []
     offset = 1
     while True:
-        reply = await call_tool(
-            context, "read_file", path="a.txt", offset=offset, limit=limit
-        )
+        reply = await call_tool(context, "read_file", path="a.txt", offset=offset, limit=limit)
         read_lines += [
             line.partition("\t")[2]
             for line in reply.text.split("\n")
@@ -92,9 +88,7 @@ async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> Non
     seen = 0
     offset = 1
     while True:
-        text = (
-            await call_tool_in(tmp_path, "read_file", path="a.txt", offset=offset)
-        ).text
+        text = (await call_tool_in(tmp_path, "read_file", path="a.txt", offset=offset)).text
         assert len(text) <= MAX_ANSWER_CHARS + 100
         seen += text.count("x" * 500)
         more = re.search(r"go on with offset (\d+)\]$", text)
@@ -113,9 +107,9 @@ async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> N
     assert "[cut: the line has 3,000,001 bytes]\n2\tsecond\n3\tyyy" in text
     assert text.endswith("4\tfourth")
     assert len(text) < 12_000
-    assert (
-        await call_tool_in(tmp_path, "read_file", path="a.txt", offset=4)
-    ).text.startswith("4\tfourth")
+    assert (await call_tool_in(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith(
+        "4\tfourth"
+    )
 
 
 async def test_binary_files_are_not_read(tmp_path: Path) -> None:
@@ -126,9 +120,7 @@ async def test_binary_files_are_not_read(tmp_path: Path) -> None:
     binary = await call_tool_in(tmp_path, "read_file", path="image.png")
     assert binary.failed
     assert "binary file of 7 bytes" in binary.text
-    assert (
-        await call_tool_in(tmp_path, "read_file", path="latin.txt")
-    ).text == "1\tcaf�"
+    assert (await call_tool_in(tmp_path, "read_file", path="latin.txt")).text == "1\tcaf�"
     assert (
         await call_tool_in(tmp_path, "read_file", path="empty.txt")
     ).text == "[empty.txt is empty]"
@@ -186,9 +178,9 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
         read = await call_tool(there, "read_file", path=found[0], offset=6)
         assert read.text.startswith(whole[6:40_000])
         assert "more characters; go on with offset 50006]" in read.text
-        assert (
-            await call_tool(there, "read_file", path=f" {found[0]} ", limit=6)
-        ).text.startswith("line 0\n[")
+        assert (await call_tool(there, "read_file", path=f" {found[0]} ", limit=6)).text.startswith(
+            "line 0\n["
+        )
         for unknown in (
             "output:0123456789abcdef",
             "output:../../etc/passwd",

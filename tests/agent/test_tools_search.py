@@ -10,7 +10,7 @@ import pytest
 
 from everthread.agent.tools.search_files import SearchFiles
 from everthread.compaction.history.tool_calls import describe_call
-from everthread.core.messages import Call
+from everthread.core.messages import ToolCall
 from everthread.errors import InputError
 from tests.agent.tool_use import call_tool_in, closed_tool_context, write_files
 
@@ -103,9 +103,9 @@ async def test_ignored_files_are_skipped(tmp_path: Path) -> None:
     assert (await search_lines(tmp_path, pattern="^x$"))[1:] == [
         f"{path}:1:x" for path in ("a.py", "out/e.py", "sub/keep.log", "sub/top.txt")
     ]
-    assert (await search_lines(tmp_path, pattern="^x$", path="build"))[1:] == [
-        "build/b.py:1:x"
-    ], "an ignored folder is searched if it is named"
+    assert (await search_lines(tmp_path, pattern="^x$", path="build"))[1:] == ["build/b.py:1:x"], (
+        "an ignored folder is searched if it is named"
+    )
 
 
 async def test_skipped_files_are_counted(tmp_path: Path) -> None:
@@ -151,9 +151,7 @@ async def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(
 
 async def test_tabs_stay_so_that_a_line_can_be_patched(tmp_path: Path) -> None:
     write_files(tmp_path, {"Makefile.mk": "all:\n\tcc -o x\n"})
-    assert (await search_lines(tmp_path, pattern="cc"))[1:] == [
-        "Makefile.mk:2:\tcc -o x"
-    ]
+    assert (await search_lines(tmp_path, pattern="cc"))[1:] == ["Makefile.mk:2:\tcc -o x"]
     with pytest.raises(InputError, match="\tcc -o x"):
         await call_tool_in(
             tmp_path, "patch", path="Makefile.mk", old_text="    cc -o x", new_text=""
@@ -177,9 +175,7 @@ async def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert "Make it simpler" in reply.text
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"]
-)
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"])
 async def test_bad_patterns_are_refused(tmp_path: Path, pattern: str) -> None:
     write_files(tmp_path, {"a.txt": "x"})
     with pytest.raises(InputError, match="is no regular expression"):
@@ -203,7 +199,7 @@ async def test_a_search_for_nothing_is_refused(tmp_path: Path) -> None:
 
 async def test_a_compaction_understands_the_outcome(project: Path) -> None:
     line = describe_call(
-        Call("c", "search_files", '{"pattern": "pay"}'),
+        ToolCall("c", "search_files", '{"pattern": "pay"}'),
         (await call_tool_in(project, "search_files", pattern="pay")).text,
     )
     assert line is not None

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.agent.tool_interface import Permission
 from everthread.compaction.history.tool_calls import describe_call
-from everthread.core.messages import Call
+from everthread.core.messages import ToolCall
 from everthread.errors import InputError
 from tests.agent.tool_use import (
     TOOLS,
@@ -30,9 +30,9 @@ async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
     assert (
         await call_tool_in(tmp_path, "terminal", command="true")
     ).text == "exit code: 0\n(no output)"
-    assert (
-        await call_tool_in(tmp_path, "terminal", command="kill -9 $$")
-    ).text.startswith("exit code: 137 (ended by SIGKILL)")
+    assert (await call_tool_in(tmp_path, "terminal", command="kill -9 $$")).text.startswith(
+        "exit code: 137 (ended by SIGKILL)"
+    )
 
 
 async def test_a_compaction_understands_the_outcome(tmp_path: Path) -> None:
@@ -40,21 +40,17 @@ async def test_a_compaction_understands_the_outcome(tmp_path: Path) -> None:
     for command, outcome in (("echo hi; exit 3", "exit 3"), ("sleep 50", "timed out")):
         arguments = {"command": command, "timeout": 1}
         reply = await call_tool_in(tmp_path, "terminal", **arguments)
-        line = describe_call(
-            Call("call_1", "terminal", json.dumps(arguments)), reply.text
-        )
+        line = describe_call(ToolCall("call_1", "terminal", json.dumps(arguments)), reply.text)
         assert line is not None
         assert outcome in line
 
 
 async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
     work = write_files(tmp_path, {"sub/a.txt": "x"})
-    assert (await call_tool_in(tmp_path, "terminal", command="pwd")).text.endswith(
-        str(work)
+    assert (await call_tool_in(tmp_path, "terminal", command="pwd")).text.endswith(str(work))
+    assert (await call_tool_in(tmp_path, "terminal", command="ls", workdir="sub")).text.endswith(
+        "a.txt"
     )
-    assert (
-        await call_tool_in(tmp_path, "terminal", command="ls", workdir="sub")
-    ).text.endswith("a.txt")
     (work / "out").symlink_to(tmp_path)
     for workdir in ("..", "/", "out", "~"):
         with pytest.raises(InputError, match="outside the workspace"):
@@ -65,9 +61,7 @@ async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
 
 
 async def test_a_timeout_is_reported(tmp_path: Path) -> None:
-    reply = await call_tool_in(
-        tmp_path, "terminal", command="echo begun; sleep 60", timeout=1
-    )
+    reply = await call_tool_in(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
     assert reply.failed
     assert (
         reply.text

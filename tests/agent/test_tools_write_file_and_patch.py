@@ -23,9 +23,7 @@ from tests.agent.tool_use import (
 
 
 async def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
-    reply = await call_tool_in(
-        tmp_path, "write_file", path="a/b/c.txt", content="one\ntwo\n"
-    )
+    reply = await call_tool_in(tmp_path, "write_file", path="a/b/c.txt", content="one\ntwo\n")
     assert reply.text == "Wrote a/b/c.txt: 2 lines, 8 bytes (a new file)."
     assert (tmp_path / "work/a/b/c.txt").read_text() == "one\ntwo\n"
     again = await call_tool_in(tmp_path, "write_file", path="a/b/c.txt", content="")
@@ -49,9 +47,7 @@ async def test_a_patch_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((work / "run.sh").stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize(
-    "path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"]
-)
+@pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"])
 async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
     work = write_files(tmp_path, {"a/b.txt": ""})
     (work / "out").symlink_to(tmp_path / "home")
@@ -86,18 +82,12 @@ async def test_writes_need_permission(tmp_path: Path) -> None:
     (work / "link").symlink_to("src")
     async with open_tool_context(tmp_path) as context:
         with pytest.raises(InputError, match="nowhere"):
-            TOOLS["patch"].needs(
-                {"path": "link/a.py", "old_text": "b", "new_text": "c"}, context
-            )
-        written = TOOLS["write_file"].needs(
-            {"path": "link/a.py", "content": "a = 2\n"}, context
-        )
+            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "b", "new_text": "c"}, context)
+        written = TOOLS["write_file"].needs({"path": "link/a.py", "content": "a = 2\n"}, context)
         patched = TOOLS["patch"].needs(
             {"path": "link/a.py", "old_text": "1", "new_text": "3"}, context
         )
-        binary = TOOLS["write_file"].needs(
-            {"path": "new.bin", "content": "\0" * 10}, context
-        )
+        binary = TOOLS["write_file"].needs({"path": "new.bin", "content": "\0" * 10}, context)
     changed = "--- src/a.py\n+++ src/a.py\n@@ -1 +1 @@\n-a = 1\n+a = "
     assert written == Permission("write", "src/a.py", changed + "2")
     assert patched == Permission("write", "src/a.py", changed + "3")
@@ -109,13 +99,9 @@ async def test_an_ambiguous_patch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"
     ):
-        await call_tool_in(
-            tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2"
-        )
+        await call_tool_in(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2")
     assert (
-        await call_tool_in(
-            tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2"
-        )
+        await call_tool_in(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2")
     ).text == ("Changed a.py: 1 replacement at line 2.")
     everywhere = await call_tool_in(
         tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True
@@ -138,9 +124,7 @@ async def test_an_ambiguous_patch_is_refused(tmp_path: Path) -> None:
 async def test_a_patch_without_a_match_shows_the_nearest_lines(
     tmp_path: Path, old: str, hint: str
 ) -> None:
-    write_files(
-        tmp_path, {"a.py": "import os\n\ndef pay(amount):\n    return amount\n"}
-    )
+    write_files(tmp_path, {"a.py": "import os\n\ndef pay(amount):\n    return amount\n"})
     with pytest.raises(InputError) as refused:
         await call_tool_in(tmp_path, "patch", path="a.py", old_text=old, new_text="")
     assert hint in str(refused.value)
@@ -150,9 +134,7 @@ async def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "a.txt"
     file.write_bytes(b"caf\xe9\r\none\r\ntwo\r\n")
-    await call_tool_in(
-        tmp_path, "patch", path="a.txt", old_text="one\ntwo", new_text="1\n2\n3"
-    )
+    await call_tool_in(tmp_path, "patch", path="a.txt", old_text="one\ntwo", new_text="1\n2\n3")
     assert file.read_bytes() == b"caf\xe9\r\n1\r\n2\r\n3\r\n"
 
 
@@ -172,20 +154,14 @@ async def test_bad_patches_are_refused(tmp_path: Path) -> None:
 
 
 async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
-    work = write_files(
-        tmp_path, {"a.txt": "".join(f"<{number}>" for number in range(20))}
-    )
+    work = write_files(tmp_path, {"a.txt": "".join(f"<{number}>" for number in range(20))})
     async with open_tool_context(tmp_path) as context:
         each = (
             {"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"}
             for number in range(20)
         )
-        await asyncio.gather(
-            *(call_tool(context, "patch", **arguments) for arguments in each)
-        )
-    assert (work / "a.txt").read_text() == "".join(
-        f"[{number}]" for number in range(20)
-    )
+        await asyncio.gather(*(call_tool(context, "patch", **arguments) for arguments in each))
+    assert (work / "a.txt").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,9 @@ def write_repository(folder: Path) -> None:
         hostile = f'"""{HOSTILE}"""\n' if module == "invoice" else ""
         code = f"{hostile}{notes}\n\n\ndef total(left: int, right: int) -> int:\n    return left - right  # {module}\n"
         (folder / "shop" / f"{module}.py").write_text(code, "utf-8")
-        test = f"import unittest\n\nfrom shop.{module} import total\n\n\nclass T(unittest.TestCase):\n"
+        test = (
+            f"import unittest\n\nfrom shop.{module} import total\n\n\nclass T(unittest.TestCase):\n"
+        )
         test += f"    def test_{module}(self) -> None:\n        self.assertEqual(total(2, 3), 5)\n"
         (folder / "tests" / f"test_{module}.py").write_text(test, "utf-8")
 
@@ -115,9 +117,7 @@ class WorkingModel:
 
     def _last_call(self, request: Request) -> tuple[Any, str]:
         """The first call of the last group, and its result."""
-        group = next(
-            message for message in reversed(request.messages) if calls_of(message)
-        )
+        group = next(message for message in reversed(request.messages) if calls_of(message))
         call = calls_of(group)[0]
         found = [
             result
@@ -151,9 +151,7 @@ def allow_tests_and_writes(home: Path) -> None:
     (home / "approvals.txt").write_text(f"command: {CHECK}\nwrite: shop/**\n", "utf-8")
 
 
-async def open_agent(
-    setup: AgentSetup, provider: Provider, api: Api, **more: Any
-) -> Agent:
+async def open_agent(setup: AgentSetup, provider: Provider, api: Api, **more: Any) -> Agent:
     address = provider.url if api == "anthropic" else f"{provider.url}/v1"
     config = f"""
 model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}, max_tokens: 1000}}
@@ -175,18 +173,13 @@ async def test_a_failing_suite_is_repaired_across_compactions(
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     allow_tests_and_writes(home)
-    script = answer_script(
-        WorkingModel(), lambda _: make_summary_text("Repair the shop.")
-    )
+    script = answer_script(WorkingModel(), lambda _: make_summary_text("Repair the shop."))
     async with (
         Provider([served_model(NAMES[api], 16_000)], script) as provider,
         open_setup(tmp_path) as setup,
     ):
         write_repository(setup.workspace)
-        tests = {
-            path.name: path.read_bytes()
-            for path in (setup.workspace / "tests").glob("*.py")
-        }
+        tests = {path.name: path.read_bytes() for path in (setup.workspace / "tests").glob("*.py")}
         agent = await open_agent(setup, provider, api, summarizer=summarizer)
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
@@ -198,8 +191,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
                 setup.workspace / "shop" / f"{module}.py"
             ).read_text("utf-8")
         assert {
-            path.name: path.read_bytes()
-            for path in (setup.workspace / "tests").glob("*.py")
+            path.name: path.read_bytes() for path in (setup.workspace / "tests").glob("*.py")
         } == tests
         refused = [event for event in setup.events_of(ToolFinished) if event.refused]
         assert len(refused) == len(MODULES), "every attempt on the tests was refused"
@@ -217,9 +209,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
 def check_last_request(last: Request, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
     said = [
-        text_of(message)
-        for message in last.messages
-        if message["role"] in ("user", "assistant")
+        text_of(message) for message in last.messages if message["role"] in ("user", "assistant")
     ]
     assert any(RULE in text for text in said)
     assert any(TASK_SAID in text for text in said)
@@ -303,9 +293,7 @@ async def test_stopping_a_turn_ends_the_command_and_all_it_started(
 ) -> None:
     command = "sleep 300 & echo $! >> pids; echo $$ >> pids; wait"
     agent = await setup.open(
-        ScriptedModel(
-            [call_reply(("terminal", {"command": command})), "Stopped, then."]
-        )
+        ScriptedModel([call_reply(("terminal", {"command": command})), "Stopped, then."])
     )
     reading = asyncio.create_task(agent.send("Wait."))
     pids = await wait_for_pids(setup.workspace, wanted=2)

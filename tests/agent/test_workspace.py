@@ -64,18 +64,14 @@ def test_a_resolved_path_is_inside_the_workspace(
         real = space.resolve(given_path)
     except InputError:
         return
-    assert (
-        os.path.realpath(real).startswith(f"{space.root}{os.sep}") or real == space.root
-    )
+    assert os.path.realpath(real).startswith(f"{space.root}{os.sep}") or real == space.root
     assert not os.path.relpath(
         os.path.realpath(os.path.join(space.root, os.path.expanduser(given_path)))  # noqa: PTH111, PTH118
     ).startswith(os.path.relpath(linked_workspace / "secret"))
 
 
 @given(text=st.text(max_size=60))
-def test_any_text_is_a_path_inside_or_an_input_error(
-    linked_workspace: Path, text: str
-) -> None:
+def test_any_text_is_a_path_inside_or_an_input_error(linked_workspace: Path, text: str) -> None:
     space = Workspace(linked_workspace / "work")
     try:
         real = space.resolve(text)
@@ -133,10 +129,7 @@ def test_a_long_chain_of_links_is_no_crash(tmp_path: Path) -> None:
 def test_links_inside_are_followed(linked_workspace: Path) -> None:
     space = Workspace(linked_workspace / "work")
     assert space.relative_name(space.resolve("in/x.py")) == "a/b/x.py"
-    assert (
-        space.relative_name(space.resolve(str(linked_workspace / "work" / "file")))
-        == "file"
-    )
+    assert space.relative_name(space.resolve(str(linked_workspace / "work" / "file"))) == "file"
     assert space.resolve(".") == space.root
 
 
@@ -230,9 +223,7 @@ def test_the_home_inside_a_workspace_is_not_written(tmp_path: Path) -> None:
     (tmp_path / ".everthread").mkdir()
     space = Workspace(tmp_path)
     with pytest.raises(InputError, match="belongs to Everthread"):
-        space.check_writable(
-            space.resolve(".everthread/approvals.txt"), tmp_path / ".everthread"
-        )
+        space.check_writable(space.resolve(".everthread/approvals.txt"), tmp_path / ".everthread")
     space.check_writable(space.resolve("src/x"), tmp_path / ".everthread")
     space.check_writable(space.resolve("x"), tmp_path)
     space.check_writable(space.resolve("x"), tmp_path.parent)

@@ -17,18 +17,14 @@ TOOLS = {tool.name: tool for tool in file_tools()}
 
 
 @asynccontextmanager
-async def open_tool_context(
-    folder: Path, **environment: str
-) -> AsyncIterator[ToolContext]:
+async def open_tool_context(folder: Path, **environment: str) -> AsyncIterator[ToolContext]:
     """Open a context for tools: the workspace is `work` in the folder, the home is beside it."""
     (folder / "work").mkdir(exist_ok=True)
     (folder / "home").mkdir(exist_ok=True)
     async with open_setup(folder / "home") as setup:
         conversation = await setup.open(scripted_model())
         variables = make_child_environment({**os.environ, **environment})
-        yield ToolContext(
-            folder / "work", folder / "home", conversation, "call_1", variables
-        )
+        yield ToolContext(folder / "work", folder / "home", conversation, "call_1", variables)
         await conversation.close()
 
 

@@ -47,9 +47,7 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
         add(
             "user",
             2 * turn,
-            {
-                "content": f"Wish {turn}: change src/part_{turn}.py, mind setting_number_{turn}."
-            },
+            {"content": f"Wish {turn}: change src/part_{turn}.py, mind setting_number_{turn}."},
         )
         path = f"src/part_{turn % compacted_at}.py setting_number_{turn % compacted_at}"
         call = {

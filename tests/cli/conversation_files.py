@@ -42,9 +42,7 @@ ANTHROPIC = {
         },
         {
             "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": "main.py"}
-            ],
+            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "main.py"}],
         },
     ],
 }

@@ -71,9 +71,7 @@ def serve(connection: socket.socket) -> None:
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(child, 0)
-        connection.sendall(
-            os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True)
-        )
+        connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
 
 
 def _build_tables() -> None:

@@ -20,9 +20,7 @@ SIZE = (30, 110)
 WAIT_SECONDS = 120.0
 CURSOR_QUERY = "\x1b[6n"
 """Asks where the cursor is. A terminal answers; a person never sees it."""
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])"
-)
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])")
 ENTER = "\r"
 ALT_ENTER = "\x1b\r"
 CTRL_C = "\x03"
@@ -40,13 +38,9 @@ class Terminal:
         screen, terminal = pty.openpty()
         termios.tcsetwinsize(terminal, SIZE)
         variables = {
-            key: value
-            for key, value in environment.items()
-            if key not in ("COLUMNS", "LINES")
+            key: value for key, value in environment.items() if key not in ("COLUMNS", "LINES")
         }
-        fork_server.start(
-            shlex.split(command_line), variables, [terminal] * 3, terminal=True
-        )
+        fork_server.start(shlex.split(command_line), variables, [terminal] * 3, terminal=True)
         os.close(terminal)
         self._fork_server = fork_server
         self._screen = fdspawn(screen, encoding="utf-8", codec_errors="replace")
@@ -91,9 +85,7 @@ class Terminal:
             is_running = self._read()
             is_shown = text in self.shown[self._position :]
             if not is_running and not is_shown:
-                raise AssertionError(
-                    f"it ended, and {text!r} was never shown:\n{self.shown}"
-                )
+                raise AssertionError(f"it ended, and {text!r} was never shown:\n{self.shown}")
             if time.monotonic() > deadline:
                 raise AssertionError(
                     f"{text!r} was not shown within {WAIT_SECONDS} s:\n{self.shown}"

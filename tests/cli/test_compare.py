@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def test_compare(
-    everthread: Any, user_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_compare(everthread: Any, user_environment: dict[str, str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     output = everthread.succeeds(f"compare --html {page}", env=user_environment)
     sentence = output.splitlines()[0]

@@ -56,17 +56,13 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     out = tmp_path / "small.json"
     key = await store.shared_secret("summary")
     await store.close()
-    everthread.succeeds(
-        "compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}"
-    )
+    everthread.succeeds("compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}")
     messages = json.loads(out.read_text("utf-8"))
     assert sum(map(is_summary, recognize_summaries(messages, key))) == 1
     assert not any(map(is_summary, recognize_summaries(messages)))
 
 
-def test_an_anthropic_file_is_written_back_as_anthropic(
-    everthread: Any, tmp_path: Path
-) -> None:
+def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_path: Path) -> None:
     body = {
         "model": "claude-sonnet-4-5",
         "max_tokens": 500,
@@ -92,9 +88,7 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
             {"role": "assistant", "content": "Seen."},
         ]
     out = tmp_path / "small.json"
-    everthread.succeeds(
-        "compress", write(tmp_path / "talk.json", body), f"{SMALL_WINDOW} -o {out}"
-    )
+    everthread.succeeds("compress", write(tmp_path / "talk.json", body), f"{SMALL_WINDOW} -o {out}")
     small = json.loads(out.read_text("utf-8"))
     assert small["max_tokens"] == 500
     assert small["messages"][0]["role"] == "user"
@@ -104,28 +98,19 @@ def test_an_anthropic_file_is_written_back_as_anthropic(
 
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
-    (planned,) = everthread.json(f"compress {path} {SMALL_WINDOW} --preview")[
-        "compactions"
-    ]
+    (planned,) = everthread.json(f"compress {path} {SMALL_WINDOW} --preview")["compactions"]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
-    reports = everthread.json(f"compress {path} {SMALL_WINDOW} --times 3")[
-        "compactions"
-    ]
+    reports = everthread.json(f"compress {path} {SMALL_WINDOW} --times 3")["compactions"]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
     assert not reports[-1]["changed"], "nothing more can be compacted"
-    assert (
-        "would be summarised"
-        in everthread(f"compress {path} {SMALL_WINDOW} --preview").stdout
-    )
+    assert "would be summarised" in everthread(f"compress {path} {SMALL_WINDOW} --preview").stdout
 
 
 def test_nothing_to_do_and_bad_options(everthread: Any, tmp_path: Path) -> None:
-    short = write(
-        tmp_path / "short.json", [user_message("Hi"), assistant_message("Hello!")]
-    )
+    short = write(tmp_path / "short.json", [user_message("Hi"), assistant_message("Hello!")])
     assert "nothing was changed" in everthread(f"compress {short}").stdout
     for wrong in (
         "--summarizer magic",
@@ -157,9 +142,7 @@ def test_a_custom_summariser() -> None:
         compress(TALK, window=16_000, summarizer="magic")
 
 
-def test_disabled_compression_compacts_no_file(
-    everthread: Any, home: Path, tmp_path: Path
-) -> None:
+def test_disabled_compression_compacts_no_file(everthread: Any, home: Path, tmp_path: Path) -> None:
     configure(home, "compression: {enabled: false}\n")
     out = tmp_path / "small.json"
     assert "compression.enabled: false" in everthread.refuses(
@@ -168,17 +151,13 @@ def test_disabled_compression_compacts_no_file(
     assert not out.exists()
 
 
-def test_the_configured_layout_is_used(
-    everthread: Any, home: Path, tmp_path: Path
-) -> None:
+def test_the_configured_layout_is_used(everthread: Any, home: Path, tmp_path: Path) -> None:
     configure(home, "compression: {template: classic}\n")
     talk = write(tmp_path / "talk.json", TALK)
     assert "## Progress" in everthread(f"compress {talk} {SMALL_WINDOW} --show").stdout
     assert (
         "## Progress"
-        not in everthread(
-            f"compress {talk} {SMALL_WINDOW} --show --template=handoff"
-        ).stdout
+        not in everthread(f"compress {talk} {SMALL_WINDOW} --show --template=handoff").stdout
     )
 
 
@@ -197,9 +176,7 @@ def test_cited_outputs_are_saved_beside_the_file_and_no_tool_is_named(
     everthread(f"compress {path} {SMALL_WINDOW} -o {out}")
     text = out.read_text("utf-8")
     [cited] = re.findall(r"Stored as output:([0-9a-f]{16})\.", text)
-    assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text(
-        "utf-8"
-    ) == printed
+    assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text("utf-8") == printed
     assert "call read_file" not in text
     assert (
         "1 output cited there can be read nowhere"
@@ -219,17 +196,14 @@ def test_a_window_that_holds_no_conversation_is_refused(
     assert "at least 1,000" in everthread.refuses(f"{command} --window 5 {file}")
 
 
-def test_unknown_roles_are_named_and_plurals_are_right(
-    everthread: Any, tmp_path: Path
-) -> None:
+def test_unknown_roles_are_named_and_plurals_are_right(everthread: Any, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     file.write_text(
         '[{"role": "user", "content": "Hi"}, {"role": "narrator", "content": "x"}]',
         "utf-8",
     )
     assert (
-        "warning: unknown role narrator; known: assistant"
-        in everthread(f"compress {file}").stderr
+        "warning: unknown role narrator; known: assistant" in everthread(f"compress {file}").stderr
     )
     assert (
         "2 messages (openai_chat), 1 turn, 0 tool groups, 0 summaries"

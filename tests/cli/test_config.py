@@ -70,14 +70,10 @@ def test_one_value_of_the_configuration(everthread: Any) -> None:
     assert everthread("config get compression.threshold").stdout == "0.5\n"
     assert "threshold: 0.5" in everthread("config get compression").stdout
     assert everthread.json("config get gateway.upstreams") == []
-    assert "known here: enabled, threshold" in everthread.refuses(
-        "config get compression.nope"
-    )
+    assert "known here: enabled, threshold" in everthread.refuses("config get compression.nope")
 
 
-def test_a_setting_that_cannot_work_is_refused_or_named(
-    everthread: Any, home: Path
-) -> None:
+def test_a_setting_that_cannot_work_is_refused_or_named(everthread: Any, home: Path) -> None:
     assert "there is no context engine 'nope'" in everthread.refuses(
         "config set context.engine nope"
     )

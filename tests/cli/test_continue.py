@@ -11,9 +11,7 @@ import pytest
 from everthread.lab.importers.read_logs import parse_log, read_log
 
 
-@pytest.mark.parametrize(
-    ("client", "folder"), [("codex", ".codex"), ("claude", ".claude")]
-)
+@pytest.mark.parametrize(("client", "folder"), [("codex", ".codex"), ("claude", ".claude")])
 def test_a_session_is_written_for_another_agent(
     client: str,
     folder: str,
@@ -21,9 +19,7 @@ def test_a_session_is_written_for_another_agent(
     user_environment: dict[str, str],
     workspace: Path,
 ) -> None:
-    log = str(
-        Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl"
-    )
+    log = str(Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
     result = everthread(
         f"continue {log} --in {client} --folder {workspace} --json",
         env=user_environment,

@@ -25,10 +25,7 @@ async def store_thread(store: Store) -> None:
     await store.create_session(NewSession(id="s"))
     await store.append(
         "s",
-        [
-            NewMessage({"role": "user", "content": f"words {n} " * 200})
-            for n in range(300)
-        ],
+        [NewMessage({"role": "user", "content": f"words {n} " * 200}) for n in range(300)],
     )
 
 
@@ -127,9 +124,7 @@ class TestNoStore:
     ) -> None:
         configure(home, f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}")
         for command in "sessions list", "usage", "insights":
-            assert f"there is no store at {tmp_path / 'typo.db'}" in everthread.refuses(
-                command
-            )
+            assert f"there is no store at {tmp_path / 'typo.db'}" in everthread.refuses(command)
         assert not (tmp_path / "typo.db").exists()
 
     def test_reading_commands_work_before_the_first_conversation(
@@ -153,9 +148,7 @@ class TestMigrate:
     def test_migrate_makes_a_store_once(self, everthread: Any, tmp_path: Path) -> None:
         new = str(tmp_path / "new.db")
         assert f"{new}: schema 0 -> " in everthread(f"db migrate --store {new}").stdout
-        assert everthread(f"db migrate --store sqlite:///{new}").stdout.endswith(
-            "nothing to do\n"
-        )
+        assert everthread(f"db migrate --store sqlite:///{new}").stdout.endswith("nothing to do\n")
         report = everthread.json(f"db migrate --store {new}")
         assert report["before"] == report["after"] > 0
 
@@ -175,9 +168,7 @@ class TestBackup:
         everthread.succeeds(f"db backup {copy}")
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         exported = everthread("sessions export --all").stdout
-        assert (
-            everthread(f"sessions export --all --store {copy}").stdout == exported != ""
-        )
+        assert everthread(f"sessions export --all --store {copy}").stdout == exported != ""
         assert file.exists()
 
     def test_backup_as_json(self, everthread: Any, file: Path, tmp_path: Path) -> None:
@@ -186,9 +177,7 @@ class TestBackup:
         assert report == {"file": str(copy), "size": copy.stat().st_size}
         assert file.exists()
 
-    def test_nothing_is_overwritten(
-        self, everthread: Any, file: Path, tmp_path: Path
-    ) -> None:
+    def test_nothing_is_overwritten(self, everthread: Any, file: Path, tmp_path: Path) -> None:
         before = file.read_bytes()
         result = everthread(f"db backup {file}")
         assert result.returncode in (1, 2)
@@ -217,7 +206,4 @@ class TestVacuum:
 
 def test_help_loads_no_store() -> None:
     code = "import sys, everthread.cli; sys.exit(any(m in sys.modules for m in ('apsw', 'psycopg', 'asyncpg')))"
-    assert (
-        subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode
-        == 0
-    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

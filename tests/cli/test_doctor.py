@@ -72,9 +72,7 @@ def test_a_working_setup_is_healthy(
     assert report["keys"]["text"] == "MY_KEY"
     assert "✓ endpoint" in result.stdout
     assert "Everything needed is in order." in result.stdout
-    assert "sk-lab" not in result.stdout + json.dumps(report), (
-        "keys are named, never shown"
-    )
+    assert "sk-lab" not in result.stdout + json.dumps(report), "keys are named, never shown"
 
 
 def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
@@ -126,9 +124,7 @@ def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
     everthread: Any, home: Path
 ) -> None:
     configure(home, "model: {provider: local}\ncontext: {engine: nobody}\n")
-    (home / "everthread.db").write_bytes(
-        b"this is no database, however long it may be" * 100
-    )
+    (home / "everthread.db").write_bytes(b"this is no database, however long it may be" * 100)
     report = run_doctor(everthread, 1)
     assert (
         report["store"]["state"]
@@ -185,9 +181,7 @@ def test_a_named_model_for_summaries_is_checked(
 def test_a_terminal_without_unicode_gets_question_marks(home: Path) -> None:
     variables = environment(home) | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "everthread", "doctor"]
-    result = subprocess.run(
-        command, env=variables, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert result.returncode == 1, "no model is configured"
     assert "? configuration" in result.stdout
     assert not result.stderr
@@ -196,7 +190,5 @@ def test_a_terminal_without_unicode_gets_question_marks(home: Path) -> None:
 def test_doctor_names_the_command_that_cures(everthread: Any) -> None:
     everthread("init --provider local --no-check")
     report = json.loads(everthread("doctor --json").stdout)["findings"]
-    cures = {
-        item["what"]: item["advice"] for item in report if item["state"] == "broken"
-    }
+    cures = {item["what"]: item["advice"] for item in report if item["state"] == "broken"}
     assert cures == {"local model": "everthread models pull"}

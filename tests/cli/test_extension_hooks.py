@@ -83,9 +83,7 @@ def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Any) ->
     assert "make part29" in text
     short = {**session, "messages": session["messages"][:1]}
     assert ask(everthread, "opencode", event="compact", transcript=short) is None
-    recalled = ask(
-        everthread, "opencode", event="recall", arguments={"query": "vault mirror"}
-    )
+    recalled = ask(everthread, "opencode", event="recall", arguments={"query": "vault mirror"})
     assert SECRET in recalled["text"]
 
 
@@ -103,9 +101,7 @@ def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
     assert result["tokens_after"] < result["tokens_before"]
     again = [*result["messages"], *pi_messages()[1:]]
     assert RULE in ask(everthread, "pi", **hook_input, messages=again)["summary"]
-    recalled = ask(
-        everthread, "pi", event="recall", arguments={"query": "vault mirror"}
-    )
+    recalled = ask(everthread, "pi", event="recall", arguments={"query": "vault mirror"})
     assert SECRET in recalled["text"]
 
 

@@ -136,9 +136,7 @@ def row(day: str, tokens: int) -> UsageRow:
 
 
 def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
-    unit, rows = group_by_period(
-        [row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7
-    )
+    unit, rows = group_by_period([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
     assert unit == "day"
     assert [(r.key[-5:], r.input) for r in rows] == [
         ("01-03", 5),
@@ -156,9 +154,7 @@ def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
         (1_000, "month", {"2026-01": 5, "2026-02": 16}),
     ],
 )
-def test_many_days_are_summed_by_week_or_month(
-    days: int, unit: str, sums: dict[str, int]
-) -> None:
+def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[str, int]) -> None:
     given_rows = [row("2026-01-31", 5), row("2026-02-03", 7), row("2026-02-05", 9)]
     found, rows = group_by_period(given_rows, date(2026, 1, 31), days)
     assert found == unit
@@ -173,17 +169,9 @@ def test_blocks_of_a_narrow_table_break_between_values(
 ) -> None:
     heads = ["name", *(f"figure {number}>" for number in range(9))]
     with patch.object(console, "_width", columns):
-        print_table(
-            "Wide", heads, [("row", *range(1_000_000, 9_000_001, 1_000_000))] * 7
-        )
-    lines = [
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("  figure")
-    ]
+        print_table("Wide", heads, [("row", *range(1_000_000, 9_000_001, 1_000_000))] * 7)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  figure")]
     assert len(lines) >= 7
     for line in lines:
         for value in line.split(" · "):
-            assert re.fullmatch(r"figure \d [\d,]+", value.strip()), (
-                "a name stays beside its value"
-            )
+            assert re.fullmatch(r"figure \d [\d,]+", value.strip()), "a name stays beside its value"

@@ -58,9 +58,7 @@ def test_help_and_version(everthread: Any) -> None:
         ("keys create", ["managed", "observe", "off"]),
     ],
 )
-def test_help_names_the_allowed_values(
-    everthread: Any, command: str, values: list[str]
-) -> None:
+def test_help_names_the_allowed_values(everthread: Any, command: str, values: list[str]) -> None:
     output = everthread(f"{command} --help").stdout
     for value in values:
         assert f"`{value}`" in output

@@ -129,9 +129,7 @@ def test_the_context_comes_back_after_a_compaction(
     output = call(everthread, client, **start, source="compact")
     text = output["additionalContext"]
     assert LIMIT / 3 < count_utf16_units(text) < LIMIT
-    assert text.index("Wish 39") < text.index(RULE) < 3_000, (
-        "the most useful part comes first"
-    )
+    assert text.index("Wish 39") < text.index(RULE) < 3_000, "the most useful part comes first"
     assert "make part39" in text
 
     async def find(store: Store) -> int:
@@ -140,9 +138,7 @@ def test_the_context_comes_back_after_a_compaction(
     assert fill(find) > 0, "everything can be recalled"
 
 
-def test_the_context_comes_back_without_a_hook_before(
-    everthread: Any, tmp_path: Path
-) -> None:
+def test_the_context_comes_back_without_a_hook_before(everthread: Any, tmp_path: Path) -> None:
     hook_input = {
         "transcript_path": str(claude_code_log(tmp_path)),
         "hook_event_name": "SessionStart",
@@ -151,9 +147,7 @@ def test_the_context_comes_back_without_a_hook_before(
     assert RULE in call(everthread, "claude-code", **hook_input)["additionalContext"]
 
 
-def test_a_large_result_becomes_a_preview_that_can_be_read(
-    everthread: Any, fill: Any
-) -> None:
+def test_a_large_result_becomes_a_preview_that_can_be_read(everthread: Any, fill: Any) -> None:
     output = make_text(20_000, "the log of a build")
     response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
     hook_input = {
@@ -167,11 +161,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     ]
     assert {**shortened, "stdout": output} == response, "only the output differs"
     assert len(shortened["stdout"]) < 4_000
-    assert (
-        shortened["stdout"].count(output[:500])
-        == shortened["stdout"].count(output[-500:])
-        == 1
-    )
+    assert shortened["stdout"].count(output[:500]) == shortened["stdout"].count(output[-500:]) == 1
 
     async def read(store: Store) -> str:
         thread = make_thread_id(Log("", "claude-code", [], session="s1"))

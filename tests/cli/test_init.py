@@ -30,9 +30,7 @@ def test_options_answer_every_question(everthread: Any, home: Path) -> None:
     assert "# mine" in (home / "config.yaml").read_text("utf-8")
 
 
-def test_another_provider_keeps_no_setting_of_the_previous_one(
-    everthread: Any, home: Path
-) -> None:
+def test_another_provider_keeps_no_setting_of_the_previous_one(everthread: Any, home: Path) -> None:
     configure(
         home,
         "model: {default: llama, provider: custom, base_url: 'http://127.0.0.1:9/v1', "
@@ -80,9 +78,7 @@ def test_a_custom_server_needs_no_key(at_terminal: Any, home: Path) -> None:
     assert load_config(home / "config.yaml").model.api_key_env is None
 
 
-def test_missing_options_are_asked_for_at_a_terminal(
-    at_terminal: Any, home: Path
-) -> None:
+def test_missing_options_are_asked_for_at_a_terminal(at_terminal: Any, home: Path) -> None:
     code, screen = at_terminal("init --no-check", typed=b"openai\n\nMY_KEY\ny\n")
     assert code == 0, screen
     assert "Who serves the model" in screen

@@ -29,9 +29,7 @@ class TestInspect:
             "List the files.",
             "Stop.",
         ]
-        assert report["groups"] == [
-            {"assistant": 2, "calls": 1, "results": 0, "missing": ["c1"]}
-        ]
+        assert report["groups"] == [{"assistant": 2, "calls": 1, "results": 0, "missing": ["c1"]}]
         assert [p["rule"] for p in report["problems"]["openai"]] == ["missing-result"]
         assert [p["rule"] for p in report["problems"]["anthropic"]] == [
             "starts-with-assistant",
@@ -80,9 +78,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("command", ["tokens", "inspect"])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: repr(g[:20]))
-def test_garbage_is_one_line_of_error(
-    everthread: Any, command: str, garbage: bytes
-) -> None:
+def test_garbage_is_one_line_of_error(everthread: Any, command: str, garbage: bytes) -> None:
     result = everthread(f"{command} -", stdin=garbage)
     assert result.returncode == 2
     assert result.stdout == ""

@@ -12,9 +12,7 @@ from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
 
 
-def test_a_key_is_shown_once_listed_and_revoked(
-    everthread: Any, fill: Any, home: Path
-) -> None:
+def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home: Path) -> None:
     result = everthread(
         "keys create --tenant acme --scope proxy --scope threads --mode observe",
         "--requests-per-day 100 --tokens-per-day 2000 --dollars-per-day 2.50",

@@ -126,12 +126,7 @@ def test_windows_are_listed_and_compactions_refused_on_request() -> None:
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]
         body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}
-        assert (
-            httpx2.post(
-                f"{url}/v1/responses/compact", json=body, timeout=60
-            ).status_code
-            == 404
-        )
+        assert httpx2.post(f"{url}/v1/responses/compact", json=body, timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from tests.gateway.mcp.mcp_client import call_tool, fail_tool, make_thread, open
 async def make_store(folder: Path) -> tuple[str, str]:
     store: Store = open_store(folder / "store.db")
     try:
-        return await make_thread(
-            store, "The vault is behind the mirror."
-        ), await make_thread(store, "The vault is empty.")
+        return await make_thread(store, "The vault is behind the mirror."), await make_thread(
+            store, "The vault is empty."
+        )
     finally:
         await store.close()
 
@@ -39,9 +39,7 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         "--thread",
         mine,
     ]
-    started = StdioServerParameters(
-        command=sys.executable, args=words, env={**os.environ}
-    )
+    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
     async with Client(stdio_client(started)) as made:
         said = await call_tool(made, "search", query="vault")
         assert "behind the mirror" in said
@@ -63,18 +61,14 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
     await make_thread(store, "Nothing else.")
     await store.close()
     words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db")]
-    started = StdioServerParameters(
-        command=sys.executable, args=words, env={**os.environ}
-    )
+    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
     async with Client(stdio_client(started)) as made:
         for query in ("vault", "where is the vault now"):
             assert "behind the mirror" in await call_tool(made, "search", query=query)
         assert "behind the mirror" in await call_tool(
             made, "search", query="vault.*mirror", mode="regex"
         )
-        assert "behind the mirror" in await call_tool(
-            made, "expand", id="1", thread=theirs[:12]
-        )
+        assert "behind the mirror" in await call_tool(made, "expand", id="1", thread=theirs[:12])
         assert theirs in await call_tool(made, "status")
         nothing = await call_tool(made, "search", query="zeppelin")
         assert (

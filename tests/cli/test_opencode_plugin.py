@@ -61,9 +61,7 @@ async def test_the_users_words_follow_opencodes_own_summary(
         pytest.skip("no node here")
     (tmp_path / "harness.mjs").write_text(HARNESS, "utf-8")
     shutil.copy(PLUGINS / "opencode" / "everthread.js", tmp_path / "everthread.mjs")
-    data: list[Any] = [
-        {"info": {"role": "user"}, "parts": [{"type": "text", "text": RULE}]}
-    ]
+    data: list[Any] = [{"info": {"role": "user"}, "parts": [{"type": "text", "text": RULE}]}]
     for turn in range(TURNS):
         state = {
             "status": "completed",
@@ -72,9 +70,7 @@ async def test_the_users_words_follow_opencodes_own_summary(
         }
         tool = {"type": "tool", "callID": f"c{turn}", "tool": "bash", "state": state}
         said = {"type": "text", "text": f"I make part {turn}."}
-        data.append(
-            {"info": {"role": "assistant", "modelID": "gpt-4o"}, "parts": [said, tool]}
-        )
+        data.append({"info": {"role": "assistant", "modelID": "gpt-4o"}, "parts": [said, tool]})
         own = {
             "type": "text",
             "text": "Continue if you have next steps",
@@ -99,9 +95,7 @@ async def test_the_users_words_follow_opencodes_own_summary(
     assert summary.startswith("Parts were made.\n\n")
     assert "Now part 2." in summary
     assert "make part2" in summary
-    assert "Continue if you have" not in summary, (
-        "the message is opencode's, not the user's"
-    )
+    assert "Continue if you have" not in summary, "the message is opencode's, not the user's"
     printed, problem = await run(*command, program="/no/such/program", home=tmp_path)
     assert json.loads(printed) == ["Parts were made."] * 3
     assert "the command /no/such/program is not found" in problem

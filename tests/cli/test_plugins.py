@@ -77,9 +77,7 @@ def everthread(run: Everthread) -> Everthread:
     return everthread
 
 
-def write_plugin(
-    folder: Path, name: str = "recent_turns", code: str | None = None
-) -> Path:
+def write_plugin(folder: Path, name: str = "recent_turns", code: str | None = None) -> Path:
     """The example as a directory plugin, or another one with this code."""
     plugin = folder / "plugins" / "context_engine" / name
     if code is None:
@@ -93,9 +91,7 @@ def write_plugin(
 
 def check_configured_engine(run: Everthread, path: Path | None = None) -> None:
     """Compact the shipped session with the configured engine, in a new process."""
-    result = run(
-        "-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path
-    )
+    result = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
     assert result.returncode == 0, result.stderr
     name, before, after, covered, state = json.loads(result.stdout)
     assert name == "recent_turns"
@@ -110,15 +106,11 @@ class TestTheExample:
         plugin = write_plugin(home)
         report = json.loads(everthread("plugins --json").stdout)
         assert report["active"] == "compressor"
-        assert [info["name"] for info in report["engines"] if info["active"]] == [
-            "compressor"
-        ]
+        assert [info["name"] for info in report["engines"] if info["active"]] == ["compressor"]
         result = everthread("plugins use recent_turns")
         assert result.returncode == 0, result.stderr
         assert str(plugin) in result.stdout
-        assert (home / "config.yaml").read_text(
-            "utf-8"
-        ) == "context:\n  engine: recent_turns\n"
+        assert (home / "config.yaml").read_text("utf-8") == "context:\n  engine: recent_turns\n"
         report = json.loads(everthread("plugins --json").stdout)
         (active,) = [info for info in report["engines"] if info["active"]]
         assert (active["name"], active["source"], active["problem"]) == (
@@ -143,19 +135,13 @@ class TestTheExample:
             "--disable-pip-version-check",
             "--quiet",
         )
-        result = run(
-            "-m", "pip", "install", *offline, "--target", str(site), str(source)
-        )
+        result = run("-m", "pip", "install", *offline, "--target", str(site), str(source))
         assert result.returncode == 0, result.stderr
         report = json.loads(everthread("plugins --json", path=site).stdout)["engines"]
         (found,) = [info for info in report if info["name"] == "recent_turns"]
         assert (found["source"], found["active"]) == ("package", False)
-        assert (
-            found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
-        )
-        assert everthread("plugins use recent_turns").returncode == 2, (
-            "it is not on this path"
-        )
+        assert found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
+        assert everthread("plugins use recent_turns").returncode == 2, "it is not on this path"
         result = everthread("plugins use recent_turns", path=site)
         assert result.returncode == 0, result.stderr
         check_configured_engine(run, path=site)
@@ -181,9 +167,7 @@ class TestUse:
             assert "Traceback" not in result.stderr
             assert config.read_text("utf-8") == "compression: {threshold: 0.6}\n"
 
-    def test_the_options_are_tried_too(
-        self, everthread: Everthread, home: Path
-    ) -> None:
+    def test_the_options_are_tried_too(self, everthread: Everthread, home: Path) -> None:
         write_plugin(home)
         text = "engines: {recent_turns: {keep_turns: many}}\n"
         (home / "config.yaml").write_text(text, "utf-8")
@@ -192,9 +176,7 @@ class TestUse:
         assert "keep_turns" in result.stderr
         assert (home / "config.yaml").read_text("utf-8") == text
 
-    def test_switching_engines_there_and_back(
-        self, everthread: Everthread, home: Path
-    ) -> None:
+    def test_switching_engines_there_and_back(self, everthread: Everthread, home: Path) -> None:
         write_plugin(home)
         config = home / "config.yaml"
         text = "# mine\ncontext:\n  engine: compressor   # the default\n"
@@ -211,9 +193,7 @@ class TestUse:
             "plugins",
         ]
 
-    def test_a_bad_configuration_is_not_changed(
-        self, everthread: Everthread, home: Path
-    ) -> None:
+    def test_a_bad_configuration_is_not_changed(self, everthread: Everthread, home: Path) -> None:
         write_plugin(home)
         (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
         for arguments in ("plugins", "plugins use recent_turns"):

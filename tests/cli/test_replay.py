@@ -53,9 +53,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
     written = target.read_text("utf-8")
     assert written.startswith("<!doctype html>")
     assert written.count("<section") == 2
-    assert f"--uncached --html {target}</code>" in written, (
-        "the page says how it was made"
-    )
+    assert f"--uncached --html {target}</code>" in written, "the page says how it was made"
 
 
 def test_json_and_every_setting(everthread: Any, file: Path) -> None:
@@ -93,9 +91,7 @@ def test_the_window_of_the_configured_model_is_its_own(
 
 
 def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
-    command = (
-        f"replay {file} --window 24000 --no-recall --no-economics --thresholds 15,50"
-    )
+    command = f"replay {file} --window 24000 --no-recall --no-economics --thresholds 15,50"
     low, high = everthread.json(command)["thresholds"]
     assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
     assert low["compactions"] > high["compactions"]
@@ -103,9 +99,7 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
     assert low["peak"] < high["peak"]
     for row in (low, high):
         assert row["dollars"] > 0
-        assert row["in_context"] + row["by_recall"] + row["lost"] == pytest.approx(
-            1, abs=0.001
-        )
+        assert row["in_context"] + row["by_recall"] + row["lost"] == pytest.approx(1, abs=0.001)
     output = everthread(command).stdout
     assert format_dollars(low["dollars"]) in output
     assert "1 conversation, claude-sonnet-4-5, window 24,000" in output
@@ -127,27 +121,20 @@ def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) 
     ]
     for fixed, weighed in (rows[:2], rows[2:]):
         assert fixed["peak"] <= fixed["tokens"][0] < 1.25 * fixed["peak"]
-        assert weighed["dollars"] < fixed["dollars"], (
-            "the cache is cold after each pause"
-        )
+        assert weighed["dollars"] < fixed["dollars"], "the cache is cold after each pause"
     assert {
-        row["economics"]
-        for row in everthread.json(f"{command} --economics")["thresholds"]
+        row["economics"] for row in everthread.json(f"{command} --economics")["thresholds"]
     } == {True}
 
 
 def test_thresholds_without_prices_are_not_weighed(everthread: Any, file: Path) -> None:
     command = "--model nobodys-model --window 24000 --no-recall --thresholds 25 --json"
-    [row] = json.loads(everthread(f"replay {file} {file}", command).stdout)[
-        "thresholds"
-    ]
+    [row] = json.loads(everthread(f"replay {file} {file}", command).stdout)["thresholds"]
     assert (row["economics"], row["dollars"]) == (False, None)
     assert row["compactions"] % 2 == 0, "both conversations"
 
 
-def test_bad_replay_options_are_one_line(
-    everthread: Any, file: Path, tmp_path: Path
-) -> None:
+def test_bad_replay_options_are_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
     for arguments, problem in (
         (
             f"{tmp_path / 'absent.json'}",

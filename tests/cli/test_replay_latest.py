@@ -35,9 +35,7 @@ def test_the_newest_session_is_summed_up_in_five_sentences(
 def test_the_newest_session_of_all_programs_is_replayed(
     everthread: Any, user_environment: dict[str, str]
 ) -> None:
-    newer = (
-        Path(user_environment["HOME"]) / ".pi" / "agent" / "sessions" / "p" / "1.jsonl"
-    )
+    newer = Path(user_environment["HOME"]) / ".pi" / "agent" / "sessions" / "p" / "1.jsonl"
     newer.parent.mkdir(parents=True)
     answer = {
         "role": "assistant",
@@ -64,9 +62,5 @@ def test_a_missing_session_is_reported(
         "no sessions were found in the usual folders of Claude Code, Codex, pi, opencode, Copilot CLI"
         in everthread.refuses("replay --latest", env=empty)
     )
-    assert (
-        "give a file, or --latest" in everthread("replay", env=user_environment).stderr
-    )
-    assert (
-        "not both" in everthread("replay --latest x.json", env=user_environment).stderr
-    )
+    assert "give a file, or --latest" in everthread("replay", env=user_environment).stderr
+    assert "not both" in everthread("replay --latest x.json", env=user_environment).stderr

@@ -45,16 +45,10 @@ def json_lines(answer: Any) -> list[dict[str, Any]]:
 def test_only_the_answer_is_printed_on_standard_output(
     run_task: Any, home: Path, workspace: Path
 ) -> None:
-    with configured_provider(
-        home, [call_reply(WRITE, say="I write."), "It is **written**."]
-    ):
+    with configured_provider(home, [call_reply(WRITE, say="I write."), "It is **written**."]):
         result = run_task("'write hello' --yes")
-    assert (result.returncode, result.stdout) == (0, "It is **written**.\n"), (
-        result.stderr
-    )
-    assert "✓ write_file a.txt" in result.stderr, (
-        "tool lines are printed on standard error"
-    )
+    assert (result.returncode, result.stdout) == (0, "It is **written**.\n"), result.stderr
+    assert "✓ write_file a.txt" in result.stderr, "tool lines are printed on standard error"
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
 
@@ -79,9 +73,7 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
         route = f"--base-url {url}"
         assert run_task(f"begin -m gpt-4o {route}").stdout == "One.\n"
         failure = run_task("'go on' --continue", route)
-    assert f"--base-url {url}" in failure.stderr, (
-        "the resume command has the server's address"
-    )
+    assert f"--base-url {url}" in failure.stderr, "the resume command has the server's address"
     retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
     assert retries.count("retry in") == 3
     assert rest.count("status 500") == 1, "the error itself is printed once"
@@ -129,9 +121,7 @@ def test_every_event_is_a_line_of_json(run_task: Any, home: Path) -> None:
     assert (finished["tool"], finished["failed"]) == ("terminal", False)
 
 
-def test_without_a_terminal_only_rules_approve(
-    run_task: Any, home: Path, workspace: Path
-) -> None:
+def test_without_a_terminal_only_rules_approve(run_task: Any, home: Path, workspace: Path) -> None:
     both = call_reply(ECHO, WRITE)
     with configured_provider(home, [both, "Refused.", both, "Half.", both, "All."]):
         refused = [
@@ -159,16 +149,12 @@ def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
         run_task("'the last' --continue")
         request = provider.log[-1].request
     assert request is not None
-    users = [
-        text_of(message) for message in request.messages if message["role"] == "user"
-    ]
+    users = [text_of(message) for message in request.messages if message["role"] == "user"]
     assert users == ["remember the harbour", "by its id", "the last"]
 
 
 def test_a_provider_that_fails_is_exit_code_1(run_task: Any, home: Path) -> None:
-    with configured_provider(
-        home, [Fault("stream_error", message="the cellar is flooded")]
-    ):
+    with configured_provider(home, [Fault("stream_error", message="the cellar is flooded")]):
         result = run_task("do --json")
     assert result.returncode == 1
     assert json_lines(result)[-1]["event"] == "error"
@@ -214,9 +200,7 @@ class TestAtATerminal:
     ) -> None:
         with (
             configured_provider(home, [call_reply(WRITE), "Written."]),
-            Terminal(
-                fork_server, f"run write -w {workspace}", environment(home)
-            ) as terminal,
+            Terminal(fork_server, f"run write -w {workspace}", environment(home)) as terminal,
         ):
             assert "+hello" in terminal.wait_for("[a]lways")
             terminal.type("y")
@@ -238,9 +222,7 @@ class TestAtATerminal:
                 assert terminal.wait_for_exit() == 1
 
 
-def test_a_signal_ends_running_tools_and_is_reported(
-    home: Path, workspace: Path
-) -> None:
+def test_a_signal_ends_running_tools_and_is_reported(home: Path, workspace: Path) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
     with configured_provider(home, [call_reply(("terminal", command))]):
         arguments = [

@@ -34,9 +34,7 @@ def test_a_client_talks_through_the_gateway(tmp_path: Path) -> None:
         with start_server(tmp_path, command) as (_, line):
             report = json.loads(line)
             url = report["url"]
-            assert report["upstreams"] == [
-                {"name": "lab", "url": provider.url, "mode": "managed"}
-            ]
+            assert report["upstreams"] == [{"name": "lab", "url": provider.url, "mode": "managed"}]
             assert say_hello(url).choices[0].message.content
             assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
             assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
@@ -75,9 +73,7 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
     everthread: Any, home: Path
 ) -> None:
     everthread.succeeds("keys create")
-    command = (
-        "serve --port 0 --host 0.0.0.0 --auth keys --upstream lab=http://127.0.0.1:9"
-    )
+    command = "serve --port 0 --host 0.0.0.0 --auth keys --upstream lab=http://127.0.0.1:9"
     with start_server(home, command) as (process, first):
         assert re.fullmatch(
             r"Everthread listens on port \d+ of every address of this machine in front of\n",
@@ -119,9 +115,7 @@ def test_each_request_is_a_log_line_unless_quiet(tmp_path: Path, quiet: bool) ->
         ("--mode some", "managed"),
     ],
 )
-def test_bad_serve_options_are_refused(
-    everthread: Any, options: str, reason: str
-) -> None:
+def test_bad_serve_options_are_refused(everthread: Any, options: str, reason: str) -> None:
     error = everthread.refuses(f"serve --port 0 {options}")
     assert reason in error
     assert "secret" not in error
@@ -168,6 +162,4 @@ def test_the_start_says_when_the_auxiliary_model_cannot_be_used(
     settings: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert words in describe_client_writer(
-        parse_config(f"auxiliary: {{compression: {settings}}}")
-    )
+    assert words in describe_client_writer(parse_config(f"auxiliary: {{compression: {settings}}}"))

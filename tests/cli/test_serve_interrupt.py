@@ -24,9 +24,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("moment", ["everthread.cli", ""])
-def test_ctrl_c_ends_the_gateway_without_a_traceback(
-    tmp_path: Path, moment: str
-) -> None:
+def test_ctrl_c_ends_the_gateway_without_a_traceback(tmp_path: Path, moment: str) -> None:
     """Press it when a module is loaded or when the gateway runs; the signal reaches every process of the group."""
     log = tmp_path / "errors"
     with log.open("w") as errors:
@@ -68,9 +66,7 @@ IN_DESTRUCTOR = "Dropped()"
 
 
 @pytest.mark.parametrize("interrupt", [IN_EXEC, IN_DESTRUCTOR])
-def test_ctrl_c_during_an_import_of_the_gateway_ends_it(
-    tmp_path: Path, interrupt: str
-) -> None:
+def test_ctrl_c_during_an_import_of_the_gateway_ends_it(tmp_path: Path, interrupt: str) -> None:
     """In `exec` an interrupt ends Python by signal, in a destructor it is lost: neither may happen."""
     hook = f"""
 import os, signal, sys

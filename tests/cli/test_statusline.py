@@ -27,10 +27,7 @@ def test_the_status_line(everthread: Any, user_environment: dict[str, str]) -> N
     line = everthread(
         "statusline", stdin=json.dumps(client_status).encode(), env=user_environment
     ).stdout
-    assert (
-        line
-        == "context 10,000 of 100,000 (10%) · compaction from 50,000 · cache 100% · $1.50\n"
-    )
+    assert line == "context 10,000 of 100,000 (10%) · compaction from 50,000 · cache 100% · $1.50\n"
 
 
 def test_the_status_line_is_set_after_asking(everthread: Any, tmp_path: Path) -> None:

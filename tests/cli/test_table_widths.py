@@ -30,9 +30,7 @@ def check_width(result: Any, columns: int) -> str:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_tables_of_the_store_fit_the_terminal(
-    everthread: Any, fill: Any, columns: int
-) -> None:
+def test_tables_of_the_store_fit_the_terminal(everthread: Any, fill: Any, columns: int) -> None:
     fill(store_month)
     everthread(
         "keys create --name 'a key with a long name for the build server' --tenant two",
@@ -65,14 +63,10 @@ def test_tables_of_a_file_fit_the_terminal(
         assert check_width(result, columns)
 
 
-def test_titles_come_first_and_uniform_columns_are_left_out(
-    everthread: Any, fill: Any
-) -> None:
+def test_titles_come_first_and_uniform_columns_are_left_out(everthread: Any, fill: Any) -> None:
     fill(store_month)
     head = next(
-        line
-        for line in everthread("sessions list").stdout.splitlines()
-        if "last used" in line
+        line for line in everthread("sessions list").stdout.splitlines() if "last used" in line
     )
     assert head.split()[0] == "title"
     assert "kind" not in head or "subagent" in everthread("sessions list").stdout
@@ -90,20 +84,14 @@ def create_threads(*sessions: NewSession) -> Any:
     async def work(store: Store) -> None:
         for session in sessions:
             await store.create_session(session)
-            await store.append(
-                session.id, [NewMessage({"role": "user", "content": "Hi"})]
-            )
+            await store.append(session.id, [NewMessage({"role": "user", "content": "Hi"})])
 
     return work
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_a_thread_is_one_line_at_any_width(
-    everthread: Any, fill: Any, columns: int
-) -> None:
-    fill(
-        create_threads(*(NewSession(title=f"{number} {TITLE}") for number in range(3)))
-    )
+def test_a_thread_is_one_line_at_any_width(everthread: Any, fill: Any, columns: int) -> None:
+    fill(create_threads(*(NewSession(title=f"{number} {TITLE}") for number in range(3))))
     result = everthread("sessions list", columns=columns, env=TERMINAL)
     lines = check_width(result, columns).splitlines()
     assert [line.split()[0] for line in lines if TITLE[:8] in line] == ["2", "1", "0"]
@@ -120,9 +108,7 @@ def test_the_columns_do_not_depend_on_the_threads(everthread: Any, fill: Any) ->
 
 def test_a_tree_on_a_pipe_is_not_cut(everthread: Any, fill: Any) -> None:
     fill(create_threads(NewSession(id="long", title=TITLE)))
-    assert (
-        f"thread long  {TITLE}" in everthread("sessions tree long", columns=40).stdout
-    )
+    assert f"thread long  {TITLE}" in everthread("sessions tree long", columns=40).stdout
 
 
 def test_paths_are_shortened_from_the_left(everthread: Any, home: Path) -> None:

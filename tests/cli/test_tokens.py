@@ -45,13 +45,10 @@ class TestTokens:
             r["tokens"] for r in report["by_role"].values()
         )
         assert (
-            report["total"]
-            >= sum(row["tokens"] for row in report["messages"]) + report["system"]
+            report["total"] >= sum(row["tokens"] for row in report["messages"]) + report["system"]
         )
 
-    def test_tokens_are_printed_as_a_table(
-        self, everthread: Any, tmp_path: Path
-    ) -> None:
+    def test_tokens_are_printed_as_a_table(self, everthread: Any, tmp_path: Path) -> None:
         output = everthread.succeeds(
             "tokens",
             write(tmp_path / "s.json", OPENAI),
@@ -70,13 +67,9 @@ class TestTokens:
         report = everthread.json("tokens -", stdin=json.dumps(OPENAI).encode())
         assert report["source"] == "standard input"
 
-    def test_the_window_comes_from_the_configuration(
-        self, everthread: Any, home: Path
-    ) -> None:
+    def test_the_window_comes_from_the_configuration(self, everthread: Any, home: Path) -> None:
         configure(home, "model: {context_length: 32000}")
-        report = everthread.json(
-            "tokens -", stdin=b'[{"role": "user", "content": "hi"}]'
-        )
+        report = everthread.json("tokens -", stdin=b'[{"role": "user", "content": "hi"}]')
         assert (report["window"], report["window_source"]) == (32000, "configuration")
 
     def test_an_empty_conversation(self, everthread: Any) -> None:

@@ -14,9 +14,7 @@ from tests.cli.conftest import configure
 def test_tune_proposes_and_applies(
     everthread: Any, user_environment: dict[str, str], home: Path
 ) -> None:
-    log = str(
-        Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl"
-    )
+    log = str(Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
     (found,) = everthread.json(f"tune {log}", env=user_environment)["models"]
     assert (found["model"], found["sessions"], found["calls"]) == (CLAUDE, 1, 25)
     cheapest = min(
@@ -27,19 +25,12 @@ def test_tune_proposes_and_applies(
     assert found["proposed"]["dollars"] == cheapest < _current_choice(found)["dollars"]
     configure(home, "compression:\n  models:\n    other: {threshold: 0.4}  # mine\n")
     everthread.succeeds(f"tune {log} --apply", env=user_environment)
-    written = parse_yaml((home / "config.yaml").read_text("utf-8"))["compression"][
-        "models"
-    ]
+    written = parse_yaml((home / "config.yaml").read_text("utf-8"))["compression"]["models"]
     assert written["other"] == {"threshold": 0.4}
     assert written[CLAUDE]["threshold_tokens"] == found["proposed"]["tokens"]
     assert everthread("config check").returncode == 0
-    assert (
-        "--last '30' is not allowed"
-        in everthread("tune --last 30", env=user_environment).stderr
-    )
-    assert everthread("tune --last 1h", env=user_environment).returncode == 0, (
-        "the file is new"
-    )
+    assert "--last '30' is not allowed" in everthread("tune --last 30", env=user_environment).stderr
+    assert everthread("tune --last 1h", env=user_environment).returncode == 0, "the file is new"
 
 
 def test_tune_says_which_sessions_it_skips(everthread: Any, tmp_path: Path) -> None:

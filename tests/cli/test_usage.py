@@ -34,9 +34,7 @@ def call(
     **more: Any,
 ) -> NewUsage:
     price = None if cost is None else Decimal(cost)
-    return NewUsage(
-        session, model, USED, task, price, created=time.time() - days_ago * DAY, **more
-    )
+    return NewUsage(session, model, USED, task, price, created=time.time() - days_ago * DAY, **more)
 
 
 async def store_month(store: Store) -> None:
@@ -73,9 +71,7 @@ async def store_month(store: Store) -> None:
         [request, NewMessage(result, tokens=90), NewMessage(lookup, tokens=10)],
     )
     record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
-    await store.continue_session(
-        "thread", [stored_messages[0].id], seen_count=3, compaction=record
-    )
+    await store.continue_session("thread", [stored_messages[0].id], seen_count=3, compaction=record)
 
 
 @pytest.fixture
@@ -83,9 +79,7 @@ def stored_month(fill: Any) -> None:
     fill(store_month)
 
 
-def test_a_model_that_costs_nothing_is_free_not_unknown(
-    everthread: Any, fill: Any
-) -> None:
+def test_a_model_that_costs_nothing_is_free_not_unknown(everthread: Any, fill: Any) -> None:
     async def talk_locally(store: Store) -> None:
         await store.create_session(NewSession(id="thread"))
         usage = NewUsage("thread", "smollm2-135m", USED, cost=Decimal(0))
@@ -131,9 +125,7 @@ class TestUsage:
         )
         assert (sums["all"]["cost"], sums["all"]["known_cost"]) == (None, 0.75)
         output = everthread("usage thread").stdout
-        cost = next(
-            line for line in output.splitlines() if line.split()[:1] == ["cost"]
-        )
+        cost = next(line for line in output.splitlines() if line.split()[:1] == ["cost"])
         assert cost.split(maxsplit=1)[1].split("  ")[0] == "$0.5000"
         assert "unknown" in cost
         assert "$0.7500 + unknown" in cost
@@ -152,16 +144,8 @@ class TestUsage:
 
     def test_usage_of_a_period(self, everthread: Any) -> None:
         assert everthread.json("usage --since 30d")["sums"]["all"]["calls"] == 5
-        assert (
-            everthread.json("usage thread --since 3d --until 1d")["sums"]["all"][
-                "calls"
-            ]
-            == 1
-        )
-        assert (
-            everthread("usage --until 90d").stdout
-            == "no calls to a model are recorded\n"
-        )
+        assert everthread.json("usage thread --since 3d --until 1d")["sums"]["all"]["calls"] == 1
+        assert everthread("usage --until 90d").stdout == "no calls to a model are recorded\n"
         assert "is not a time" in everthread.refuses("usage --since 'when?'")
 
     def test_calls_of_a_thread_are_listed(self, everthread: Any) -> None:
@@ -182,9 +166,7 @@ class TestUsage:
         ):
             assert words in output
 
-    def test_figures_keep_their_digits_on_a_narrow_terminal(
-        self, everthread: Any
-    ) -> None:
+    def test_figures_keep_their_digits_on_a_narrow_terminal(self, everthread: Any) -> None:
         wide = everthread("usage thread --calls").stdout
         for word in ("1,000", "3,000", "$0.2500"):
             assert word in wide

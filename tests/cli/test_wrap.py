@@ -46,9 +46,7 @@ def wrap(everthread: Any, tmp_path: Path) -> Any:
 
 
 def print_settings(wrap: Any, client: str) -> Any:
-    return json.loads(
-        wrap(f"{client} --print --json --gateway http://127.0.0.1:7").stdout
-    )
+    return json.loads(wrap(f"{client} --print --json --gateway http://127.0.0.1:7").stdout)
 
 
 def install_fake_client(folder: Path) -> str:
@@ -122,9 +120,7 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
     program = tmp_path / "bin" / "codex"
     program.parent.mkdir()
     program.write_text(
-        TALKING_AGENT.format(
-            python=sys.executable, memory=str(tmp_path / "memory.json")
-        )
+        TALKING_AGENT.format(python=sys.executable, memory=str(tmp_path / "memory.json"))
     )
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
@@ -161,16 +157,10 @@ def test_the_mcp_server_is_attached_on_request(client: str, wrap: Any) -> None:
 
 def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    total = ReceiptFigures.from_insights(
-        Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000)
-    )
-    call = CallRow(
-        "thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1)
-    )
+    total = ReceiptFigures.from_insights(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
+    call = CallRow("thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1))
     saving = CostComparison(rows=(PricedCall(call, 1.0, 1.42, is_shorter=True),))
-    lines = write_receipt("claude", total, replace(saving, outgrown=(call,))).split(
-        "\n"
-    )
+    lines = write_receipt("claude", total, replace(saving, outgrown=(call,))).split("\n")
     base = "$1.42 for the same 1 call with the whole history"
     assert lines == [
         "Everthread: claude made 3 calls, 1 of them beyond the window.",
@@ -179,16 +169,12 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
         "Look: everthread dashboard, or everthread sessions list.",
     ]
     dearer = CostComparison(rows=(PricedCall(call, 1.0, 0.9, is_shorter=True),))
-    assert "; $0.10 more, with summaries, than $0.9000" in write_receipt(
-        "claude", total, dearer
-    )
+    assert "; $0.10 more, with summaries, than $0.9000" in write_receipt("claude", total, dearer)
 
 
 def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, unpriced_calls=3)
-    total = ReceiptFigures.from_insights(
-        Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0)
-    )
+    total = ReceiptFigures.from_insights(Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0))
     lines = write_receipt("claude", total, CostComparison()).split("\n")
     assert lines[:3] == [
         "Everthread: claude made 3 calls.",
@@ -203,9 +189,7 @@ def test_the_recipe_shows_the_settings(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     page = Path(__file__).parents[2] / "docs" / "recipes" / f"{client}.md"
-    assert f"```\n{format_settings(CLIENTS[client], tmp_path)}\n```" in page.read_text(
-        "utf-8"
-    )
+    assert f"```\n{format_settings(CLIENTS[client], tmp_path)}\n```" in page.read_text("utf-8")
 
 
 def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
@@ -217,9 +201,7 @@ def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
 def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) -> None:
     known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
     known.parent.mkdir(parents=True)
-    known.write_text(
-        '{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}'
-    )
+    known.write_text('{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}')
     settings = print_settings(wrap, "cline")
     assert settings["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
     assert "baseUrl" not in known.read_text()
@@ -260,9 +242,7 @@ def test_a_passive_run_changes_no_request_and_reports_possible_compactions(
     assert result.returncode == 0, result.stderr
     assert sent == list(range(1, 28, 2)), "every request is whole"
     assert "watching only, no request is changed" in result.stderr
-    assert re.search(r"would have had [1-9]\d* compaction", result.stderr), (
-        result.stderr
-    )
+    assert re.search(r"would have had [1-9]\d* compaction", result.stderr), result.stderr
 
 
 def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: Any) -> None:
@@ -281,7 +261,5 @@ def test_subscribers_are_warned_that_requests_are_changed(tmp_path: Path) -> Non
     assert not uses_subscription("claude", {}, tmp_path)
     token = {"CLAUDE_CODE_OAUTH_TOKEN": "any"}
     assert uses_subscription("claude", token, tmp_path)
-    assert not uses_subscription(
-        "claude", {**token, "ANTHROPIC_API_KEY": "any"}, tmp_path
-    )
+    assert not uses_subscription("claude", {**token, "ANTHROPIC_API_KEY": "any"}, tmp_path)
     assert not uses_subscription("aider", token, tmp_path)

@@ -17,7 +17,7 @@ from everthread.compaction.journal.journal_builder import (
     build_journal_and_state,
 )
 from everthread.compaction.journal.steps import FIXED_NOTE
-from everthread.core.messages import Call, Message
+from everthread.core.messages import Message, ToolCall
 from tests.compaction.histories import (
     assistant_message,
     build_journal,
@@ -28,13 +28,12 @@ from tests.compaction.histories import (
 )
 
 FILLER = "\n".join(
-    f"line {number} of an output that is long enough to be replaced"
-    for number in range(20)
+    f"line {number} of an output that is long enough to be replaced" for number in range(20)
 )
 
 
 def effect_of(name: str, output: str, **arguments: Any) -> Effect:
-    return CallFacts(Call("c", name, json.dumps(arguments)), output).effect()
+    return CallFacts(ToolCall("c", name, json.dumps(arguments)), output).effect()
 
 
 @pytest.mark.parametrize(
@@ -59,9 +58,7 @@ def effect_of(name: str, output: str, **arguments: Any) -> Effect:
         ("Bash", {"command": "git remote -v"}),
     ],
 )
-def test_recognises_calls_that_change_nothing(
-    name: str, arguments: dict[str, Any]
-) -> None:
+def test_recognises_calls_that_change_nothing(name: str, arguments: dict[str, Any]) -> None:
     assert effect_of(name, "something", **arguments).kind == "looked"
 
 
@@ -84,9 +81,7 @@ def test_recognises_calls_that_change_nothing(
         ("browser_click", {"element": "Pay"}),
     ],
 )
-def test_names_calls_that_may_change_something(
-    name: str, arguments: dict[str, Any]
-) -> None:
+def test_names_calls_that_may_change_something(name: str, arguments: dict[str, Any]) -> None:
     journal = build_journal(
         [
             user_message("Go."),
@@ -157,15 +152,11 @@ WORK: list[tuple[str, dict[str, Any], str]] = [
 def dump_state(history: list[Message]) -> dict[str, Any]:
     state = build_state(history).dump()
     for key in state["errors"]:  # a line has less room for them
-        state["errors"][key]["lines"] = [
-            line[:20] for line in state["errors"][key]["lines"]
-        ]
+        state["errors"][key]["lines"] = [line[:20] for line in state["errors"][key]["lines"]]
     return state
 
 
-@pytest.mark.parametrize(
-    "number", range(len(WORK)), ids=lambda number: str(WORK[number][1])[:30]
-)
+@pytest.mark.parametrize("number", range(len(WORK)), ids=lambda number: str(WORK[number][1])[:30])
 def test_an_output_and_its_replacement_line_are_read_alike(
     number: int,
 ) -> None:
@@ -284,9 +275,7 @@ def test_a_run_that_states_errors_has_not_passed() -> None:
         ("make 2>&1 | tail -3", "done"),
     ],
 )
-def test_trimmed_output_without_an_error_is_not_a_failure(
-    command: str, output: str
-) -> None:
+def test_trimmed_output_without_an_error_is_not_a_failure(command: str, output: str) -> None:
     assert not effect_of("Bash", output, command=command).failed
 
 
@@ -362,15 +351,11 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     first = [
         user_message("Go."),
         *run_command("make one", "Error: missing header\nexit code: 2"),
-        *run_command(
-            "make two", "Error: missing header file foo.h of two\nexit code: 2"
-        ),
+        *run_command("make two", "Error: missing header file foo.h of two\nexit code: 2"),
     ]
     journal, state = build_journal_and_state(first)
     parsed = parse_journal(journal.render())
-    facts = [
-        MessageFacts(message) for message in run_command("make one", "exit code: 0")
-    ]
+    facts = [MessageFacts(message) for message in run_command("make one", "exit code: 0")]
     lines = (
         JournalBuilder(parsed, state)
         .extend(facts, [1] * len(facts))
@@ -418,9 +403,7 @@ def test_an_error_that_another_call_still_states_is_not_fixed() -> None:
     assert FIXED_NOTE not in journal.render()
 
 
-def test_a_failed_read_is_not_an_open_error_and_a_write_resolves_a_failed_edit() -> (
-    None
-):
+def test_a_failed_read_is_not_an_open_error_and_a_write_resolves_a_failed_edit() -> None:
     history = [
         user_message("Go."),
         *call_with_result("Read", {"file_path": "no.py"}, "Error: no such file"),
@@ -430,12 +413,8 @@ def test_a_failed_read_is_not_an_open_error_and_a_write_resolves_a_failed_edit()
             "Error: no match",
         ),
     ]
-    assert [error.source for error in build_state(history).errors.values()] == [
-        "Edit a.py"
-    ]
-    history += call_with_result(
-        "Write", {"file_path": "a.py", "content": "y"}, "Wrote it."
-    )
+    assert [error.source for error in build_state(history).errors.values()] == ["Edit a.py"]
+    history += call_with_result("Write", {"file_path": "a.py", "content": "y"}, "Wrote it.")
     assert not build_state(history).errors
 
 
@@ -477,9 +456,7 @@ def test_a_running_process_is_listed_until_it_ends() -> None:
     journal, state = build_journal_and_state(history)
     assert state.processes == ["npm run dev (session 31)"]
     assert "Chunk ID" not in journal.render()
-    end = (
-        "Chunk ID: 7a2\nWall time: 1 seconds\nProcess exited with code 0\nOutput:\nbye"
-    )
+    end = "Chunk ID: 7a2\nWall time: 1 seconds\nProcess exited with code 0\nOutput:\nbye"
     assert (
         build_state(
             [
@@ -503,20 +480,12 @@ def test_a_removed_file_is_not_listed_as_changed() -> None:
 
 def test_a_checked_out_file_is_not_a_branch() -> None:
     assert effect_of("Bash", "", command="git checkout src/a.ts").branch == ""
-    assert (
-        effect_of("Bash", "", command="git checkout feature/port").branch
-        == "feature/port"
-    )
+    assert effect_of("Bash", "", command="git checkout feature/port").branch == "feature/port"
 
 
 def test_code_is_described_by_its_comment_or_first_statement() -> None:
+    assert effect_of("python", "", code="# Count the rows\nprint(1)").target == "Count the rows"
     assert (
-        effect_of("python", "", code="# Count the rows\nprint(1)").target
-        == "Count the rows"
-    )
-    assert (
-        effect_of(
-            "python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")'
-        ).target
+        effect_of("python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")').target
         == "x = f(1)"
     )

@@ -131,9 +131,7 @@ class GrowingConversation:
                     ("edit", {"path": "src/app.py", **edit}),
                 ]
             )
-            self.messages += call_with_result(
-                name, arguments, self.make_text(size), call_id=key
-            )
+            self.messages += call_with_result(name, arguments, self.make_text(size), call_id=key)
         self.messages.append(assistant_message(self.make_text(60)))
 
     def grow(self, tokens: int) -> None:
@@ -162,9 +160,7 @@ def find_problems(messages: list[Message], api: Any) -> set[str]:
     return {problem.rule for problem in validate_messages(messages, api=api)}
 
 
-async def compact_and_check(
-    engine: type[Any], window: int, messages: list[Message]
-) -> Compaction:
+async def compact_and_check(engine: type[Any], window: int, messages: list[Message]) -> Compaction:
     """Compact with a new engine, and check all that holds for every compaction."""
     original = copy.deepcopy(messages)
     result: Compaction = await engine(make_services(window, JOURNAL)).compress(messages)
@@ -215,17 +211,13 @@ async def compact_to_limit(
     return recognize_summaries(strip_summary_marks(result.messages))
 
 
-def check_user_words(
-    user_texts: list[str], messages: list[Message], window: int
-) -> None:
+def check_user_words(user_texts: list[str], messages: list[Message], window: int) -> None:
     """Check that the user's messages are unaltered and in order; without enough tokens, each has its number."""
     quotes = [
         quote
         for message in messages
         if is_summary(message)
-        for quote in parse_quotes(
-            parse_sections(summary_text(message)).get(USER_WORDS, "")
-        )
+        for quote in parse_quotes(parse_sections(summary_text(message)).get(USER_WORDS, ""))
     ]
     quotes_by_number = {quote.number: quote for quote in quotes if not quote.range_end}
     ranges = [range(quote.number, quote.range_end + 1) for quote in quotes]
@@ -263,9 +255,7 @@ async def test_conversations_in_any_script_compacted_repeatedly(
     conversation = GrowingConversation(seed)
     for _ in range(min(rounds, max_rounds)):
         conversation.grow(Budget.for_window(window).threshold)
-        conversation.messages = await compact_to_limit(
-            engine, window, conversation.messages
-        )
+        conversation.messages = await compact_to_limit(engine, window, conversation.messages)
         check_user_words(conversation.user_texts, conversation.messages, window)
 
 

@@ -24,9 +24,7 @@ CONVERSATION = [
 
 
 async def compress_with(config: str, **how: Any) -> Any:
-    return await acompress(
-        CONVERSATION, window=16_000, config=parse_config(config), **how
-    )
+    return await acompress(CONVERSATION, window=16_000, config=parse_config(config), **how)
 
 
 async def test_the_configured_engine_compacts() -> None:
@@ -38,21 +36,16 @@ async def test_the_configured_engine_compacts() -> None:
 
 
 async def test_an_argument_overrides_the_configured_layout() -> None:
+    assert "## Progress" in (await compress_with("compression: {template: classic}")).summary
     assert (
         "## Progress"
-        in (await compress_with("compression: {template: classic}")).summary
-    )
-    assert (
-        "## Progress"
-        not in (
-            await compress_with("compression: {template: classic}", template="handoff")
-        ).summary
+        not in (await compress_with("compression: {template: classic}", template="handoff")).summary
     )
     engine = "engines: {compressor: {template: classic}}"
     assert "## Progress" in (await compress_with(engine)).summary
-    assert (
-        "## Progress" not in (await compress_with(engine, template="handoff")).summary
-    ), "an argument wins"
+    assert "## Progress" not in (await compress_with(engine, template="handoff")).summary, (
+        "an argument wins"
+    )
 
 
 async def test_the_auxiliary_model_writes_the_summary(
@@ -66,9 +59,7 @@ async def test_the_auxiliary_model_writes_the_summary(
         config = f"auxiliary: {{compression: {{model: gpt-4o-mini, {route}}}}}"
         without_key = await compress_with(config)
         assert without_key.author == "journal"
-        assert any(
-            "gpt-4o-mini cannot be used" in warning for warning in without_key.warnings
-        )
+        assert any("gpt-4o-mini cannot be used" in warning for warning in without_key.warnings)
         monkeypatch.setenv(KEY, "sk-lab")
         result = await compress_with(config)
         assert result.author == "gpt-4o-mini"

@@ -93,9 +93,7 @@ class TestResult:
         assert second.messages[index] is longer[index]
         assert validate_messages(second.messages) == []
 
-    async def test_sections_are_in_order_between_the_markers(
-        self, compaction: Compaction
-    ) -> None:
+    async def test_sections_are_in_order_between_the_markers(self, compaction: Compaction) -> None:
         text = compaction.summary
         assert text.startswith(SUMMARY_START)
         assert text.split("\n")[-1].startswith(SUMMARY_END)
@@ -103,9 +101,7 @@ class TestResult:
         found_positions = [position for position in positions if position >= 0]
         assert found_positions == sorted(found_positions)
 
-    async def test_only_a_model_writes_empty_sections(
-        self, compaction: Compaction
-    ) -> None:
+    async def test_only_a_model_writes_empty_sections(self, compaction: Compaction) -> None:
         assert "None." not in compaction.summary
         writer = ScriptedSummarizer({GOAL: "Tidy modules."})
         text = (await compact(LONG, summarizer=writer)).summary
@@ -113,9 +109,7 @@ class TestResult:
         for name in HANDOFF_SECTIONS:
             assert f"## {name}\n" in text or name == USER_WORDS
 
-    async def test_kept_and_covered_account_for_every_message(
-        self, compaction: Compaction
-    ) -> None:
+    async def test_kept_and_covered_account_for_every_message(self, compaction: Compaction) -> None:
         kept = {index for index in compaction.kept if index is not None}
         # A neighbour that the summary was merged into is neither kept nor covered.
         assert len({*range(len(LONG))} - kept - {*compaction.covered}) <= 1
@@ -146,9 +140,7 @@ class TestResult:
 
     async def test_a_result_that_would_not_be_smaller_is_not_used(self) -> None:
         conversation = flatten(map(make_turn, "aceg"))
-        result = await compact(
-            conversation, level=CompactionLevel.LATEST_GROUP, window=8_000
-        )
+        result = await compact(conversation, level=CompactionLevel.LATEST_GROUP, window=8_000)
         assert not result.changed
         assert result.messages == conversation
         assert result.reason
@@ -170,9 +162,7 @@ class TestResult:
         assert result.steps
 
     @pytest.mark.parametrize("window", [8_000, 32_000, 64_000])
-    async def test_a_preview_has_the_figures_of_the_compaction(
-        self, window: int
-    ) -> None:
+    async def test_a_preview_has_the_figures_of_the_compaction(self, window: int) -> None:
         preview = await compact(LONG, dry_run=True, window=window, summarizer=JOURNAL)
         result = await compact(LONG, window=window, summarizer=JOURNAL)
         for name in ("tokens_before", "tokens_after", "covered", "phases"):
@@ -186,9 +176,7 @@ class TestResult:
         assert len(doubled.messages) < len(compaction.messages)
 
     async def test_each_level_is_stronger(self) -> None:
-        results = [
-            await compact(LONG, level=level, window=64_000) for level in CompactionLevel
-        ]
+        results = [await compact(LONG, level=level, window=64_000) for level in CompactionLevel]
         sizes = [result.tokens_after for result in results]
         assert sizes == sorted(sizes, reverse=True)
         reasons = [result.reason for result in results]
@@ -219,9 +207,7 @@ class TestResult:
 class TestActiveTask:
     """The latest request must not end up only in the summary; a finished one must not be resumed."""
 
-    async def test_the_latest_request_is_kept_word_for_word(
-        self, compaction: Compaction
-    ) -> None:
+    async def test_the_latest_request_is_kept_word_for_word(self, compaction: Compaction) -> None:
         assert find_latest_request(compaction) == "Now fix the tests."
         assert read_sections(compaction)[TASK] == "[2] Now fix the tests."
 
@@ -384,9 +370,7 @@ class TestUserWords:
             numbers = [quote.number for quote in quotes]
             assert numbers == list(range(2, 2 + len(quotes)))
             assert quotes[0].text == rule
-            new_turn = make_turn(
-                f"Step {number}.", tool_turns(1_000 * (number + 1), 60)
-            )
+            new_turn = make_turn(f"Step {number}.", tool_turns(1_000 * (number + 1), 60))
             conversation = [*result.messages, *new_turn]
 
     async def test_tool_output_never_becomes_a_rule(self) -> None:
@@ -398,9 +382,7 @@ class TestUserWords:
 
 class TestDraftChecks:
     async def test_unsupported_statements_are_marked_once(self) -> None:
-        actions = (
-            "1. READ src/module_3.py — ok\n2. WROTE src/nowhere.py and src/other/at.py"
-        )
+        actions = "1. READ src/module_3.py — ok\n2. WROTE src/nowhere.py and src/other/at.py"
         writer = ScriptedSummarizer({DONE: actions, GOAL: "Tidy things up."})
         result = await compact(LONG, summarizer=writer)
         assert read_sections(result)[DONE] == f"{actions} (unverified)"
@@ -439,9 +421,7 @@ class TestDraftChecks:
         shown_text = sections[FILES] + sections.get(CRITICAL, "")
         # The call that reads module n is message 2 + 2 n.
         paths = [
-            f"src/module_{number}.py"
-            for number in range(60)
-            if 2 + 2 * number in result.covered
+            f"src/module_{number}.py" for number in range(60) if 2 + 2 * number in result.covered
         ]
         listed_paths = [path for path in paths if path in shown_text]
         assert len(listed_paths) >= 0.95 * len(paths)
@@ -468,9 +448,7 @@ class TestSummarySize:
         sizes = []
         for word_count in (40, 4_000):
             request = " ".join(f"word{number}" for number in range(word_count))
-            result = await self.summarize_at_length(
-                [*LONG[:2], *make_turn(request), *LONG[2:]]
-            )
+            result = await self.summarize_at_length([*LONG[:2], *make_turn(request), *LONG[2:]])
             quoted_tokens = COUNTER.text(read_sections(result)[USER_WORDS])
             sizes.append(result.phases[-1].after - quoted_tokens)
             assert result.tokens_after <= compacted_limit(32_000)

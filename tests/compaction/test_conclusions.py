@@ -121,9 +121,7 @@ def test_a_repeated_conclusion_leaves_room_for_others() -> None:
             )
         )
     whole = build_journal(messages)
-    short = whole.shorten_to(
-        COUNTER.text(whole.render()) * 6 // 10, COUNTER.text
-    ).render()
+    short = whole.shorten_to(COUNTER.text(whole.render()) * 6 // 10, COUNTER.text).render()
     kept = sum(finding(number) in short for number in numbers)
     assert kept > 25
     assert 1 <= short.count("ticket 8812") < kept // 2
@@ -131,9 +129,7 @@ def test_a_repeated_conclusion_leaves_room_for_others() -> None:
 
 def score_all(text: str, *, is_note: bool = False) -> dict[str, float]:
     """Return the score of each statement of an answer."""
-    statements = score_statements(
-        text, COUNTER.text, WordRarity([text]), is_note=is_note
-    )
+    statements = score_statements(text, COUNTER.text, WordRarity([text]), is_note=is_note)
     return {scored.statement.text: scored.score for scored in statements}
 
 

@@ -137,9 +137,7 @@ async def test_a_heading_in_a_section_begins_no_section(heading: str) -> None:
 
 async def test_section_names_are_recognised_in_any_case() -> None:
     result = await compress_with(
-        SummaryDraft(
-            {"goal": "Tidy up.", "Progress": "one", "In Progress": "two"}, "own"
-        )
+        SummaryDraft({"goal": "Tidy up.", "Progress": "one", "In Progress": "two"}, "own")
     )
     sections = read_sections(result)
     assert (result.author, sections[GOAL], sections["In Progress"]) == (
@@ -160,9 +158,7 @@ async def test_a_warning_shows_no_secret() -> None:
 
 
 async def test_secrets_are_redacted_before_texts_are_cut() -> None:
-    command = json.dumps(
-        {"command": f"{'echo a; ' * 15} login {SECRET} {'echo b; ' * 20}"}
-    )
+    command = json.dumps({"command": f"{'echo a; ' * 15} login {SECRET} {'echo b; ' * 20}"})
     writer = ScriptedSummarizer({GOAL: "Tidy."})
     conversation = [
         *CONVERSATION[:4],

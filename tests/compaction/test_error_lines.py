@@ -62,9 +62,7 @@ def test_code_and_prose_about_errors_are_ignored(line: str) -> None:
 
 
 def test_the_same_error_counts_once_and_many_are_cut_in_the_middle() -> None:
-    assert find_error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == [
-        "ValueError: at 0x1f"
-    ]
+    assert find_error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == ["ValueError: at 0x1f"]
     names = [f"Error{chr(97 + n)}Error: x" for n in range(20)]
     assert (
         find_error_lines("\n".join(names))
@@ -74,10 +72,7 @@ def test_the_same_error_counts_once_and_many_are_cut_in_the_middle() -> None:
 
 def test_a_long_line_is_cut() -> None:
     assert len(find_error_lines("fatal: " + "x" * 9_000)[0]) <= 2_000
-    assert (
-        find_error_lines("x" * MAX_SEARCHED_LINE_CHARS + " fatal: too far to the right")
-        == []
-    )
+    assert find_error_lines("x" * MAX_SEARCHED_LINE_CHARS + " fatal: too far to the right") == []
 
 
 def test_finds_errors_after_letters_that_change_length_in_lower_case() -> None:

@@ -92,12 +92,9 @@ async def test_user_messages_of_two_summaries_stay_in_order() -> None:
     assert "EVERTHREAD SUMMARY" not in sections[DONE]
     assert "- `make blue` failed (message 28): error: no blue" in sections[BLOCKED]
     covered = sum(
-        int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1])
-        for one in (first, second)
+        int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1]) for one in (first, second)
     )
-    assert parse_earlier_summary(result.messages).message_count == covered + len(
-        result.covered
-    )
+    assert parse_earlier_summary(result.messages).message_count == covered + len(result.covered)
 
 
 async def test_turns_continue_after_a_summary_merged_before_a_request() -> None:
@@ -111,23 +108,14 @@ async def test_turns_continue_after_a_summary_merged_before_a_request() -> None:
     said = {entry.text: entry.number for entry in earlier.quotes}
     assert said["Rule blue."] == 27
     result = await compact([*first.messages, *second, *chat("green")], window=WINDOW)
-    said = {
-        entry.text: entry.number
-        for entry in parse_quotes(read_sections(result)[USER_WORDS])
-    }
+    said = {entry.text: entry.number for entry in parse_quotes(read_sections(result)[USER_WORDS])}
     assert said["Go on."] == earlier.last_covered_turns[-1] + 1
     assert list(said.values()) == sorted(said.values())
 
 
 async def test_a_repeated_summary_is_used_once() -> None:
-    (one,) = [
-        message
-        for message in (await compact_chat("red")).messages
-        if is_summary(message)
-    ]
-    earlier = parse_earlier_summary(
-        [user_message("Start."), assistant_message("ok"), one, one]
-    )
+    (one,) = [message for message in (await compact_chat("red")).messages if is_summary(message)]
+    earlier = parse_earlier_summary([user_message("Start."), assistant_message("ok"), one, one])
     assert earlier.quotes == parse_earlier_summary([one]).quotes
     assert len(set(earlier.last_covered_turns)) == 1
 
@@ -145,9 +133,7 @@ async def test_a_summary_without_a_tag_becomes_background() -> None:
             entry.closing_words for entry in earlier.journal.entries
         ]
         assert "Rule red." in [entry.text for entry in earlier.quotes]
-        result = await compact(
-            [*messages, assistant_message("ok"), *chat("green")], window=WINDOW
-        )
+        result = await compact([*messages, assistant_message("ok"), *chat("green")], window=WINDOW)
         assert "Rule red." in read_sections(result)[USER_WORDS]
 
 
@@ -184,8 +170,6 @@ async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() ->
     result = await compact(messages, window=4_096)
     assert result.messages[0]["role"] == "user"
     assert "First request." in str(result.messages[0]["content"])
-    result = await compact(
-        [*recognize_summaries(result.messages), *chat("green")], window=4_096
-    )
+    result = await compact([*recognize_summaries(result.messages), *chat("green")], window=4_096)
     assert is_summary(result.messages[0])
     assert "First request." in read_sections(result)[USER_WORDS]

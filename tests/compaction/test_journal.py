@@ -55,9 +55,7 @@ WORK: list[Message] = [
         text="The bound is wrong.",
     ),
     *call_with_result("Bash", {"command": "pytest -q"}, "12 passed\nexit code: 0"),
-    *call_with_result(
-        "Bash", {"command": "git push origin main"}, "To github.com\nexit code: 0"
-    ),
+    *call_with_result("Bash", {"command": "git push origin main"}, "To github.com\nexit code: 0"),
     assistant_message("Fixed: the bound was off by one. All 12 tests pass."),
     user_message("Thanks."),
     assistant_message("You are welcome."),
@@ -110,16 +108,12 @@ def test_the_oldest_entries_are_shortened_first_and_counts_stay() -> None:
                 "ok\nexit code: 0",
             ),
         ]
-        turns.append(
-            assistant_message(f"Part {number} is built. {'It went well. ' * 20}")
-        )
+        turns.append(assistant_message(f"Part {number} is built. {'It went well. ' * 20}"))
     journal = build_journal(turns)
     for budget in (3_000, 1_200, 400, 120):
         fitted = journal.shorten_to(budget, COUNT)
         assert COUNT(fitted.render()) <= budget + 60
-        assert fitted.message_count == journal.message_count, (
-            "nothing leaves without being counted"
-        )
+        assert fitted.message_count == journal.message_count, "nothing leaves without being counted"
         assert sum(entry.command_count for entry in fitted.entries) == 40
         assert (
             len(fitted.entries[-1].text) >= len(fitted.entries[0].text)
@@ -182,9 +176,7 @@ def test_closing_words_keep_findings_not_openings() -> None:
         user_message("Ok."),
         assistant_message("Fine. " * 200),
     ]
-    closing = (
-        build_journal(conversation).shorten_to(140, COUNT).entries[0].closing_words
-    )
+    closing = build_journal(conversation).shorten_to(140, COUNT).entries[0].closing_words
     for text in ("src/rates.py:41", "4f2a9c1", "`settle_order`"):
         assert text in closing
     for text in ("take stock", "step by step", "Want me to"):
@@ -192,9 +184,7 @@ def test_closing_words_keep_findings_not_openings() -> None:
 
 
 def test_a_table_is_shown_by_its_rows() -> None:
-    rows = [
-        f"| {number} | Move the `part_{number}` table | open |" for number in range(3)
-    ]
+    rows = [f"| {number} | Move the `part_{number}` table | open |" for number in range(3)]
     text = "\n".join(
         ["Here's the list:", "", "| # | Task | State |", "|---|------|-------|", *rows]
     )
@@ -204,9 +194,7 @@ def test_a_table_is_shown_by_its_rows() -> None:
         user_message("Ok."),
         assistant_message("Fine. " * 200),
     ]
-    closing = (
-        build_journal(conversation).shorten_to(290, COUNT).entries[0].closing_words
-    )
+    closing = build_journal(conversation).shorten_to(290, COUNT).entries[0].closing_words
     assert "part_0" in closing
     assert "part_2" in closing
     assert "---" not in closing
@@ -322,9 +310,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
         [
             user_message("Go."),
             *call_with_result("TodoWrite", {"todos": todos}, "ok"),
-            *call_with_result(
-                "write_file", {"path": "docs/a.md", "content": "x"}, "ok"
-            ),
+            *call_with_result("write_file", {"path": "docs/a.md", "content": "x"}, "ok"),
             *call_with_result(
                 "Bash",
                 {"command": "npm run build", "cwd": "/repo"},
@@ -351,9 +337,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
 
 def test_an_unknown_text_is_background() -> None:
     journal = parse_journal("1. EDIT a.py — done\n2. RAN tests — ok")
-    assert journal.entries[0].closing_words.startswith(
-        "From an earlier summary: 1. EDIT a.py"
-    )
+    assert journal.entries[0].closing_words.startswith("From an earlier summary: 1. EDIT a.py")
     assert Journal().render() == ""
 
 
@@ -389,7 +373,9 @@ def test_a_reading_program_changes_nothing_unless_an_option_writes(
 
 
 def test_passing_code_does_not_fix_other_code() -> None:
-    failed = "Traceback (most recent call last):\n  File \"x\"\nNameError: name 'b' is not defined\n"
+    failed = (
+        "Traceback (most recent call last):\n  File \"x\"\nNameError: name 'b' is not defined\n"
+    )
     messages = [
         user_message("Try it."),
         *call_with_result("python_interpreter", {"code": "print(b)"}, failed),
@@ -399,16 +385,12 @@ def test_passing_code_does_not_fix_other_code() -> None:
             {"command": "python -c 'import nothing'"},
             f"{failed}exit code: 1",
         ),
-        *call_with_result(
-            "Bash", {"command": "python -c 'import sys'"}, "exit code: 0"
-        ),
+        *call_with_result("Bash", {"command": "python -c 'import sys'"}, "exit code: 0"),
         assistant_message("It works."),
     ]
     journal, state = build_journal_and_state(messages)
     assert FIXED_NOTE not in journal.render()
-    assert [error.source for error in state.open_errors()] == [
-        "python -c 'import nothing'"
-    ]
+    assert [error.source for error in state.open_errors()] == ["python -c 'import nothing'"]
 
 
 def test_an_announcement_is_dropped_before_a_list() -> None:
@@ -456,10 +438,9 @@ def test_the_newest_errors_of_shortened_entries_stay() -> None:
     text = [line for entry in short.entries for line in entry.errors]
     assert text[-1] == f"error: ValueError: bad value {39 * 7919}"
     assert 8 <= len(text) < 40
-    assert (
-        text
-        == [line for entry in journal.entries for line in entry.errors][-len(text) :]
-    ), "the oldest left first"
+    assert text == [line for entry in journal.entries for line in entry.errors][-len(text) :], (
+        "the oldest left first"
+    )
     assert parse_journal(short.render()).entries == short.entries
     assert sum(entry.message_count for entry in short.entries) == len(messages)
 
@@ -517,16 +498,11 @@ def test_the_last_turn_keeps_its_details_while_older_ones_can_be_shortened(
 
 def test_old_counts_become_a_range_before_a_newer_entry_loses_its_names() -> None:
     journal = Journal(
-        tuple(
-            replace(entry, closing_words="")
-            for entry in build_journal(_build_parts(40)).entries
-        )
+        tuple(replace(entry, closing_words="") for entry in build_journal(_build_parts(40)).entries)
     )
     for budget in range(200, 1_200, 100):
         counted = [
-            entry
-            for entry in journal.shorten_to(budget, COUNT).entries
-            if not entry.commands
+            entry for entry in journal.shorten_to(budget, COUNT).entries if not entry.commands
         ]
         assert len(counted) <= 1
 
@@ -535,10 +511,7 @@ def test_a_range_counts_changes_instead_of_files() -> None:
     journal = build_journal(_build_parts(40))
     text = journal.shorten_to(200, COUNT).render()
     first = parse_journal(text).entries[0]
-    assert (
-        f"{first.file_change_count} file changes; ran {first.command_count} commands"
-        in text
-    )
+    assert f"{first.file_change_count} file changes; ran {first.command_count} commands" in text
     assert first.file_change_count == first.last_turn - first.first_turn + 1
     old = parse_journal(
         "[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times"
@@ -563,9 +536,7 @@ def test_a_long_newest_turn_leaves_room_for_earlier_errors() -> None:
         output = f"E   ValueError: bad value {turn}\nE   KeyError: {turn}\nexit code: 1"
         conversation += [
             user_message(f"Turn {turn}."),
-            *call_with_result(
-                "Bash", {"command": f"pytest tests/test_{turn}.py"}, output
-            ),
+            *call_with_result("Bash", {"command": f"pytest tests/test_{turn}.py"}, output),
             assistant_message(f"Part {turn} fails."),
         ]
     conversation.append(user_message("Now all of it."))
@@ -604,21 +575,16 @@ def test_a_repeated_error_is_shown_only_the_last_time() -> None:
 
 def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
     output = (
-        "#1 building\n" * 60
-        + "ERROR: failed to push registry.local/heron:3.1: 401\n[exit code 1]"
+        "#1 building\n" * 60 + "ERROR: failed to push registry.local/heron:3.1: 401\n[exit code 1]"
     )
     messages: list[Message] = [
         {"role": "user", "content": "Push it."},
         *call_with_result("bash", {"command": "docker push heron:3.1"}, output),
     ]
-    pruned = prune_messages(
-        [*messages, {"role": "user", "content": "And now?"}], protect_from=3
-    )
+    pruned = prune_messages([*messages, {"role": "user", "content": "And now?"}], protect_from=3)
     assert len(str(pruned[2]["content"])) <= 200
     journal, state = build_journal_and_state(pruned)
-    assert (
-        "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.render()
-    )
+    assert "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.render()
     assert [error.lines for error in state.errors.values()] == [
         ["ERROR: failed to push registry.local/heron:3.1: 401"]
     ]
@@ -650,9 +616,7 @@ CAUSE = (
 def test_a_note_before_calls_stays_whole_while_there_is_room() -> None:
     messages = [
         user_message("Fix the test."),
-        *call_with_result(
-            "edit", {"path": "a_test.go", "new_string": "x"}, "ok", text=CAUSE
-        ),
+        *call_with_result("edit", {"path": "a_test.go", "new_string": "x"}, "ok", text=CAUSE),
         assistant_message("Fixed."),
     ]
     journal = build_journal(messages)
@@ -711,12 +675,9 @@ def test_errors_that_differ_only_in_time_are_listed_once() -> None:
         for number, seconds in enumerate(("6.88", "6.84", "7.08"))
     )
     filler = flatten(
-        call_with_result("bash", {"command": f"make {number}"}, "ok")
-        for number in range(60)
+        call_with_result("bash", {"command": f"make {number}"}, "ok") for number in range(60)
     )
-    journal = build_journal(
-        [user_message("Test."), *runs, *filler, assistant_message("Done.")]
-    )
+    journal = build_journal([user_message("Test."), *runs, *filler, assistant_message("Done.")])
     assert journal.shorten_to(900, COUNT).render().count("--- FAIL: TestAll") <= 1
 
 

@@ -15,7 +15,7 @@ from everthread.compaction.summary.sections import DONE
 from everthread.compaction.summary.state_sections import (
     write_open_errors,
 )
-from everthread.core.messages import Call, Message, calls_of, text_of
+from everthread.core.messages import Message, ToolCall, calls_of, text_of
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
@@ -100,17 +100,13 @@ def test_errors_in_logs_are_not_the_agents_problems(command: str, output: str) -
 
 
 def test_a_restart_on_another_machine_is_an_action() -> None:
-    history = make_turn(
-        "Restart it.", run_command("ssh db1 'sudo systemctl restart pg'", "")
-    )
+    history = make_turn("Restart it.", run_command("ssh db1 'sudo systemctl restart pg'", ""))
     assert "ran `ssh db1 'sudo systemctl restart pg'`" in journal_text(history)
 
 
 def test_a_subagents_report_is_shown_by_its_first_statement() -> None:
     report = "## Findings\n\n1. HIGH: session.py:88 compares tokens with ==\n2. LOW"
-    history = make_turn(
-        "Review it.", call_with_result("Task", {"description": "review"}, report)
-    )
+    history = make_turn("Review it.", call_with_result("Task", {"description": "review"}, report))
     assert "→ 1. HIGH: session.py:88 compares tokens with ==" in journal_text(history)
 
 
@@ -177,9 +173,7 @@ async def test_an_error_fixed_in_the_tail_is_marked() -> None:
         pytest.param(
             make_turn(
                 "予約して",
-                call_with_result(
-                    "browser_click", {"ref": "e12"}, "Error: Ref e12 not found"
-                ),
+                call_with_result("browser_click", {"ref": "e12"}, "Error: Ref e12 not found"),
                 call_with_result("browser_click", {"ref": "e31"}, "ok"),
             ),
             id="a browser",
@@ -187,33 +181,23 @@ async def test_an_error_fixed_in_the_tail_is_marked() -> None:
         pytest.param(
             make_turn(
                 "哪个地区下降最多？",
-                call_with_result(
-                    "python", {"code": "df.revenue"}, "AttributeError: no 'revenue'"
-                ),
-                call_with_result(
-                    "python", {"code": "df.net_revenue.sum()"}, "310022.1"
-                ),
+                call_with_result("python", {"code": "df.revenue"}, "AttributeError: no 'revenue'"),
+                call_with_result("python", {"code": "df.net_revenue.sum()"}, "310022.1"),
             ),
             id="data analysis",
         ),
         pytest.param(
             make_turn(
                 "Compare them.",
-                call_with_result(
-                    "fetch", {"url": "https://a.example"}, "HTTP 429 Too Many"
-                ),
-                call_with_result(
-                    "fetch", {"url": "https://b.example"}, "Hybrid search."
-                ),
+                call_with_result("fetch", {"url": "https://a.example"}, "HTTP 429 Too Many"),
+                call_with_result("fetch", {"url": "https://b.example"}, "Hybrid search."),
             ),
             id="research",
         ),
         pytest.param(
             make_turn(
                 "Review it.",
-                call_with_result(
-                    "Task", {"prompt": "Review"}, "Fine. 2 failed tries reverted."
-                ),
+                call_with_result("Task", {"prompt": "Review"}, "Fine. 2 failed tries reverted."),
             ),
             id="a subagent",
         ),
@@ -244,9 +228,7 @@ def test_the_reason_of_a_failed_go_test_is_its_own() -> None:
         ("Bash", {"command": "cargo test --no-run"}),
     ],
 )
-def test_a_call_without_tests_is_not_a_test_run(
-    tool: str, arguments: dict[str, Any]
-) -> None:
+def test_a_call_without_tests_is_not_a_test_run(tool: str, arguments: dict[str, Any]) -> None:
     messages = make_turn(
         "Look.",
         run_command("pytest", "3 passed"),
@@ -259,7 +241,7 @@ def test_a_call_without_tests_is_not_a_test_run(
 
 def test_a_subagents_report_is_not_a_test_run() -> None:
     report = "The plan is ready.\nIt has 7 tests passed on to the next agent."
-    result = describe_call(Call("c1", "Task", '{"description": "Design"}'), report)
+    result = describe_call(ToolCall("c1", "Task", '{"description": "Design"}'), report)
     assert result is not None
     assert "The plan is ready." in result
     assert "7 tests" not in result
@@ -288,12 +270,8 @@ def test_a_text_before_calls_does_not_end_the_turn() -> None:
 
 
 def test_commands_that_look_alike_when_cut_are_named_once() -> None:
-    long_command = (
-        "curl --request POST https://example.org/api/v2/projects/alpha/items/"
-    )
-    steps = [
-        run_command(f"{long_command}{number}", "done " * 80) for number in range(3)
-    ]
+    long_command = "curl --request POST https://example.org/api/v2/projects/alpha/items/"
+    steps = [run_command(f"{long_command}{number}", "done " * 80) for number in range(3)]
     messages = [
         *make_turn("Send them.", *steps),
         *make_turn("And then?", run_command("make all", "built " * 300)),
@@ -327,7 +305,7 @@ def test_passing_tests_may_log_errors() -> None:
         f'10:01:02.227 [error] Error during the call. Reason: %ApiError{{type: "x"}}\n{"." * 300}\n'
         "14 doctests, 410 tests, 0 failures",
     )
-    facts = CallFacts(Call("c1", "Bash", calls_of(asked)[0].arguments), text_of(answer))
+    facts = CallFacts(ToolCall("c1", "Bash", calls_of(asked)[0].arguments), text_of(answer))
     line = facts.describe()
     assert line is not None
     assert line.startswith("[Bash] ran `mix test 2>&1 | tail -20` -> 410 tests, ")
@@ -343,9 +321,7 @@ def test_passing_tests_may_log_errors() -> None:
         assert open_errors(messages) == ""
 
 
-@pytest.mark.parametrize(
-    "output", ["12 passed", "exit 0, 12 passed", "3 skipped, 12 passed"]
-)
+@pytest.mark.parametrize("output", ["12 passed", "exit 0, 12 passed", "3 skipped, 12 passed"])
 def test_a_pattern_with_a_pipe_sign_only_trims_the_output(output: str) -> None:
     failed = run_command(
         "mix test 2>&1", "Exit code 2\n** (Error) boom: no database", is_error=True
@@ -409,9 +385,9 @@ def test_a_column_of_a_table_is_not_a_test_count() -> None:
 
 def test_a_placeholder_in_a_text_is_not_a_file() -> None:
     command = "cat > out/log.txt <<EOF\nIt is in runs/<exp>/<ts>/ and in sync-<id>/x.md now.\nEOF"
-    assert list(
-        build_state(make_turn("Write it.", run_command(command, ""))).files
-    ) == ["out/log.txt"]
+    assert list(build_state(make_turn("Write it.", run_command(command, ""))).files) == [
+        "out/log.txt"
+    ]
 
 
 def test_a_successful_chain_resolves_each_of_its_steps() -> None:
@@ -421,16 +397,10 @@ def test_a_successful_chain_resolves_each_of_its_steps() -> None:
         is_error=True,
     )
     messages = make_turn("Lint.", lint)
-    assert "queue.go:40:2: ineffectual assignment to n (ineffassign)" in open_errors(
-        messages
-    )
-    chain = run_command(
-        "golangci-lint run ./... && go test ./...", "ok  \tapp/queue\t0.1s"
-    )
+    assert "queue.go:40:2: ineffectual assignment to n (ineffassign)" in open_errors(messages)
+    chain = run_command("golangci-lint run ./... && go test ./...", "ok  \tapp/queue\t0.1s")
     assert open_errors([*messages, *make_turn("Again.", chain)]) == ""
-    loose = run_command(
-        "golangci-lint run ./... ; go test ./...", "ok  \tapp/queue\t0.1s"
-    )
+    loose = run_command("golangci-lint run ./... ; go test ./...", "ok  \tapp/queue\t0.1s")
     assert open_errors([*messages, *make_turn("Again.", loose)]) != ""
 
 
@@ -455,9 +425,7 @@ def test_a_cut_command_is_matched_by_its_beginning() -> None:
     other = command.replace("the limit", "the timeout")
     failed = run_command(cut, "Exit code 1\nerror: hook declined: a.py", is_error=True)
     for passed, is_open in ((command, False), (other, True)):
-        messages = make_turn(
-            "Commit.", failed, run_command(passed, "[main 64f1b9a] Add")
-        )
+        messages = make_turn("Commit.", failed, run_command(passed, "[main 64f1b9a] Add"))
         assert bool(open_errors(messages)) == is_open
     make = run_command(
         f"make {'target ' * 30}… [cut: 400 characters in all]",
@@ -473,9 +441,7 @@ def test_the_reason_of_a_failed_go_test_is_not_its_last_log_line() -> None:
         "=== RUN   TestLeak\n    leak_test.go:58: found 14 goroutines, want 2\n"
         "    leak_test.go:59: goroutine 91 [chan receive]: readLoop(0xc000182000)\n--- FAIL: TestLeak (2.03s)\nFAIL"
     )
-    text = journal_text(
-        make_turn("Test.", run_command("go test -v ./...", output, is_error=True))
-    )
+    text = journal_text(make_turn("Test.", run_command("go test -v ./...", output, is_error=True)))
     assert "TestLeak (2.03s) leak_test.go:58: found 14 goroutines, want 2" in text
 
 
@@ -485,9 +451,7 @@ def test_the_error_of_an_assertion_library_is_the_reason() -> None:
         "        \tError:      \tShould be true\n        \tTest:       \tTestFlow\n"
         "    flow_test.go:1421: the flow completed\n--- FAIL: TestFlow (7.11s)\nFAIL"
     )
-    text = journal_text(
-        make_turn("Test.", run_command("go test -v ./...", output, is_error=True))
-    )
+    text = journal_text(make_turn("Test.", run_command("go test -v ./...", output, is_error=True)))
     assert "Error: Should be true" in text
     assert "the flow completed" not in text
 
@@ -500,19 +464,17 @@ def test_an_item_of_a_list_of_errors_is_not_a_comment() -> None:
     assert "* permission denied" in open_errors(
         make_turn("Plan.", run_command("terraform plan", output, is_error=True))
     )
-    comment = (
-        "Exit code 1\n/**\n * permission denied is thrown\n */\nerror: no such crate"
-    )
+    comment = "Exit code 1\n/**\n * permission denied is thrown\n */\nerror: no such crate"
     assert "thrown" not in open_errors(
         make_turn("Plan.", run_command("make all", comment, is_error=True))
     )
 
 
 def test_output_before_the_last_heading_is_not_the_reason() -> None:
-    output = "Exit code 1\nd6f93d27 push to the origin, not a made-up URL\n=== is the doc there? ===\n"
-    messages = make_turn(
-        "Look.", run_command("make log; ls doc.md", output, is_error=True)
+    output = (
+        "Exit code 1\nd6f93d27 push to the origin, not a made-up URL\n=== is the doc there? ===\n"
     )
+    messages = make_turn("Look.", run_command("make log; ls doc.md", output, is_error=True))
     assert "made-up" not in journal_text(messages)
 
 
@@ -528,9 +490,7 @@ def test_output_before_the_last_heading_is_not_the_reason() -> None:
     ],
 )
 def test_an_outcome_is_not_an_announcement(output: str, outcome: str) -> None:
-    assert f"→ {outcome}" in journal_text(
-        make_turn("Do it.", run_command("make apply", output))
-    )
+    assert f"→ {outcome}" in journal_text(make_turn("Do it.", run_command("make apply", output)))
 
 
 def test_a_browser_result_is_the_page_not_the_code() -> None:
@@ -588,9 +548,7 @@ def test_tasks_created_one_by_one_form_the_todo_list() -> None:
 
 
 def test_code_in_the_middle_of_a_long_note_does_not_become_prose() -> None:
-    code = "\n".join(
-        f"    if state.flag_{number} {{ return false }}" for number in range(60)
-    )
+    code = "\n".join(f"    if state.flag_{number} {{ return false }}" for number in range(60))
     reasons = "\n".join(f"Reason {number} is as good as any." for number in range(35))
     note = (
         f"The flag is read too late.\n\n{reasons}\n\n```go\n{code}\n```\n\nSo `state.go:170` loses updates.\n\n"
@@ -654,9 +612,7 @@ def test_a_refused_command_did_not_run() -> None:
         run_command("pnpm add limiter", refusal, is_error=True),
         run_command("make all", "built"),
     )
-    journal = build_journal(
-        [*messages, *make_turn("And?", run_command("make x", "built " * 90))]
-    )
+    journal = build_journal([*messages, *make_turn("And?", run_command("make x", "built " * 90))])
     entry = journal.entries[0]
     assert "ran 1 command\n" in entry.text
     assert entry.commands == ("make all",)
@@ -665,9 +621,7 @@ def test_a_refused_command_did_not_run() -> None:
 
 
 def test_all_answers_of_a_continued_turn_are_shown() -> None:
-    notice = user_message(
-        "<task-notification>\n<task-id>b3</task-id>\n</task-notification>"
-    )
+    notice = user_message("<task-notification>\n<task-id>b3</task-id>\n</task-notification>")
     messages = [
         user_message("Limit the requests."),
         *run_command("make all", "built"),
@@ -708,9 +662,8 @@ def test_a_total_of_tests_is_not_counted_twice() -> None:
             is_error=True,
         ),
     )
-    assert (
-        "(message 1, 14 tests): OrderIT > finds() FAILED x.SqlError at A.java:61"
-        in open_errors(messages)
+    assert "(message 1, 14 tests): OrderIT > finds() FAILED x.SqlError at A.java:61" in open_errors(
+        messages
     )
 
 
@@ -758,9 +711,7 @@ def test_the_name_of_a_test_is_not_an_error() -> None:
         "=== RUN   TestBothFlagsError\n--- PASS: TestBothFlagsError (0.0s)\n"
         "--- FAIL: TestX (0.1s)\n    x_test.go:3: got 1, want 2\nFAIL"
     )
-    text = journal_text(
-        make_turn("Test.", run_command("go test -v ./...", output, is_error=True))
-    )
+    text = journal_text(make_turn("Test.", run_command("go test -v ./...", output, is_error=True)))
     assert "TestBothFlagsError" not in text
     assert "TestX (0.1s) x_test.go:3: got 1, want 2" in text
 

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.cutting.shortening import MIN_CITED_TOKENS
-from everthread.core.messages import Message, Result, results_of, text_of
+from everthread.core.messages import Message, ToolResult, results_of, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.tool_outputs import parse_persisted
 from everthread.core.turns import user_text
@@ -39,9 +39,7 @@ async def compact(
     level: CompactionLevel = CompactionLevel.NORMAL,
 ) -> Compaction:
     """Compact with the journal; the result is valid."""
-    result = await histories.compact(
-        messages, window=window, summarizer=JOURNAL, level=level
-    )
+    result = await histories.compact(messages, window=window, summarizer=JOURNAL, level=level)
     assert validate_messages(result.messages, api="anthropic") == []
     return result
 
@@ -66,7 +64,7 @@ def make_files(count: int, tokens: int) -> dict[str, str]:
     }
 
 
-def find_results(compaction: Compaction, prefix: str = "part_") -> list[Result]:
+def find_results(compaction: Compaction, prefix: str = "part_") -> list[ToolResult]:
     results = flatten(map(results_of, compaction.messages))
     return [result for result in results if result.call_id.startswith(prefix)]
 
@@ -81,9 +79,7 @@ class TestUnansweredCalls:
     ) -> None:
         files = make_files(12, window * 4 // 10)
         reading = [*tool_turns(0, max(window // 1_200, 4)), user_message("Read all.")]
-        result = await compact(
-            window, [*OPENING, *reading, *parallel_reads(files)], level=level
-        )
+        result = await compact(window, [*OPENING, *reading, *parallel_reads(files)], level=level)
         assert result.tokens_after <= compacted_limit(window)
         results = find_results(result)
         assert [each.call_id for each in results] == list(files)
@@ -202,9 +198,7 @@ class TestTail:
         messages = [
             *OPENING,
             *tool_turns(0, 18, size=8_000),
-            *call_with_result(
-                "terminal", {"command": "cat big.log"}, log, call_id="big"
-            ),
+            *call_with_result("terminal", {"command": "cat big.log"}, log, call_id="big"),
             *tool_turns(30, 3, size=6_000),
             user_message("Go on."),
         ]
@@ -233,8 +227,7 @@ class TestTail:
 
         edit = {"path": "changed.py", "content": "pass"}
         builds = [
-            run_command(f"make part{number}", f"built {number}\n" * 700)
-            for number in range(12)
+            run_command(f"make part{number}", f"built {number}\n" * 700) for number in range(12)
         ]
         messages = [
             *OPENING,

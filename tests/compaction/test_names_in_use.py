@@ -91,9 +91,7 @@ def names_in(result: Compaction) -> str:
 async def test_every_engine_and_summariser_lists_typed_names(
     make: MakeEngine, summarizer: ScriptedSummarizer | None
 ) -> None:
-    result = await make(make_services(WINDOW, summarizer or JOURNAL)).compress(
-        make_session()
-    )
+    result = await make(make_services(WINDOW, summarizer or JOURNAL)).compress(make_session())
     context = "\n".join(map(text_of, result.messages))
     assert names_in(result)
     for name in (
@@ -111,9 +109,7 @@ async def test_a_name_shown_elsewhere_is_not_listed() -> None:
     sections = read_sections(result)
     listed = set(read_names(sections.pop(NAMES)))
     assert listed.isdisjoint(read_names("\n".join(sections.values())))
-    kept = [
-        text_of(message) for message in result.messages if "_summary" not in message
-    ]
+    kept = [text_of(message) for message in result.messages if "_summary" not in message]
     assert listed.isdisjoint(read_names("\n".join(kept)))
 
 
@@ -144,29 +140,19 @@ async def test_the_section_takes_at_most_a_fifth_of_the_budget(
     assert 0 < COUNTER.text(sections[NAMES]) <= budget / 5
 
 
-@pytest.mark.parametrize(
-    ("budget", "continued_tokens"), [(1_000, 200), (4_000, 500), (8_000, 800)]
-)
+@pytest.mark.parametrize(("budget", "continued_tokens"), [(1_000, 200), (4_000, 500), (8_000, 800)])
 def test_a_later_summary_leaves_room_for_earlier_conclusions(
     budget: int, continued_tokens: int
 ) -> None:
     names = NamesInUse.from_list([f"cart_total_{number}" for number in range(600)])
     assert NamesSection.plan(names, budget).max_tokens == budget // 5
-    assert (
-        NamesSection.plan(names, budget, continues=True).max_tokens == continued_tokens
-    )
+    assert NamesSection.plan(names, budget, continues=True).max_tokens == continued_tokens
 
 
 async def test_the_newest_and_most_used_names_come_first() -> None:
-    old = flatten(
-        edit_file(f"src/old_{at}.py", f"old_value_{at:02}") for at in range(40)
-    )
-    often = flatten(
-        edit_file("src/often.py", "often_typed_name") for at in range(40, 46)
-    )
-    new = flatten(
-        edit_file(f"src/new_{at}.py", f"new_value_{at:02}") for at in range(50, 60)
-    )
+    old = flatten(edit_file(f"src/old_{at}.py", f"old_value_{at:02}") for at in range(40))
+    often = flatten(edit_file("src/often.py", "often_typed_name") for at in range(40, 46))
+    new = flatten(edit_file(f"src/new_{at}.py", f"new_value_{at:02}") for at in range(50, 60))
     conversation = [
         user_message("Begin."),
         assistant_message("Yes."),
@@ -223,9 +209,9 @@ async def test_names_survive_compactions(make: MakeEngine, *, is_bare: bool) -> 
 async def test_names_end_the_files_in_the_classic_layout(
     template: TemplateName,
 ) -> None:
-    result = await ContextCompressor(
-        make_services(WINDOW, JOURNAL), template=template
-    ).compress(make_session())
+    result = await ContextCompressor(make_services(WINDOW, JOURNAL), template=template).compress(
+        make_session()
+    )
     sections = read_sections(result)
     if template == "handoff":
         assert "readTokenStream" in sections[DONE] + sections[NAMES]
@@ -279,21 +265,15 @@ def test_names_are_recognised_by_their_shape() -> None:
         "ann@b.example",
         "db.local:5432",
     }
-    assert (
-        read_names("请修改src/报告/main.py里的 loadUserTable 函数")[-1]
-        == "loadUserTable"
-    )
-    assert read_names("git switch feature-login-page", is_typed=True) == [
-        "feature-login-page"
-    ]
+    assert read_names("请修改src/报告/main.py里的 loadUserTable 函数")[-1] == "loadUserTable"
+    assert read_names("git switch feature-login-page", is_typed=True) == ["feature-login-page"]
 
 
 def test_only_files_are_read_from_old_outputs() -> None:
     listing = "config/ledger_rules.toml: readLedgerRow is not used"
     call = json.dumps({"command": "make all"})
     spoken = [
-        assistant_message(f"Step {number} is done.")
-        for number in range(MAX_OUTPUT_AGE_MESSAGES)
+        assistant_message(f"Step {number} is done.") for number in range(MAX_OUTPUT_AGE_MESSAGES)
     ]
     messages = [*call_with_result("bash", call, listing), *spoken]
     facts = [MessageFacts(message) for message in messages]
@@ -320,12 +300,8 @@ async def test_json_field_names_are_not_listed() -> None:
         *call_with_result("get_flight", {"flight_id": "LQ940R"}, answer),
         *tool_turns(300, 10),
     ]
-    listed = read_names(
-        names_in(await compact(conversation, window=WINDOW, summarizer=JOURNAL))
-    )
-    assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(
-        listed
-    )
+    listed = read_names(names_in(await compact(conversation, window=WINDOW, summarizer=JOURNAL)))
+    assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(listed)
     assert "LQ940Q" in listed
 
 
@@ -386,9 +362,7 @@ async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
         user_message("Begin."),
         assistant_message("Yes."),
         user_message("Go on."),
-        *call_with_result(
-            "bash", '{"command": "cat log"}', f"{filler}src/shop/cart.py {filler}"
-        ),
+        *call_with_result("bash", '{"command": "cat log"}', f"{filler}src/shop/cart.py {filler}"),
         *tool_turns(100, 20),
         assistant_message("Ok."),
         user_message("Now?"),
@@ -407,9 +381,7 @@ def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
         {"old_string": "keep_this = read_old()", "new_string": "keep_this = read_new()"}
         for _ in range(3)
     ]
-    messages = flatten(
-        call_with_result("edit", edit, "Done") for at, edit in enumerate(edits)
-    )
+    messages = flatten(call_with_result("edit", edit, "Done") for at, edit in enumerate(edits))
     names = NamesInUse()
     names.add_messages(map(MessageFacts, messages))
     assert names.ranked_names()[-1] == "keep_this"
@@ -446,9 +418,7 @@ def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
         ("border-radius:50", ["border-radius"]),
     ],
 )
-def test_files_folders_and_hosts_are_read_from_commands(
-    typed: str, names: list[str]
-) -> None:
+def test_files_folders_and_hosts_are_read_from_commands(typed: str, names: list[str]) -> None:
     assert read_names(typed, is_typed=True) == names
 
 
@@ -466,9 +436,7 @@ async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -
     conversation[4:4] = [
         *call_with_result(
             "bash",
-            {
-                "command": "git commit -m 'Fix mid-turn commits' && git push origin fix-turn-ends"
-            },
+            {"command": "git commit -m 'Fix mid-turn commits' && git push origin fix-turn-ends"},
             "https://api.example.com/users/ann/followers_page was shown",
         ),
     ]

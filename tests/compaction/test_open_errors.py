@@ -28,9 +28,7 @@ from tests.compaction.histories import (
     user_message,
 )
 
-FAILS = (
-    "FAIL test_rates\nAssertionError: 3 != 4\n1 failed, 3 passed in 1.2s\nExit code: 1"
-)
+FAILS = "FAIL test_rates\nAssertionError: 3 != 4\n1 failed, 3 passed in 1.2s\nExit code: 1"
 
 
 def blocked_lines(*turns: list[Message]) -> str:
@@ -58,9 +56,7 @@ def blocked_lines(*turns: list[Message]) -> str:
         ),
     ],
 )
-def test_a_run_that_just_failed_is_listed(
-    command: str, output: str, error: str
-) -> None:
+def test_a_run_that_just_failed_is_listed(command: str, output: str, error: str) -> None:
     assert error in blocked_lines(make_turn("Go.", run_command(command, output)))
 
 
@@ -82,26 +78,20 @@ def test_a_run_that_just_failed_is_listed(
         ),
     ],
 )
-def test_help_texts_listings_and_reviews_are_not_problems(
-    command: str, output: str
-) -> None:
+def test_help_texts_listings_and_reviews_are_not_problems(command: str, output: str) -> None:
     assert blocked_lines(make_turn("Go.", run_command(command, output))) == ""
 
 
 def test_an_old_failure_is_listed_only_if_repeated() -> None:
     later = [
-        make_turn(
-            f"Turn {number}.", run_command(f"make part_{number}", "ok\nExit code: 0")
-        )
+        make_turn(f"Turn {number}.", run_command(f"make part_{number}", "ok\nExit code: 0"))
         for number in range(3)
     ]
     assert (
         blocked_lines(
             make_turn(
                 "Go.",
-                run_command(
-                    "fetch-rates", "Error: 429 too many requests\nExit code: 1"
-                ),
+                run_command("fetch-rates", "Error: 429 too many requests\nExit code: 1"),
             ),
             *later,
         )
@@ -124,9 +114,7 @@ def test_a_failure_that_later_passed_is_not_listed() -> None:
     )
     assert (
         blocked_lines(
-            make_turn(
-                "Go.", mutation, run_command("mise run test", "12 passed\nExit code: 0")
-            )
+            make_turn("Go.", mutation, run_command("mise run test", "12 passed\nExit code: 0"))
         )
         == ""
     )
@@ -200,9 +188,7 @@ async def test_the_state_includes_the_tail() -> None:
         assistant_message("It passes."),
         user_message("What now?"),
     ]
-    sections = read_sections(
-        await compact(conversation, window=16_000, summarizer=JOURNAL)
-    )
+    sections = read_sections(await compact(conversation, window=16_000, summarizer=JOURNAL))
     assert "last test run: `npm test` → exit 0, 9 passed" in sections[STATE]
     assert BLOCKED not in sections
 
@@ -211,18 +197,14 @@ async def test_the_state_includes_the_tail() -> None:
 def test_a_chain_that_ends_with_the_failed_step_resolves_it(failed: str) -> None:
     message = f'"$(cat <<EOF rates {"and more " * 60} EOF)"'
     refused = "ERROR: a.py is not formatted\nExit code: 1"
-    done = run_command(
-        f"git add a.py b.py && git commit -m {message}", "[main 64f1b9a] rates"
-    )
+    done = run_command(f"git add a.py b.py && git commit -m {message}", "[main 64f1b9a] rates")
     failure = run_command(f"{failed} {message}", refused)
     assert "not formatted" in blocked_lines(make_turn("Commit.", failure))
     assert not blocked_lines(make_turn("Commit.", failure, done))
 
 
 def test_a_step_that_passes_alone_does_not_resolve_the_chain() -> None:
-    failure = run_command(
-        "make lint && git commit -m x", "ERROR: a.py:3 long line\nExit code: 1"
-    )
+    failure = run_command("make lint && git commit -m x", "ERROR: a.py:3 long line\nExit code: 1")
     later = run_command("git add b.py && git commit -m x", "[main 64f1b9a] x")
     assert "long line" in blocked_lines(make_turn("Commit.", failure, later))
 
@@ -247,9 +229,7 @@ def test_only_the_newest_outcome_of_a_command_is_open() -> None:
     assert "TypeError: b is None (fixed later)" in fixed_journal.render()
 
 
-async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_differently() -> (
-    None
-):
+async def test_a_failure_of_an_earlier_summary_is_marked_when_the_run_fails_differently() -> None:
     engine_input = [
         user_message("Begin."),
         *run_command("make", "Error: no rates\nExit code: 2"),
@@ -287,22 +267,15 @@ def test_packages_are_compared_with_packages() -> None:
     output = "--- FAIL: TestRates (0.09s)\nFAIL\nFAIL\tapp/rates\t1s\nok  \tapp/a\t1s"
     failed = run_command("mise run ci", output)
     assert "1, 2 packages): --- FAIL" in blocked_lines(make_turn("Go.", failed))
-    assert (
-        blocked_lines(make_turn("Go.", failed, run_command("pytest", "9 passed"))) != ""
-    )
+    assert blocked_lines(make_turn("Go.", failed, run_command("pytest", "9 passed"))) != ""
     passed = "ok  \tapp/rates\t1s\nok  \tapp/a\t1s"
-    assert (
-        blocked_lines(make_turn("Go.", failed, run_command("go test ./...", passed)))
-        == ""
-    )
+    assert blocked_lines(make_turn("Go.", failed, run_command("go test ./...", passed))) == ""
 
 
 def test_another_inline_program_resolves_a_failed_one() -> None:
     """Agents change such a program, so the same text may never pass."""
     failed = run_command("python3 - <<'E'\nprint(x)\nE", "NameError: x\nExit code: 1")
-    assert "NameError" in blocked_lines(
-        make_turn("Go.", failed, run_command("ls src", "a.py"))
-    )
+    assert "NameError" in blocked_lines(make_turn("Go.", failed, run_command("ls src", "a.py")))
     fixed = run_command("python3 - <<'E'\nprint(1)\nE", "1")
     assert blocked_lines(make_turn("Go.", failed, fixed)) == ""
 
@@ -316,7 +289,9 @@ def test_printed_exit_codes_are_not_the_commands_own() -> None:
     assert "make" in blocked_lines(make_turn("Go.", one))
 
 
-STARTED = "Command running in background with ID: b7636e2. Output is being written to: /t/b7636e2.output"
+STARTED = (
+    "Command running in background with ID: b7636e2. Output is being written to: /t/b7636e2.output"
+)
 
 
 def start(command: str) -> list[Message]:
@@ -341,9 +316,7 @@ def test_a_background_command_runs_until_its_end_is_reported() -> None:
     running = build_state(make_turn("Go.", start("make watch"))).processes
     assert running == ["make watch (session b7636e2)"]
     assert (
-        build_state(
-            make_turn("Go.", start("make watch"), notice("completed", "b1"))
-        ).processes
+        build_state(make_turn("Go.", start("make watch"), notice("completed", "b1"))).processes
         == running
     )
     for end in (
@@ -360,12 +333,7 @@ def test_a_background_command_fails_with_its_report() -> None:
     failed = make_turn("Go.", start("make check"), notice("failed"))
     assert build_state(failed).processes == []
     assert "`make check` failed" in blocked_lines(failed)
-    assert (
-        blocked_lines(
-            failed, make_turn("Go.", run_command("make check", "Exit code: 0"))
-        )
-        == ""
-    )
+    assert blocked_lines(failed, make_turn("Go.", run_command("make check", "Exit code: 0"))) == ""
     ask = json.dumps({"task_id": "b7636e2", "block": True})
     report = "<retrieval_status>success</retrieval_status>\n\n<task_id>b7636e2</task_id>\n\n<status>{}</status>\n\n{}"
     still = call_with_result("TaskOutput", ask, report.format("running", "…"))
@@ -373,9 +341,7 @@ def test_a_background_command_fails_with_its_report() -> None:
     ended = call_with_result(
         "TaskOutput",
         ask,
-        report.format(
-            "failed", "<exit_code>2</exit_code>\n<output>Error: no rates</output>"
-        ),
+        report.format("failed", "<exit_code>2</exit_code>\n<output>Error: no rates</output>"),
     )
     text = blocked_lines(make_turn("Go.", start("make check"), ended, notice("failed")))
     assert "`make check` failed (message 1): <output>Error: no rates" in text

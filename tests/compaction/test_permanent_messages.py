@@ -21,9 +21,7 @@ from tests.compaction.histories import (
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 
-async def compact(
-    api: Api, values: list[Any], window: int = 16_000
-) -> tuple[list[Any], str]:
+async def compact(api: Api, values: list[Any], window: int = 16_000) -> tuple[list[Any], str]:
     """Compact a client's request; return the request sent upstream, and the summary."""
     codec = CODECS[api]
     result = await make_engine(window, JOURNAL).compress(codec.decode_messages(values))
@@ -32,14 +30,10 @@ async def compact(
 
 
 class TestClaudeCode:
-    @pytest.mark.parametrize(
-        "last", [[], [{"role": "user", "content": "And the cranes?"}]]
-    )
+    @pytest.mark.parametrize("last", [[], [{"role": "user", "content": "And the cranes?"}]])
     async def test_instructions_and_loaded_tools_stay(self, last: list[Any]) -> None:
         sent = load_shape("claude_code")["messages"]
-        wire, summary = await compact(
-            "anthropic", [*sent, *rounds("anthropic", 30), *last]
-        )
+        wire, summary = await compact("anthropic", [*sent, *rounds("anthropic", 30), *last])
         check_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [sent[1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
@@ -76,9 +70,7 @@ class TestClaudeCode:
             {"role": "assistant", "content": [search]},
             {
                 "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "toolu_9", "content": loaded}
-                ],
+                "content": [{"type": "tool_result", "tool_use_id": "toolu_9", "content": loaded}],
             },
         ]
         before = rounds("anthropic", 5)
@@ -106,10 +98,7 @@ class TestClaudeCode:
         wire, _ = await compact("anthropic", sent)
         check_anthropic(wire)
         changes = [
-            block
-            for message in wire
-            if message["role"] == "system"
-            for block in message["content"]
+            block for message in wire if message["role"] == "system" for block in message["content"]
         ]
         assert changes == [
             change("tool_addition", "tides"),
@@ -153,25 +142,18 @@ class TestClaudeCode:
         ]
         wire, _ = await compact("anthropic", sent)
         check_anthropic(wire)
-        kept = [
-            block
-            for message in wire
-            for block in message["content"]
-            if "srv_1" in str(block)
-        ]
+        kept = [block for message in wire for block in message["content"] if "srv_1" in str(block)]
         assert kept == [use, result]
 
 
 class TestCodex:
     async def test_a_search_stays_a_search(self) -> None:
         sent = load_shape("codex")["input"]
-        wire, _ = await compact(
-            "openai_responses", [*sent, *rounds("openai_responses", 30)]
-        )
+        wire, _ = await compact("openai_responses", [*sent, *rounds("openai_responses", 30)])
         assert wire[1:4] == sent[1:4]
-        assert [
-            item for item in wire if str(item.get("type")).startswith("tool_search")
-        ] == sent[4:6]
+        assert [item for item in wire if str(item.get("type")).startswith("tool_search")] == sent[
+            4:6
+        ]
         assert "tool_search" not in [item.get("name") for item in wire], (
             "no function of that name is made up"
         )
@@ -179,9 +161,7 @@ class TestCodex:
     async def test_a_large_definition_is_not_cut(self) -> None:
         sent = load_shape("codex")["input"]
         tool = sent[5]["tools"][0]["tools"][0]
-        sent[5]["tools"][0]["tools"] = [
-            {**tool, "name": f"tides_{number}"} for number in range(60)
-        ]
+        sent[5]["tools"][0]["tools"] = [{**tool, "name": f"tides_{number}"} for number in range(60)]
         wire, _ = await compact(
             "openai_responses", [*sent, *rounds("openai_responses", 3)], window=8_000
         )
@@ -209,11 +189,7 @@ class TestCodex:
             "openai_responses",
             [*conversation, *rounds("openai_responses", 30, start=50)],
         )
-        said = [
-            item["content"][0]["text"]
-            for item in wire[4:]
-            if item.get("role") == "developer"
-        ]
+        said = [item["content"][0]["text"] for item in wire[4:] if item.get("role") == "developer"]
         assert [text.split("\n")[1] for text in said] == ["Write."]
 
     async def test_instructions_in_the_head_are_not_repeated(self) -> None:
@@ -278,11 +254,7 @@ class TestChat:
         ]
         result = await make_engine(16_000, JOURNAL).compress(conversation)
         assert result.messages.count(rule) == 1
-        at = next(
-            index
-            for index, message in enumerate(result.messages)
-            if is_summary(message)
-        )
+        at = next(index for index, message in enumerate(result.messages) if is_summary(message))
         assert result.messages.index(rule) < at
         assert conversation.index(rule) not in result.covered
         assert validate_messages(result.messages) == []

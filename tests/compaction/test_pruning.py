@@ -57,9 +57,7 @@ def test_a_long_result_becomes_one_line() -> None:
         call_message(command="pytest tests/"),
         result(content="x\n" * 2_999 + "[exit 1]"),
     )
-    assert pruned[1] == result(
-        content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output"
-    )
+    assert pruned[1] == result(content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output")
 
 
 def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
@@ -73,9 +71,7 @@ def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
     assert prune_all(*long) == long, "pruning again changes nothing"
     short = [
         command,
-        result(
-            content=f"checking 14 files of the project\n{error}\nsee above\n[exit code 1]"
-        ),
+        result(content=f"checking 14 files of the project\n{error}\nsee above\n[exit code 1]"),
     ]
     assert len(str(short[1]["content"])) < 3 * LONG_TEXT_CHARS
     assert error in str(prune_all(*short)[1]["content"])
@@ -101,9 +97,7 @@ def test_the_head_and_the_protected_tail_are_not_touched() -> None:
         result("c", OLD + "c"),
     ]
     pruned = prune_messages(messages, start=2, protect_from=4)
-    changed = [
-        index for index, message in enumerate(pruned) if message is not messages[index]
-    ]
+    changed = [index for index, message in enumerate(pruned) if message is not messages[index]]
     assert changed == [3]
 
 
@@ -121,8 +115,7 @@ def test_only_the_newest_of_identical_results_stays() -> None:
     assert both[1]["content"] == pruned[1]["content"]
     assert both[3]["content"] == "[read] read x.py -> 100 lines"
     assert (
-        prune_all(result(""), result(""))[0]["content"]
-        == "[tool] -> same output as the later call"
+        prune_all(result(""), result(""))[0]["content"] == "[tool] -> same output as the later call"
     )
 
 
@@ -130,9 +123,9 @@ def test_only_the_newest_of_identical_results_stays() -> None:
 def test_a_stored_result_keeps_its_citation(preview: int) -> None:
     text = "z" * 90_000
     block = make_persisted_block(text, preview_chars=preview)
-    line = prune_all(
-        call_message(command="make " * 90, name="n" * 90), result(content=block)
-    )[1]["content"]
+    line = prune_all(call_message(command="make " * 90, name="n" * 90), result(content=block))[1][
+        "content"
+    ]
     assert isinstance(line, str)
     assert line.endswith(f"stored as {output_id(text)}")
 
@@ -141,15 +134,13 @@ def test_a_line_is_at_most_half_of_what_it_replaces() -> None:
     """A line of 200 characters for an output of 201 would save nothing, in tokens it might even cost."""
     command = "运行所有的测试然后报告结果" * 20
     for size in (201, 300, 500, 5_000):
-        new = prune_all(call_message(command=command), result(content="y" * size))[1][
-            "content"
-        ]
+        new = prune_all(call_message(command=command), result(content="y" * size))[1]["content"]
         assert isinstance(new, str)
         assert len(new.encode()) <= size // 2
         assert new.startswith("[bash] ran `运行")
-    tight = prune_all(
-        call_message(name="工具" * 60, command=command), result(content="y" * 201)
-    )[1]["content"]
+    tight = prune_all(call_message(name="工具" * 60, command=command), result(content="y" * 201))[
+        1
+    ]["content"]
     assert tight == CLEARED
 
 
@@ -213,14 +204,10 @@ def test_old_images_become_placeholders() -> None:
         "[image removed]",
     ]
     new = [small, *[{"type": "text", "text": text} for text in texts], bare]
-    pruned = prune_all(
-        {"role": "user", "content": parts}, {"role": "user", "content": "later"}
-    )
+    pruned = prune_all({"role": "user", "content": parts}, {"role": "user", "content": "later"})
     assert pruned[0]["content"] == new
     empty = {"type": "text", "text": ""}
-    in_result = prune_all(
-        call_message(command="x"), result(content=[small, IMAGE, empty])
-    )
+    in_result = prune_all(call_message(command="x"), result(content=[small, IMAGE, empty]))
     assert in_result[1]["content"] == [*new[:2], empty]
 
 
@@ -268,9 +255,7 @@ def test_long_strings_in_arguments_are_cut_and_the_rest_stays_byte_for_byte() ->
 
 def test_arguments_that_are_not_json_become_json() -> None:
     message = call_message()
-    cast("Any", message)["tool_calls"][0]["function"]["arguments"] = (
-        '{"command": "' + "c" * 900
-    )
+    cast("Any", message)["tool_calls"][0]["function"]["arguments"] = '{"command": "' + "c" * 900
     arguments = calls_of(prune_all(message, result(content="ok"))[0])[0].parsed
     assert arguments["unreadable_arguments"].startswith('{"command": "ccc')
 
@@ -371,8 +356,7 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
         assert start <= index < end
         assert "value" not in new.get("_native", {})
         bare_old, bare_new = (
-            {k: v for k, v in message.items() if k != "_native"}
-            for message in (old, new)
+            {k: v for k, v in message.items() if k != "_native"} for message in (old, new)
         )
         assert len(json.dumps(bare_new)) < len(json.dumps(bare_old))
         assert bare_new.keys() == bare_old.keys()
@@ -391,21 +375,12 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
             ), "a short failed output"
         if index != latest:
             assert not any(
-                PIXELS in json.dumps(image)
-                for image in iterate_images(message.get("content"))
+                PIXELS in json.dumps(image) for image in iterate_images(message.get("content"))
             )
-        for old_call, new_call in zip(
-            calls_of(messages[index]), calls_of(message), strict=True
-        ):
-            assert (
-                not old_call.parsed or new_call.parsed.keys() == old_call.parsed.keys()
-            )
+        for old_call, new_call in zip(calls_of(messages[index]), calls_of(message), strict=True):
+            assert not old_call.parsed or new_call.parsed.keys() == old_call.parsed.keys()
     if latest is not None:
-        said = [
-            part
-            for part in _parts(messages[latest])
-            if part.get("type") != "tool_result"
-        ]
+        said = [part for part in _parts(messages[latest]) if part.get("type") != "tool_result"]
         assert [
             part for part in _parts(pruned[latest]) if part.get("type") != "tool_result"
         ] == said
@@ -417,9 +392,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
 
 
 @given(histories(), st.data())
-def test_every_history_is_pruned_soundly(
-    messages: list[Message], data: st.DataObject
-) -> None:
+def test_every_history_is_pruned_soundly(messages: list[Message], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(messages)))
     end = data.draw(st.integers(start, len(messages) + 2))
     before = copy.deepcopy(messages)
@@ -438,16 +411,12 @@ REAL = [
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_transcripts_are_pruned_soundly(name: str) -> None:
-    messages = json.loads(shared_path("transcripts", f"{name}.json").read_text())[
-        "messages"
-    ]
+    messages = json.loads(shared_path("transcripts", f"{name}.json").read_text())["messages"]
     for end in (len(messages), len(messages) // 2):
         pruned = prune_messages(messages, start=2, protect_from=end)
         check(messages, pruned, 2, end)
         assert prune_messages(pruned, start=2, protect_from=end) == pruned
-        assert not any(
-            found.text == CLEARED for message in pruned for found in results_of(message)
-        )
+        assert not any(found.text == CLEARED for message in pruned for found in results_of(message))
 
 
 def test_an_old_lookup_keeps_the_line_with_its_ids() -> None:

@@ -65,9 +65,7 @@ async def test_new_results_become_lines() -> None:
     assert tokens <= LIMIT
     assert messages[-1] == since[-1]
     assert len(messages) > len(since), "each of them is there"
-    assert text_of(messages[-len(since) + 1]).startswith(
-        "[read_file] read src/module_100.py"
-    )
+    assert text_of(messages[-len(since) + 1]).startswith("[read_file] read src/module_100.py")
 
 
 async def test_new_texts_are_covered_by_the_journal() -> None:
@@ -82,18 +80,13 @@ async def test_new_texts_are_covered_by_the_journal() -> None:
     assert tokens <= LIMIT
     assert "Tidy modules." in after, "what the model understood is carried on"
     assert "Point 3." in after
-    assert (
-        summary_text(next(message for message in messages if is_summary(message)))
-        == after
-    )
+    assert summary_text(next(message for message in messages if is_summary(message))) == after
 
 
 @pytest.mark.parametrize("count", [4, 40])
 async def test_the_lossless_engine_refits_too(count: int) -> None:
     lossless = LosslessEngine(make_services(32_000, JOURNAL))
     prepared = await lossless.compress(CONVERSATION)
-    refitted = await lossless.refit(
-        prepared, tool_turns(100, count), start=len(CONVERSATION)
-    )
+    refitted = await lossless.refit(prepared, tool_turns(100, count), start=len(CONVERSATION))
     assert refitted.tokens_after <= LIMIT
     assert validate_messages(refitted.messages) == []

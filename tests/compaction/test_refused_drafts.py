@@ -16,9 +16,7 @@ from tests.compaction.summarizers.model_doubles import (
     model_that_says,
 )
 
-GOOD_TEXT = render_sections(
-    {"Goal": "A parser that reads tokens and keeps the position of each."}
-)
+GOOD_TEXT = render_sections({"Goal": "A parser that reads tokens and keeps the position of each."})
 INVENTED = render_sections(
     {"Goal": "\n".join(f"- src/invented_{n}.py was changed" for n in range(9))}
 )
@@ -37,9 +35,7 @@ class ChainSetup:
         )
 
     async def compact(self, *, manual: bool = False) -> Compaction:
-        return await make_engine(16_000, self.chain).compress(
-            make_history(160), manual=manual
-        )
+        return await make_engine(16_000, self.chain).compress(make_history(160), manual=manual)
 
     @property
     def calls(self) -> int:
@@ -56,9 +52,7 @@ async def test_after_two_bad_answers_the_journal_writes_and_the_model_pauses(
     first = await setup.compact()
     assert first.author == "journal"
     assert setup.calls == 2
-    assert len({line for line in first.warnings if "gpt-4o" in line}) == len(
-        first.warnings
-    )
+    assert len({line for line in first.warnings if "gpt-4o" in line}) == len(first.warnings)
     setup.now += 599
     second = await setup.compact()
     assert (second.author, second.warnings, setup.calls) == ("journal", (), 2)

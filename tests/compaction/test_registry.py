@@ -56,9 +56,7 @@ class SilentSummarizer:
 
 
 def services(window: int = 8_000) -> Services:
-    return Services(
-        SilentSummarizer(), TokenCounter(), Budget.for_window(window), lambda: 0.0
-    )
+    return Services(SilentSummarizer(), TokenCounter(), Budget.for_window(window), lambda: 0.0)
 
 
 def write_plugin(
@@ -83,9 +81,7 @@ def write_package(site: Path, distribution: str, **engines: str) -> None:
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
     )
     lines = "\n".join(f"{name} = {value}" for name, value in engines.items())
-    (info / "entry_points.txt").write_text(
-        f"[{registry.ENTRY_POINT_GROUP}]\n{lines}\n", "utf-8"
-    )
+    (info / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\n{lines}\n", "utf-8")
 
 
 @pytest.fixture
@@ -129,10 +125,7 @@ class TestPlaces:
             "home",
             str(home / registry.PLUGIN_FOLDER / "mine"),
         )
-        assert (
-            engine_words(create_engine("mine", services(), {"a": 1}, home=home))
-            == "home"
-        )
+        assert engine_words(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
         assert [info.active for info in listed.values()].count(True) == 1
         assert listed["home"].active
@@ -153,13 +146,9 @@ class TestPlaces:
             "registered",
             f"{create.__module__}:create",
         )
-        assert isinstance(
-            create_engine("test.registered", services(), home=home), RecentTurns
-        )
+        assert isinstance(create_engine("test.registered", services(), home=home), RecentTurns)
         with pytest.raises(EngineError, match="registered already"):
-            register_context_engine(
-                "test.registered", lambda services, _: create(services, {})
-            )
+            register_context_engine("test.registered", lambda services, _: create(services, {}))
 
     @pytest.mark.parametrize(
         "name",
@@ -205,9 +194,7 @@ class TestBuiltIns:
             if info.name in registry.RESERVED_NAMES and info.source != "built-in":
                 assert "reserved" in info.problem
                 assert not info.active
-        assert [info.source for info in list_engines(home=home) if info.active] == [
-            "built-in"
-        ]
+        assert [info.source for info in list_engines(home=home) if info.active] == ["built-in"]
 
 
 class TestFailures:
@@ -306,28 +293,18 @@ class TestFailures:
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
         write_plugin(home, "mine", **files)
-        (info,) = [
-            info
-            for info in list_engines(home=home, active="mine")
-            if info.name == "mine"
-        ]
+        (info,) = [info for info in list_engines(home=home, active="mine") if info.name == "mine"]
         assert words in info.problem
-        assert info.active, (
-            "the configuration names it, and that it cannot be used is its problem"
-        )
+        assert info.active, "the configuration names it, and that it cannot be used is its problem"
         with pytest.raises(EngineError, match=words):
             find_engine("mine", home=home)
 
     def test_a_directory_without_code_is_an_error(self, home: Path) -> None:
         (home / registry.PLUGIN_FOLDER / "hollow").mkdir(parents=True)
-        with pytest.raises(
-            EngineError, match=r"holds neither __init__\.py nor engine\.py"
-        ):
+        with pytest.raises(EngineError, match=r"holds neither __init__\.py nor engine\.py"):
             find_engine("hollow", home=home)
 
-    def test_two_packages_offering_one_name_are_unusable(
-        self, home: Path, site: Path
-    ) -> None:
+    def test_two_packages_offering_one_name_are_unusable(self, home: Path, site: Path) -> None:
         write_package(site, "first", same="installed_first:create")
         write_package(site, "second", same="installed_second:create")
         with pytest.raises(EngineError) as caught:
@@ -337,9 +314,7 @@ class TestFailures:
         listed = [info for info in list_engines(home=home) if info.name == "same"]
         assert ["several packages" in info.problem for info in listed] == [True, True]
 
-    def test_an_entry_point_without_a_module_is_an_error(
-        self, home: Path, site: Path
-    ) -> None:
+    def test_an_entry_point_without_a_module_is_an_error(self, home: Path, site: Path) -> None:
         write_package(site, "hollow", hollow="installed_nowhere:create")
         with pytest.raises(EngineError, match="No module named 'installed_nowhere'"):
             create_engine("hollow", services(), home=home)
@@ -354,9 +329,7 @@ class TestFailures:
     def test_a_file_instead_of_the_folder_is_ignored(self, home: Path) -> None:
         home.mkdir()
         (home / "plugins").write_text("", "utf-8")
-        assert [
-            info.name for info in list_engines(home=home) if info.source == "home"
-        ] == []
+        assert [info.name for info in list_engines(home=home) if info.source == "home"] == []
 
 
 class TestListing:
@@ -372,17 +345,12 @@ class TestListing:
         write_plugin(home, ".git")
         write_plugin(home, "bad name")
         (home / registry.PLUGIN_FOLDER / "README").write_text("no plugin", "utf-8")
-        listed = [
-            info for info in list_engines(home=home) if info.source != "registered"
-        ]
+        listed = [info for info in list_engines(home=home) if info.source != "registered"]
         assert [(info.name, info.source, info.active) for info in listed] == [
             ("bad name", "home", False),
             ("one", "home", False),
             ("three", "package", False),
-            *(
-                (name, "built-in", name == "compressor")
-                for name in registry.BUILT_IN_ENGINES
-            ),
+            *((name, "built-in", name == "compressor") for name in registry.BUILT_IN_ENGINES),
         ]
         assert "a name has letters" in listed[0].problem
         assert listed[1].description == "The first."
@@ -401,14 +369,9 @@ class TestDirectoryPlugins:
         for name in ("left", "right"):
             place = write_plugin(home, name, code, helper__py=f"word = '{name}'")
             (place / "__init__.py").rename(place / file)
-        engines = [
-            create_engine(name, services(), home=home)
-            for name in ("left", "right", "left")
-        ]
+        engines = [create_engine(name, services(), home=home) for name in ("left", "right", "left")]
         assert [engine_words(engine) for engine in engines] == ["left", "right", "left"]
-        assert type(engines[0]) is type(engines[2]), (
-            "a plugin's code runs once in a process"
-        )
+        assert type(engines[0]) is type(engines[2]), "a plugin's code runs once in a process"
         assert "helper" not in sys.modules
 
     def test_threads_load_a_plugin_once(self, home: Path) -> None:
@@ -438,9 +401,7 @@ def first_request(messages: list[Message]) -> Message:
     return next(message for message in messages if is_user_message(message))
 
 
-async def compress_with(
-    engine: ContextEngine, messages: list[Message], **asked: Any
-) -> Any:
+async def compress_with(engine: ContextEngine, messages: list[Message], **asked: Any) -> Any:
     return await engine.compress(messages, **asked)
 
 
@@ -496,17 +457,13 @@ class TestExample:
         other.on_compacted(second)
         kept = sum(index is not None for index in second.kept)
         assert other.dump_state()["left_out"] == len(messages) - kept
-        notes = [
-            m for m in second.messages if "EVERTHREAD SUMMARY" in str(m.get("content"))
-        ]
+        notes = [m for m in second.messages if "EVERTHREAD SUMMARY" in str(m.get("content"))]
         assert [m["content"] for m in notes] == [NOTE.format(len(messages) - kept)]
 
     def test_compacts_at_the_threshold(self) -> None:
         engine = create(services(8_000), {})
         assert not engine.should_compress()
-        engine.update_from_response(
-            CanonicalUsage(input_tokens=3_000, cache_read_tokens=1_000)
-        )
+        engine.update_from_response(CanonicalUsage(input_tokens=3_000, cache_read_tokens=1_000))
         assert engine.should_compress()
         assert not engine.should_compress(3_999)
         assert engine.should_compress(4_000)
@@ -520,9 +477,7 @@ class TestExample:
         assert result.messages == messages
         assert result.reason
 
-    @pytest.mark.parametrize(
-        "options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}]
-    )
+    @pytest.mark.parametrize("options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}])
     def test_options_are_checked(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match="only option is keep_turns"):
             create(services(), options)

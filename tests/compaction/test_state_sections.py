@@ -59,9 +59,7 @@ PIECES = st.sampled_from(
     ]
 )
 TEXTS = st.lists(
-    st.one_of(
-        PIECES, st.text(max_size=8), st.sampled_from(["日本語", "код", "قائمة", "a.py"])
-    ),
+    st.one_of(PIECES, st.text(max_size=8), st.sampled_from(["日本語", "код", "قائمة", "a.py"])),
     max_size=6,
 )
 WORDS = TEXTS.map("".join)
@@ -111,10 +109,7 @@ def test_names_are_read_back_unchanged() -> None:
     """Commas, backticks and text after a list may be part of a name."""
     names = ["a, b.py", "`odd`.py", "this and 3 more", "src/plain name.py", "日本.py"]
     state = ThreadState(
-        files={
-            name: FileState(CHANGED if at % 2 else READ, 1)
-            for at, name in enumerate(names)
-        }
+        files={name: FileState(CHANGED if at % 2 else READ, 1) for at, name in enumerate(names)}
     )
     again = read_state_from_sections(sections_of(state))
     assert {name: one.did for name, one in again.files.items()} == {

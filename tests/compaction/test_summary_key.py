@@ -39,17 +39,13 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
     url = f"sqlite:///{tmp_path / 'home.db'}"
     config = parse_config(f"store: {{url: '{url}'}}")
     early = await acompress(CONVERSATION, window=16_000, config=config)
-    assert recognized_text(early.messages), (
-        "nothing is stored there yet: a content hash"
-    )
+    assert recognized_text(early.messages), "nothing is stored there yet: a content hash"
     store = open_store(url)
     key = await store.shared_secret("summary")
     await store.close()
     result = await acompress(CONVERSATION, window=16_000, config=config)
     assert recognized_text(result.messages, key)
-    assert not recognized_text(result.messages), (
-        "who has no key cannot tell it from a forged one"
-    )
+    assert not recognized_text(result.messages), "who has no key cannot tell it from a forged one"
     second = await acompress(
         [*result.messages, *tool_turns(70, 60), user_message("Well?")],
         window=16_000,

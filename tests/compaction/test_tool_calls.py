@@ -16,12 +16,12 @@ from everthread.compaction.history.call_lines import (
     find_action,
 )
 from everthread.compaction.history.tool_calls import describe_call
-from everthread.core.messages import Call, clip, one_line
+from everthread.core.messages import ToolCall, clip, one_line
 from everthread.core.tool_outputs import make_persisted_block, output_id
 
 
-def call(name: str, **arguments: Any) -> Call:
-    return Call("c1", name, json.dumps(arguments))
+def call(name: str, **arguments: Any) -> ToolCall:
+    return ToolCall("c1", name, json.dumps(arguments))
 
 
 LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with code 1"
@@ -76,14 +76,12 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "[str_replace_editor] read /w/a.py -> 2 lines",
         ),
         (
-            call(
-                "str_replace_editor", command="str_replace", path="/w/a.py", old_str="a"
-            ),
+            call("str_replace_editor", command="str_replace", path="/w/a.py", old_str="a"),
             "The file was edited.",
             "[str_replace_editor] changed /w/a.py -> The file was edited., 20 chars",
         ),
         (
-            Call("c1", "apply_patch", "*** Begin Patch\n*** Update File: src/a.py\n@@"),
+            ToolCall("c1", "apply_patch", "*** Begin Patch\n*** Update File: src/a.py\n@@"),
             "Done!",
             "[apply_patch] changed src/a.py -> Done!, 5 chars",
         ),
@@ -165,7 +163,7 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "1 failed, 2 passed",
             "[run_tests] suite=unit -> 1 failed, 2 passed, 18 chars",
         ),
-        (Call("c1", "bash", "{broken"), "a\nb", "[bash] -> a, 2 lines"),
+        (ToolCall("c1", "bash", "{broken"), "a\nb", "[bash] -> a, 2 lines"),
         (
             call("sh", script="x"),
             json.dumps({"output": "a\nb", "exit_code": 3, "error": "it broke"}),
@@ -178,7 +176,7 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
         ),
     ],
 )
-def test_calls_are_described_in_one_line(made: Call, text: str, line: str) -> None:
+def test_calls_are_described_in_one_line(made: ToolCall, text: str, line: str) -> None:
     assert describe_call(made, text) == line
 
 
@@ -196,12 +194,9 @@ def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
     block = make_persisted_block(text, preview_chars=1_500)
     line = describe_call(call("bash", command="make " + "x" * 300), block)
     assert line is not None
-    assert line.endswith(
-        f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}"
-    )
+    assert line.endswith(f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}")
     assert (
-        describe_call(None, block)
-        == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
+        describe_call(None, block) == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
     )
 
 
@@ -216,18 +211,15 @@ def test_a_short_line_keeps_size_and_outcome() -> None:
 
 def test_unknown_facts_are_left_out() -> None:
     assert describe_call(None, "x" * 300) is None
-    assert describe_call(Call("c1", "", "{}"), "x" * 300) is None
+    assert describe_call(ToolCall("c1", "", "{}"), "x" * 300) is None
     assert describe_call(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
-    assert (
-        describe_call(Call("c1", " \n", "{}"), "a\nb", name="bash")
-        == "[bash] -> a, 2 lines"
-    )
+    assert describe_call(ToolCall("c1", " \n", "{}"), "a\nb", name="bash") == "[bash] -> a, 2 lines"
 
 
 def test_the_target_is_cut_if_room_is_short() -> None:
-    line = Action(
-        "t" * 40, "shell", "ran", "word " * 100, "", is_quoted=True
-    ).format_line("o" * 110)
+    line = Action("t" * 40, "shell", "ran", "word " * 100, "", is_quoted=True).format_line(
+        "o" * 110
+    )
     assert len(line) <= MAX_LINE_CHARS
     assert line.endswith("…` -> " + "o" * 110)
     assert Action("t", target="x" * 500, detail="d" * 300).format_line("o") == clip(
@@ -238,26 +230,23 @@ def test_the_target_is_cut_if_room_is_short() -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=10), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3)
     ),
     max_leaves=8,
 )
-NAMES = st.sampled_from(
-    ["bash", "read_file", "edit", "Write", "grep", "fetch", "x", ""]
-) | st.text(max_size=60)
+NAMES = st.sampled_from(["bash", "read_file", "edit", "Write", "grep", "fetch", "x", ""]) | st.text(
+    max_size=60
+)
 KEYS = st.sampled_from(
     ["command", "path", "file_path", "pattern", "url", "content", "old_str", "offset"]
 )
 
 
-@given(
-    NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans()
-)
+@given(NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans())
 def test_any_call_is_one_short_line(
     name: str, arguments: dict[str, Any], text: str, failed: bool
 ) -> None:
-    made = Call("c", name, json.dumps(arguments))
+    made = ToolCall("c", name, json.dumps(arguments))
     line = describe_call(made, text, failed=failed)
     assert (line is None) == (one_line(name) == "")
     assert line is None or (

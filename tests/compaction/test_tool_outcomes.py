@@ -252,18 +252,14 @@ def test_any_text_is_read(text: str) -> None:
         ('{"isError": true, "content": "x"}', True, ""),
     ],
 )
-def test_json_fields_tell_whether_a_call_failed(
-    text: str, failed: bool, error: str
-) -> None:
+def test_json_fields_tell_whether_a_call_failed(text: str, failed: bool, error: str) -> None:
     output = unwrap_output(text)
     assert (output.failed, output.error) == (failed, error)
 
 
 def test_colours_and_a_single_tag_are_removed() -> None:
     assert (
-        count_tests(
-            unwrap_output("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body
-        )
+        count_tests(unwrap_output("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body)
         == "2 failed, 5 passed"
     )
     assert (
@@ -286,13 +282,8 @@ def test_a_sentence_about_exit_codes_is_ignored(text: str) -> None:
 
 
 def test_reports_of_bun_and_timeouts_of_opencode_are_read() -> None:
+    assert count_tests(" 3 pass\n 1 fail\nRan 4 tests across 1 file.") == "1 failed, 3 passed"
     assert (
-        count_tests(" 3 pass\n 1 fail\nRan 4 tests across 1 file.")
-        == "1 failed, 3 passed"
-    )
-    assert (
-        find_stop_reason(
-            "bash tool terminated command after exceeding timeout 120000 ms"
-        )
+        find_stop_reason("bash tool terminated command after exceeding timeout 120000 ms")
         == "timed out"
     )

@@ -65,17 +65,11 @@ def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) ->
 
 
 @given(
-    st.lists(
-        st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12
-    ),
+    st.lists(st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12),
     st.integers(60, 400),
 )
-def test_quotes_fit_any_budget_and_cover_every_number(
-    texts: list[str], room: int
-) -> None:
-    quotes = [
-        UserQuote(number, text.strip() or "x") for number, text in enumerate(texts, 1)
-    ]
+def test_quotes_fit_any_budget_and_cover_every_number(texts: list[str], room: int) -> None:
+    quotes = [UserQuote(number, text.strip() or "x") for number, text in enumerate(texts, 1)]
     shown = parse_quotes(render_quotes(quotes, room, COUNT))
     assert COUNT(render_quotes(quotes, room, COUNT)) <= room
     assert shown
@@ -141,9 +135,7 @@ def test_one_line_covers_all_numbers_if_nothing_fits() -> None:
 
 def test_informative_messages_stay_before_small_talk() -> None:
     conversation = [
-        UserQuote(
-            number, f"Nice, thank you, go on with the next one please ({number})."
-        )
+        UserQuote(number, f"Nice, thank you, go on with the next one please ({number}).")
         for number in range(2, 60)
     ]
     rule = UserQuote(
@@ -193,11 +185,7 @@ def test_a_decision_after_an_empty_first_sentence_stays() -> None:
 
 def test_the_newest_of_equally_informative_messages_stay() -> None:
     quotes = [UserQuote(number, f"tiny {number}") for number in range(1, 3_000)]
-    shown = [
-        one.number
-        for one in parse_quotes(render_quotes(quotes, 800, COUNT))
-        if one.text
-    ]
+    shown = [one.number for one in parse_quotes(render_quotes(quotes, 800, COUNT)) if one.text]
     assert len(shown) > 50
     assert shown[-50:] == list(range(2_950, 3_000))
 
@@ -213,8 +201,7 @@ def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
     shown = [one for one in parse_quotes(render_quotes(quotes, 600, COUNT)) if one.text]
     assert 5 < len(shown) < 79
     assert all(
-        one.text.startswith(f"Let us now go on with part {one.number} of it.")
-        for one in shown
+        one.text.startswith(f"Let us now go on with part {one.number} of it.") for one in shown
     )
 
 
@@ -232,9 +219,7 @@ def test_repeated_shortening_leaves_one_mark_for_each_gap() -> None:
         )
         if number % 4 == 0:
             texts[number] = texts[number].replace(". ", ".\n")
-        said = parse_quotes(
-            render_quotes([*said, UserQuote(number, texts[number])], 900, COUNT)
-        )
+        said = parse_quotes(render_quotes([*said, UserQuote(number, texts[number])], 900, COUNT))
         for one in said:
             assert f"{GAP}{GAP}" not in "".join(one.text.split())
             pieces = [piece.strip() for piece in one.text.split(GAP)]
@@ -269,13 +254,13 @@ def test_an_image_without_words_has_its_number() -> None:
 
 
 def test_text_is_split_at_the_ends_of_sentences() -> None:
-    text = "Do this: 1. first 2. second. Then stop? 不要提交。好的。\n```\ncode here; more\n```\nEnd."
+    text = (
+        "Do this: 1. first 2. second. Then stop? 不要提交。好的。\n```\ncode here; more\n```\nEnd."
+    )
     pieces = [text[one.start : one.end].strip() for one in split_sentences(text)]
     assert pieces[0] == "Do this: 1. first 2. second."
     assert "".join(pieces).replace(" ", "") == text.replace("\n", "").replace(" ", "")
-    minor = {
-        text[one.start : one.end].strip(): one.is_minor for one in split_sentences(text)
-    }
+    minor = {text[one.start : one.end].strip(): one.is_minor for one in split_sentences(text)}
     assert minor["code here; more"]
 
 
@@ -297,9 +282,7 @@ def test_a_pasted_log_is_split_in_linear_time() -> None:
 
 def test_texts_are_cut_at_words_and_list_numbers() -> None:
     text = "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday. / **2. Reservation LQ940Q** stays here."
-    sentences = [
-        text[piece.start : piece.end].strip() for piece in split_sentences(text)
-    ]
+    sentences = [text[piece.start : piece.end].strip() for piece in split_sentences(text)]
     assert sentences == [
         "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday.",
         "/ **2. Reservation LQ940Q** stays here.",
@@ -317,13 +300,9 @@ def test_shortened_messages_with_equal_words_both_stay() -> None:
         UserQuote(2, "stop […]", is_shortened=True),
         UserQuote(3, "stop […]", is_shortened=True),
     ]
-    assert [
-        entry.number for entry in parse_quotes(render_quotes(entries, 100, len))
-    ] == [
+    assert [entry.number for entry in parse_quotes(render_quotes(entries, 100, len))] == [
         2,
         3,
     ]
     whole = [UserQuote(2, "stop"), UserQuote(3, "stop")]
-    assert [entry.number for entry in parse_quotes(render_quotes(whole, 100, len))] == [
-        3
-    ]
+    assert [entry.number for entry in parse_quotes(render_quotes(whole, 100, len))] == [3]

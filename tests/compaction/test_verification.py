@@ -117,9 +117,7 @@ SAID = [
     "The reviewers agreed to keep the legacy importer of the archive until spring.",
     "Then remove the unused headers.",
 ]
-DECIDED = join_sources(
-    [{"role": "user", "content": f"{said}\n\n{NOISE}"} for said in SAID], ""
-)
+DECIDED = join_sources([{"role": "user", "content": f"{said}\n\n{NOISE}"} for said in SAID], "")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +145,7 @@ DECIDED = join_sources(
         ),
     ],
 )
-def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
-    true: str, wrong: str
-) -> None:
+def test_a_line_is_marked_if_the_closest_statement_says_otherwise(true: str, wrong: str) -> None:
     marked = mark_sections({"Key Decisions": f"{true}\n{wrong}"}, DECIDED)
     assert marked.sections["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED_MARK}"
 

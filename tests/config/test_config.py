@@ -261,9 +261,7 @@ def test_accepts_allowed_values(text: str) -> None:
         ),
     ],
 )
-def test_names_path_and_value_of_a_refused_setting(
-    text: str, path: str, words: str
-) -> None:
+def test_names_path_and_value_of_a_refused_setting(text: str, path: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert path in str(caught.value)
@@ -313,9 +311,7 @@ def test_refuses_duplicate_keys() -> None:
         parse_config("compression:\n  threshold: 0.4\n  threshold: 0.5\n")
 
 
-def test_reads_the_file_in_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_the_file_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
     assert config_path() == tmp_path / "config.yaml"
     assert load_config() == Config()
@@ -351,9 +347,7 @@ def test_sets_thresholds_by_model() -> None:
         name: options.for_model(name).budget(200_000)
         for name in ("gpt-5", "gpt-5-mini", "claude-sonnet-4-5", "claude-opus-4-1")
     }
-    assert {
-        name: (budget.threshold, budget.tail_tokens) for name, budget in budgets.items()
-    } == {
+    assert {name: (budget.threshold, budget.tail_tokens) for name, budget in budgets.items()} == {
         "gpt-5": (50_000, 10_000),
         "gpt-5-mini": (90_000, 18_000),
         "claude-sonnet-4-5": (60_000, 12_000),

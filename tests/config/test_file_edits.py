@@ -89,9 +89,7 @@ def test_refuses_an_unsafe_change(file: Path, text: str) -> None:
         ("model.default.name", "x", "is not a section"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_key(
-    file: Path, key: str, value: Any, words: str
-) -> None:
+def test_a_wrong_value_is_refused_by_its_key(file: Path, key: str, value: Any, words: str) -> None:
     file.write_text("model: {default: gpt-5}\n", "utf-8")
     with pytest.raises(ConfigError, match=words):
         set_keys(file, {key: value})
@@ -131,9 +129,7 @@ def test_refuses_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(
-            ["compression", "store", "context", "engines", "prompt_caching"]
-        ),
+        st.sampled_from(["compression", "store", "context", "engines", "prompt_caching"]),
         st.sampled_from(["{}", "{ }"]),
     ),
     st.booleans(),
@@ -159,9 +155,7 @@ def test_keeps_other_sections_in_any_arrangement(
         return
     changed = file.read_text("utf-8")
     assert parse_config(changed).context.engine == "mine"
-    rest = {
-        key: value for key, value in parse_yaml(changed).items() if key != "context"
-    }
+    rest = {key: value for key, value in parse_yaml(changed).items() if key != "context"}
     assert rest == {key: {} for key in sections if key != "context"}
     assert end.strip() in changed
 

@@ -23,16 +23,12 @@ async def setup(tmp_path: Path) -> AsyncIterator[ConversationSetup]:
 
 
 @pytest.fixture
-async def open_http(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[OpenHttp]:
+async def open_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenHttp]:
     """Open an `HttpSetup` with these models and this script, and close it after the test."""
     monkeypatch.setenv(KEY, "sk-lab")
     async with AsyncExitStack() as stack:
 
         async def open_one(models: Any, script: Any = None) -> HttpSetup:
-            return await stack.enter_async_context(
-                open_http_setup(tmp_path, models, script)
-            )
+            return await stack.enter_async_context(open_http_setup(tmp_path, models, script))
 
         yield open_one

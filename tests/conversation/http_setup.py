@@ -45,12 +45,8 @@ class HttpSetup(WatchedStore):
         self.provider = provider
         self.opened: list[Conversation] = []
 
-    def config(
-        self, model: str, *, provider: str = "custom", extra: str = ""
-    ) -> Config:
-        address = (
-            self.provider.url if provider == "anthropic" else f"{self.provider.url}/v1"
-        )
+    def config(self, model: str, *, provider: str = "custom", extra: str = "") -> Config:
+        address = self.provider.url if provider == "anthropic" else f"{self.provider.url}/v1"
         text = f"model: {{default: {model}, provider: {provider}, base_url: '{address}', api_key_env: {KEY}}}\n{extra}"
         return parse_config(text)
 
@@ -79,9 +75,7 @@ class HttpSetup(WatchedStore):
 
     def main_calls(self) -> list[Any]:
         return [
-            item
-            for item in self.provider.log
-            if item.request and not is_summary_call(item.request)
+            item for item in self.provider.log if item.request and not is_summary_call(item.request)
         ]
 
 
@@ -124,12 +118,8 @@ def is_summary_call(request: Request) -> bool:
 
 
 def make_summary_text(goal: str = "Settle the books.", **sections: str) -> str:
-    filled = {"Goal": goal} | {
-        key.replace("_", " "): value for key, value in sections.items()
-    }
-    return "\n\n".join(
-        f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF_SECTIONS
-    )
+    filled = {"Goal": goal} | {key.replace("_", " "): value for key, value in sections.items()}
+    return "\n\n".join(f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF_SECTIONS)
 
 
 def answer_script(
@@ -151,6 +141,4 @@ def make_answers(tokens: int) -> Any:
 
 
 def call_reply(command: str, call_id: str) -> Reply:
-    return calls_reply(
-        function_call(call_id, "terminal", f'{{"command": "{command}"}}')
-    )
+    return calls_reply(function_call(call_id, "terminal", f'{{"command": "{command}"}}'))

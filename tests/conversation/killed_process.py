@@ -78,9 +78,7 @@ def answers() -> list[Reply | str]:
         }
     ]
     return [
-        Reply(
-            {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
-        ),
+        Reply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"),
         *["noted"] * 40,
     ]
 
@@ -88,18 +86,13 @@ def answers() -> list[Reply | str]:
 async def main(folder: Path, step: int) -> None:
     store = KilledAtStep(open_store(folder / "store.db"), step)
     model = ScriptedModel(answers(), window=16_000)
-    route = Route(
-        model.name, model.api, model.window, base_url=model.base_url, model=model
-    )
+    route = Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
     options = SessionOptions(result_chars=500_000)
-    setup = Setup(
-        cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options
-    )
+    setup = Setup(cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options)
     conversation = await Conversation.open(setup, new=NewSession(id=THREAD))
     for turn in range(6):
         await conversation.send(
-            f"Turn {turn}. "
-            + " ".join(f"item {turn}.{index} is paid" for index in range(60))
+            f"Turn {turn}. " + " ".join(f"item {turn}.{index} is paid" for index in range(60))
         )
         if turn == 0:
             await conversation.add_results(
@@ -127,6 +120,4 @@ if __name__ == "__main__":
     TokenCounter(ScriptedModel([], window=16_000).name).text("read the tables once")
     assert die_at(folder, 0) == 0
     calls = json.loads((folder / "s0" / "calls.json").read_text())
-    print(
-        json.dumps([calls, [die_at(folder, step) for step in range(1, len(calls) + 1)]])
-    )
+    print(json.dumps([calls, [die_at(folder, step) for step in range(1, len(calls) + 1)]]))

@@ -35,9 +35,7 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
             )
             thread = conversation.id
             while sent_words < (part + 1) * 1.2 * window:
-                question = (
-                    f"{make_text(window // 12, f'sheep {sent_words}')}. How many?"
-                )
+                question = f"{make_text(window // 12, f'sheep {sent_words}')}. How many?"
                 answer = await conversation.send(question)
                 sent_words += len(question.split())
                 assert answer.usage.prompt_tokens <= window
@@ -79,9 +77,7 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
         assert watch.of(CompactionDone)[0].reason == "overflow"
         thread = conversation.id
         await conversation.close()
-        again = await open_conversation(
-            model, config=parse_config(""), store=store, resume=thread
-        )
+        again = await open_conversation(model, config=parse_config(""), store=store, resume=thread)
         assert again.window == window, "what was learnt outlives the conversation"
         assert len(await store.history(thread)) == 2 * turns
         await again.close()

@@ -73,9 +73,7 @@ class Soak:
                 self.done["failed"] += (
                     1  # the provider failed permanently; the message is stored nevertheless
                 )
-        assert (
-            self.conversation is None or not self.conversation.messages or self.thread
-        )
+        assert self.conversation is None or not self.conversation.messages or self.thread
 
     def _words(self, turn: int) -> str:
         text = numbered_text(turn, self.dice.randint(20, 900), "matter")
@@ -83,9 +81,7 @@ class Soak:
         return text
 
     async def _send(self, conversation: Conversation, turn: int) -> None:
-        await self._results(
-            conversation, (await conversation.send(self._words(turn))).calls
-        )
+        await self._results(conversation, (await conversation.send(self._words(turn))).calls)
 
     async def _stream(self, conversation: Conversation, turn: int) -> None:
         last: Any = None
@@ -102,9 +98,7 @@ class Soak:
     async def _results(self, conversation: Conversation, calls: Any) -> None:
         while calls:
             results: list[Any] = [
-                result_message(
-                    call.id, make_text(self.dice.choice((50, 600, 9_000)), call.id)
-                )
+                result_message(call.id, make_text(self.dice.choice((50, 600, 9_000)), call.id))
                 for call in calls
             ]
             await conversation.add_results(results)
@@ -135,9 +129,7 @@ def answer(request: Request) -> Reply | str:
     return make_text(60, f"answer to {len(request.messages)}")
 
 
-async def soak(
-    folder: Path, *, seed: int, turns: int, window: int = 16_000
-) -> Counter[str]:
+async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> Counter[str]:
     plan = FaultPlan(RATES, seed=seed, seconds=0.01)
     async with open_http_setup(
         folder, [served_model(NAME, window)], answer_script(answer), faults=plan
@@ -151,9 +143,7 @@ async def soak(
 async def compare(setup: HttpSetup, soak: Soak) -> None:
     """Compare the store with the log: nothing lost or doubled, every request valid, every token accounted for."""
     history = await setup.store.history(soak.thread)
-    stored_texts = Counter(
-        text_of(item.body) for item in history if item.body["role"] == "user"
-    )
+    stored_texts = Counter(text_of(item.body) for item in history if item.body["role"] == "user")
     expected_texts = Counter(_as_sent(text, stored_texts) for text in soak.said)
     assert expected_texts == stored_texts, (
         expected_texts - stored_texts,
@@ -161,9 +151,7 @@ async def compare(setup: HttpSetup, soak: Soak) -> None:
     )
     for record in setup.provider.log:
         if record.request is not None:
-            assert not validate_messages(record.request.messages, api="openai"), (
-                record.number
-            )
+            assert not validate_messages(record.request.messages, api="openai"), record.number
     answer_texts = Counter(
         text_of(record.reply.message)
         for record in setup.main_calls()
@@ -180,9 +168,7 @@ async def compare(setup: HttpSetup, soak: Soak) -> None:
         if item.body["role"] == "assistant"
     )
     interrupted = sum(
-        count
-        for text, count in stored_answers.items()
-        if text.endswith(INTERRUPTED_ANSWER_TEXT)
+        count for text, count in stored_answers.items() if text.endswith(INTERRUPTED_ANSWER_TEXT)
     )
     lost_answers = answer_texts - stored_answers
     assert sum(lost_answers.values()) <= interrupted, lost_answers

@@ -50,9 +50,7 @@ async def check_stored(
 
     With `reached`, a question that did not reach the model may be missing: it was cancelled before it was stored.
     """
-    history = [
-        text_of(message.body) for message in await setup.store.history(conversation.id)
-    ]
+    history = [text_of(message.body) for message in await setup.store.history(conversation.id)]
     stored_questions = [text for text in history if text.startswith("Turn")]
     assert stored_questions == [
         text
@@ -107,10 +105,7 @@ async def test_a_compaction_can_be_cancelled_at_any_moment(
         for text in questions:
             await conversation.send(text)
         await cancel_after(conversation.compress(), after)
-        assert (
-            await setup.store.get_compression_tip(conversation.id)
-            == conversation.session.id
-        )
+        assert await setup.store.get_compression_tip(conversation.id) == conversation.session.id
         await check_stored(setup, conversation, questions)
 
 
@@ -139,9 +134,7 @@ async def test_close_runs_every_callback_if_the_store_is_closed_already(
     async def close() -> None:
         closed.append(True)
 
-    conversation = await setup.open(
-        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
-    )
+    conversation = await setup.open(ScriptedModel(["Noted."]), changes={"close_callbacks": [close]})
     await conversation.send("Hello")
     await setup.store.close()
     with pytest.raises(StoreClosedError):
@@ -186,8 +179,6 @@ async def test_records_the_usage_of_an_abandoned_summary_on_close(
     task.cancel()
     await asyncio.wait({task})
     await conversation.close()
-    summary_usage = [
-        record for record in await conversation.usage() if record.task == "auxiliary"
-    ]
+    summary_usage = [record for record in await conversation.usage() if record.task == "auxiliary"]
     assert len(summary_usage) == 1
     assert summary_usage[0].estimated

@@ -73,9 +73,7 @@ class HeldSummarizer:
         self.asked += 1
         self.begun.set()
         await self.may.wait()
-        usage = (
-            {"model": "gpt-4o-mini", "prompt_tokens": 900, "completion_tokens": 90},
-        )
+        usage = ({"model": "gpt-4o-mini", "prompt_tokens": 900, "completion_tokens": 90},)
         return SummaryDraft({"Goal": "Keep the books."}, self.name, usage=usage)
 
 
@@ -156,9 +154,7 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
     await turn
     (done,) = setup.compactions
     assert done.author == "journal"
-    assert any(
-        "slow wrote no summary: it took too long" in line for line in done.warnings
-    )
+    assert any("slow wrote no summary: it took too long" in line for line in done.warnings)
     assert hanging.asked == 1
     while len(setup.compactions) < 2:
         await conversation.send(make_text(250))
@@ -255,13 +251,9 @@ async def test_notifies_once_about_a_pause(
 
     def stubborn(_request: Any) -> Reply:
         usage = {"prompt_tokens": size, "completion_tokens": 5}
-        return Reply(
-            {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
-        )
+        return Reply({"role": "assistant", "content": make_text(100)}, "stop", usage=usage)
 
-    conversation = await setup.open(
-        ScriptedModel(stubborn, window=16_000), background=False
-    )
+    conversation = await setup.open(ScriptedModel(stubborn, window=16_000), background=False)
     for index in range(30):
         await conversation.send(f"{index} {make_text(150)}")
     paused = [item for item in setup.events(Notice) if "paused" in item.text]
@@ -274,13 +266,9 @@ async def test_manual_compactions_never_cause_a_pause(
 ) -> None:
     def stubborn(_request: Any) -> Reply:
         usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
-        return Reply(
-            {"role": "assistant", "content": make_text(100)}, "stop", usage=usage
-        )
+        return Reply({"role": "assistant", "content": make_text(100)}, "stop", usage=usage)
 
-    conversation = await setup.open(
-        ScriptedModel(stubborn, window=16_000), background=False
-    )
+    conversation = await setup.open(ScriptedModel(stubborn, window=16_000), background=False)
     for _ in range(3):
         for _ in range(6):
             await conversation.send(make_text(300))
@@ -317,9 +305,7 @@ async def test_warns_once_about_tools_that_fill_the_window(
         }
         for index in range(12)
     ]
-    conversation = await setup.open(
-        ScriptedModel(lambda _: "ok", window=8_000), tools=tools
-    )
+    conversation = await setup.open(ScriptedModel(lambda _: "ok", window=8_000), tools=tools)
     for index in range(4):
         await conversation.send(f"step {index} {make_text(100)}")
     (notice,) = setup.events(Notice)
@@ -422,9 +408,7 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
 ) -> None:
     slow = HeldSummarizer()
     conversation = await open_filled(setup, 5_000, summarizer=slow)
-    other = await setup.open(
-        ScriptedModel(["b"], window=16_000), resume=conversation.id
-    )
+    other = await setup.open(ScriptedModel(["b"], window=16_000), resume=conversation.id)
     compaction = asyncio.create_task(conversation.compress())
     await slow.begun.wait()
     await other.send("meanwhile")
@@ -442,9 +426,7 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
 async def test_commits_one_of_two_concurrent_compactions(
     setup: ConversationSetup,
 ) -> None:
-    conversation = await open_filled(
-        setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"})
-    )
+    conversation = await open_filled(setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"}))
     other = await setup.open(
         ScriptedModel(["b"], window=16_000),
         resume=conversation.id,
@@ -494,15 +476,12 @@ async def test_the_results_of_parallel_calls_reach_the_model(
     await conversation.use_model(route_to_model(model))
     await conversation.send("Look at all of them.")
     results = [
-        tool_result(f"part {number}: {make_text(530)}", f"call_{number}")
-        for number in range(12)
+        tool_result(f"part {number}: {make_text(530)}", f"call_{number}") for number in range(12)
     ]
     await conversation.add_results(results)
     await conversation.send()
     assert setup.compactions
-    sent = [
-        message for message in model.requests[-1].messages if message["role"] == "tool"
-    ][-12:]
+    sent = [message for message in model.requests[-1].messages if message["role"] == "tool"][-12:]
     assert [message["tool_call_id"] for message in sent] == [
         f"call_{number}" for number in range(12)
     ]
@@ -549,15 +528,10 @@ async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
     assert slow.asked == 1
     assert done.tokens_after <= 0.6 * 8_000
     texts = [
-        str(message["content"])
-        for message in conversation.messages
-        if message["role"] == "tool"
+        str(message["content"]) for message in conversation.messages if message["role"] == "tool"
     ]
     assert texts[-1] == "the last page"
-    assert any(
-        "Keep the books." in str(message["content"])
-        for message in conversation.messages
-    )
+    assert any("Keep the books." in str(message["content"]) for message in conversation.messages)
     assert len(await setup.store.history(conversation.id)) > len(conversation.messages)
 
 
@@ -588,9 +562,7 @@ async def test_compacts_at_85_percent_if_the_system_prompt_reaches_the_threshold
         await conversation.send(f"Turn {turn}: {make_text(150)}")
     assert setup.compactions, "the history is compacted at 85 % of the window"
     notices = [
-        notice.text
-        for notice in setup.events(Notice)
-        if "System prompt and tools" in notice.text
+        notice.text for notice in setup.events(Notice) if "System prompt and tools" in notice.text
     ]
     assert len(notices) == 1
     assert "85 %" in notices[0]

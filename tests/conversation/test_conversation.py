@@ -55,10 +55,7 @@ async def test_a_message_is_answered_stored_and_accounted_for(
 async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None:
     conversation = await setup.open(ScriptedModel(["one two three"]))
     pieces = [piece async for piece in conversation.stream("count")]
-    assert (
-        "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip()
-        == "one two three"
-    )
+    assert "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip() == "one two three"
     assert isinstance(pieces[-1], ModelAnswer)
     assert pieces[-1].text == "one two three"
 
@@ -87,9 +84,7 @@ async def test_tool_results_must_answer_an_open_call(setup: ConversationSetup) -
     conversation = await setup.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
     answer = await conversation.send("List the files")
     assert [item.name for item in answer.calls] == ["ls"]
-    with pytest.raises(
-        InputError, match="no open call has the id call_9; open: call_1"
-    ):
+    with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
         await conversation.add_results([tool_result("a", "call_9")])
     await conversation.add_results([tool_result("a.py")])
     assert (await conversation.send()).text == "Done."
@@ -229,9 +224,7 @@ async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -
                     "content": numbered_text(turn, 250, "topic"),
                 }
             )
-            await conversation.add(
-                {"role": "assistant", "content": make_text(200, "answer")}
-            )
+            await conversation.add({"role": "assistant", "content": make_text(200, "answer")})
         return await conversation.compress()
 
     assert "make release" in (await compacted(conversation)).state["commands"]
@@ -245,9 +238,7 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
     setup: ConversationSetup,
 ) -> None:
     """In one long turn the summary is merged into it, and is found again each time it is rewritten."""
-    first_text = seal_summary(
-        f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here."
-    )
+    first_text = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here.")
     conversation = await setup.open(
         ScriptedModel(["ok"], window=16_000),
         changes={"summary_key": b"the home's"},
@@ -256,23 +247,17 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
     for turn in range(3):
         for step in range(40):
             call_id = f"call_{turn}_{step}"
-            call = call_reply(
-                "bash", json.dumps({"command": f"make part{step}"}), call_id
-            ).message
+            call = call_reply("bash", json.dumps({"command": f"make part{step}"}), call_id).message
             await conversation.add(
                 {
                     **call,
                     "content": f"Now part {step}: {make_text(60, f'part {step}')}.",
                 }
             )
-            await conversation.add(
-                tool_result(make_text(200, f"log {turn} {step}"), call_id)
-            )
+            await conversation.add(tool_result(make_text(200, f"log {turn} {step}"), call_id))
         assert (await conversation.compress()).changed
         first_message = conversation.messages[0]
-        assert str(first_message["content"]).startswith(
-            f"{first_text}\n\n{SUMMARY_START}"
-        )
+        assert str(first_message["content"]).startswith(f"{first_text}\n\n{SUMMARY_START}")
         assert str(conversation.messages).count(SUMMARY_START) == 2
 
 

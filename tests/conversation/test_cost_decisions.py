@@ -236,9 +236,7 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(
-        setup, wall, timers, idle=True, background=False
-    )
+    conversation = await open_with_cache(setup, wall, timers, idle=True, background=False)
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     assert timers.list_seconds() == [0.8 * TTL]
@@ -256,9 +254,7 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(
-        setup, wall, timers, idle=True, background=False
-    )
+    conversation = await open_with_cache(setup, wall, timers, idle=True, background=False)
     await fill(conversation, wall, 6_000)
     timers.end_all()
     await conversation.send("I am back.")
@@ -295,9 +291,7 @@ async def test_a_conversation_asks_why_the_cache_missed(
     setup: ConversationSetup, wall: SteppedClock
 ) -> None:
     model = DiagnosingClaude(wall)
-    route = replace(
-        route_to_model(model, "anthropic"), base_url="", provider="anthropic"
-    )
+    route = replace(route_to_model(model, "anthropic"), base_url="", provider="anthropic")
     conversation = await setup.open(model, changes={"route": route})
     for text in ("One.", "Two."):
         await conversation.send(text)

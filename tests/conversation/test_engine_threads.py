@@ -39,17 +39,13 @@ class HoldPoint:
             async def compress(self, *given: Any, **how: Any) -> Compaction:
                 gate.threads.append(threading.get_ident())
                 gate.reached.set()
-                assert gate.opened.wait(LONGEST), (
-                    "the loop does not go on while an engine works"
-                )
+                assert gate.opened.wait(LONGEST), "the loop does not go on while an engine works"
                 return await super().compress(*given, **how)
 
         return Stopped
 
 
-async def open_full(
-    setup: ConversationSetup, engine: Any, **settings: Any
-) -> Conversation:
+async def open_full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     conversation = await setup.open(model, engine=engine, protect_last_n=2, **settings)
     await send_texts(conversation, 6, 900, "account")

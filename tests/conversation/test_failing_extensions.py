@@ -38,9 +38,7 @@ class CorruptingEngine(ContextCompressor):
     spoil: Callable[[Compaction], Any] = staticmethod(lambda made: made)
 
     async def compress(self, *arguments: Any, **options: Any) -> Compaction:
-        compaction: Compaction = type(self).spoil(
-            await super().compress(*arguments, **options)
-        )
+        compaction: Compaction = type(self).spoil(await super().compress(*arguments, **options))
         return compaction
 
 
@@ -52,9 +50,7 @@ def raise_error(*_given: Any, **_how: Any) -> Any:
     raise ValueError("no idea")
 
 
-async def send_past_threshold(
-    setup: ConversationSetup, **settings: Any
-) -> Conversation:
+async def send_past_threshold(setup: ConversationSetup, **settings: Any) -> Conversation:
     """Send enough turns to pass the threshold."""
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     conversation = await setup.open(model, protect_last_n=2, **settings)
@@ -74,9 +70,7 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
     "covered out of range": lambda made: replace(made, covered=(999,)),
     "usage that is none": lambda made: replace(made, usage=(cast("Any", 5),)),
     "outputs that are none": lambda made: replace(made, to_store=(5,)),
-    "nodes that are none": lambda made: replace(
-        made, nodes=(cast("Any", {"id": "n1"}),)
-    ),
+    "nodes that are none": lambda made: replace(made, nodes=(cast("Any", {"id": "n1"}),)),
     "an error": raise_error,
 }
 
@@ -87,9 +81,7 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(
     setup: ConversationSetup, how: str, *, background: bool
 ) -> None:
     spoilt = engine_with(spoil=staticmethod(SPOILT[how]))
-    conversation = await send_past_threshold(
-        setup, engine=spoilt, background=background
-    )
+    conversation = await send_past_threshold(setup, engine=spoilt, background=background)
     assert setup.events(CompactionFailed)
     assert not setup.compactions
     with pytest.raises(EngineError):
@@ -120,9 +112,7 @@ async def test_retries_a_failing_engine_only_after_the_context_grew(
         "load_state",
     ],
 )
-async def test_reports_a_failing_engine_method_once(
-    setup: ConversationSetup, method: str
-) -> None:
+async def test_reports_a_failing_engine_method_once(setup: ConversationSetup, method: str) -> None:
     conversation = await send_past_threshold(
         setup, engine=engine_with(**{method: raise_error}), background=False
     )
@@ -131,11 +121,7 @@ async def test_reports_a_failing_engine_method_once(
         resume=conversation.id,
         engine=engine_with(**{method: raise_error}),
     )
-    notices = [
-        event.text
-        for event in setup.events(Notice)
-        if f"failed in {method}" in event.text
-    ]
+    notices = [event.text for event in setup.events(Notice) if f"failed in {method}" in event.text]
     assert 1 <= len(notices) <= 2, "once for each conversation"
     assert "ValueError: no idea" in notices[0]
 
@@ -164,9 +150,7 @@ async def test_a_state_that_is_not_json_does_not_fail_the_turn(
         engine=engine_with(dump_state=lambda _self: {"x": object()}),
         background=False,
     )
-    assert (
-        sum("failed in dump_state" in event.text for event in setup.events(Notice)) == 1
-    )
+    assert sum("failed in dump_state" in event.text for event in setup.events(Notice)) == 1
 
 
 async def test_a_failing_engine_after_an_overflow_raises_an_overflow_error(
@@ -186,9 +170,7 @@ async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
 ) -> None:
     engine = engine_with(spoil=staticmethod(raise_error))
     model = ScriptedModel(["Noted."], window=16_000)
-    conversation = await setup.open(
-        model, engine=engine, background=False, protect_last_n=2
-    )
+    conversation = await setup.open(model, engine=engine, background=False, protect_last_n=2)
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.compact_for_hygiene()
@@ -202,13 +184,9 @@ async def test_keeps_the_system_prompt_if_rebuilding_it_fails(
     setup: ConversationSetup,
 ) -> None:
     written = iter([SYSTEM])
-    conversation = await send_past_threshold(
-        setup, system=lambda: next(written), background=False
-    )
+    conversation = await send_past_threshold(setup, system=lambda: next(written), background=False)
     assert setup.compactions
-    assert any(
-        "could not be written anew" in event.text for event in setup.events(Notice)
-    )
+    assert any("could not be written anew" in event.text for event in setup.events(Notice))
     assert str(conversation.session.system).count(SYSTEM) == 1
 
 
@@ -245,9 +223,9 @@ async def test_a_failing_hook_stops_the_compaction_but_not_the_turn(
     compaction = await conversation.compress()
     assert not (compaction.changed and before)
     void_reasons = [event.why for event in setup.events(CompactionVoid)]
-    assert void_reasons == (
-        [] if before or compaction.changed else [compaction.reason]
-    ), "only a person's own may find nothing left"
+    assert void_reasons == ([] if before or compaction.changed else [compaction.reason]), (
+        "only a person's own may find nothing left"
+    )
 
 
 async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_request_again(
@@ -261,9 +239,7 @@ async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_requ
         changes={"hooks": BrokenHooks(before=True, after=False)},
     )
     for number in range(6):
-        await conversation.add(
-            [{"role": "user", "content": f"Entry {number}. " + make_text(600)}]
-        )
+        await conversation.add([{"role": "user", "content": f"Entry {number}. " + make_text(600)}])
         await conversation.add([{"role": "assistant", "content": "Noted."}])
     with pytest.raises(ContextOverflowError):
         await conversation.send("Go on.")

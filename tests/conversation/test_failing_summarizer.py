@@ -54,16 +54,11 @@ async def test_retries_an_unusable_summary_once_then_uses_the_journal(
     compactions = setup.compactions
     assert {compaction.author for compaction in compactions} == {"journal"}
     warnings = [
-        line
-        for compaction in compactions
-        for line in compaction.warnings
-        if "gpt-4o" in line
+        line for compaction in compactions for line in compaction.warnings if "gpt-4o" in line
     ]
     assert warnings, "it is said why the journal wrote"
     assert not any(
-        "gpt-4o" in line
-        for compaction in compactions[1:]
-        for line in compaction.warnings
+        "gpt-4o" in line for compaction in compactions[1:] for line in compaction.warnings
     ), "once"
 
 
@@ -83,9 +78,7 @@ async def test_remembers_the_window_that_an_auxiliary_model_states(
     )
     conversation = await setup.open("gpt-4o", extra=extra)
     await _compact(setup, conversation, 1)
-    first_statuses = [
-        item.status for item in setup.provider.log if item.model == "tiny"
-    ]
+    first_statuses = [item.status for item in setup.provider.log if item.model == "tiny"]
     assert first_statuses.count(400) <= 3, "calls of one round that were sent together"
     assert first_statuses.count(200) > 1
     await _compact(setup, conversation, 2)

@@ -58,23 +58,16 @@ async def test_a_conversation_passes_its_window_several_times(
         NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}"
     )
     for turn in range(36):
-        pieces = [
-            piece
-            async for piece in conversation.stream(numbered_text(turn, 400, "topic"))
-        ]
+        pieces = [piece async for piece in conversation.stream(numbered_text(turn, 400, "topic"))]
         assert pieces[-1].text
         assert conversation.tokens < 16_000
     assert len(setup.compactions) >= 2
     assert setup.compactions[-1].count == len(setup.compactions)
     assert all(item.tokens_after < item.tokens_before for item in setup.compactions)
-    assert {record.status for record in setup.provider.log} == {200}, (
-        "nothing ever overflowed"
-    )
+    assert {record.status for record in setup.provider.log} == {200}, "nothing ever overflowed"
     assert len(await setup.store.history(conversation.id)) == 72
     usage = await setup.store.usage(conversation.id)
-    reported_tokens = [
-        record.canonical_usage.total_tokens for record in setup.provider.log
-    ]
+    reported_tokens = [record.canonical_usage.total_tokens for record in setup.provider.log]
     assert sum(item.usage.total_tokens for item in usage) == sum(reported_tokens), (
         "every token is accounted for"
     )
@@ -88,9 +81,7 @@ async def test_compacts_before_the_first_call_of_a_smaller_model(
     setup = await open_http(served, make_answers(200))
     conversation = await setup.open("gpt-4o")
     await send_texts(conversation, 12, 1_200, "page")
-    small = await setup.open(
-        "gpt-4o-mini", resume=conversation.id, summarizer="journal"
-    )
+    small = await setup.open("gpt-4o-mini", resume=conversation.id, summarizer="journal")
     assert small.window == 8_000
     await small.send("Now with the small one.")
     assert setup.compactions[0].reason == "preflight"
@@ -124,9 +115,7 @@ async def test_overflow_inside_a_stream(open_http: OpenHttp) -> None:
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_lowers_an_output_cap_that_is_too_large(
-    open_http: OpenHttp, api: Api
-) -> None:
+async def test_lowers_an_output_cap_that_is_too_large(open_http: OpenHttp, api: Api) -> None:
     served = [served_model(NAMES[api], 16_000, max_output=2_000)]
     setup = await open_http(served, answer_script(lambda _: "ok"))
     conversation = await setup.open(NAMES[api], api=api)
@@ -168,14 +157,11 @@ async def test_stores_the_largest_of_many_results(open_http: OpenHttp) -> None:
     await conversation.send()
     assert len(setup.events(OutputStored)) == 1
     answer = await conversation.send("Now all of them.")
-    parts = [
-        _result(call.id, make_text(6_000, f"part {call.id}")) for call in answer.calls
-    ]
+    parts = [_result(call.id, make_text(6_000, f"part {call.id}")) for call in answer.calls]
     await conversation.add_results(parts)
     await conversation.send()
     sizes = [
-        len(str(item.get("content")))
-        for item in setup.main_calls()[-1].request.messages[-25:]
+        len(str(item.get("content"))) for item in setup.main_calls()[-1].request.messages[-25:]
     ]
     assert sum(sizes) <= 200_000
     assert 1 < len(setup.events(OutputStored)) < 26, "the largest are stored, not all"
@@ -195,9 +181,7 @@ async def test_keeps_the_first_and_last_messages_around_the_summary(
     assert text_of(sent[0]).startswith("First of all")
     key = await setup.store.shared_secret(SUMMARY_KEY)
     summary_index = next(
-        index
-        for index, message in enumerate(recognize_summaries(sent, key))
-        if is_summary(message)
+        index for index, message in enumerate(recognize_summaries(sent, key)) if is_summary(message)
     )
     assert summary_index <= 2
     assert "[EVERTHREAD SUMMARY" in text_of(sent[summary_index])
@@ -214,9 +198,7 @@ async def test_keeps_the_first_and_last_messages_around_the_summary(
 async def test_a_later_summary_updates_the_previous_one(open_http: OpenHttp) -> None:
     def summarise(request: Any) -> str:
         messages = str(request.messages)
-        return make_summary_text(
-            "Second goal." if "First goal." in messages else "First goal."
-        )
+        return make_summary_text("Second goal." if "First goal." in messages else "First goal.")
 
     setup = await open_http(
         [served_model("gpt-4o", 16_000)],
@@ -277,8 +259,7 @@ async def test_a_failing_summariser_pauses_and_the_journal_is_used(
     await until_compacted(setup, conversation)
     assert len(setup.summary_calls()) == call_count, "it rests"
     assert any(
-        "rests" in item.text or "skipped" in item.text
-        for item in setup.events(CompactionProgress)
+        "rests" in item.text or "skipped" in item.text for item in setup.events(CompactionProgress)
     )
     await send_texts(conversation, 6, 300, "page")
     compaction = await conversation.compress()
@@ -315,9 +296,7 @@ async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(
         body = (await setup.store.message(message_id)).body
         if body["role"] == "user":
             assert text_of(body)[:30].split(".")[0] in summarised_text
-    assert all(
-        item.status == 200 for item in setup.provider.log if item.model == "tiny"
-    )
+    assert all(item.status == 200 for item in setup.provider.log if item.model == "tiny")
 
 
 async def test_reasoning_tokens_trigger_no_compaction(open_http: OpenHttp) -> None:
@@ -347,9 +326,7 @@ async def test_claude_reads_its_cache_again_after_a_compaction(
     await conversation.send("And on.")
     log = setup.main_calls()
     compaction_index = next(
-        index
-        for index, item in enumerate(log)
-        if item.shared and not item.shared.is_extension
+        index for index, item in enumerate(log) if item.shared and not item.shared.is_extension
     )
     before = log[compaction_index - 1]
     first = log[compaction_index]
@@ -373,9 +350,7 @@ async def test_a_summary_on_the_warm_prefix_reads_the_cache(
     await send_texts(conversation, 12, 900, "page")
     await conversation.compress()
     (summary_call,) = [
-        item
-        for item in setup.provider.log
-        if item.request and is_summary_call(item.request)
+        item for item in setup.provider.log if item.request and is_summary_call(item.request)
     ]
     assert summary_call.cached_tokens > 0.8 * summary_call.prompt_tokens
     assert setup.compactions[0].author == "claude-sonnet-4-5"
@@ -391,8 +366,7 @@ async def test_retries_temporary_failures(open_http: OpenHttp) -> None:
 
 def _many_calls(count: int) -> Reply:
     calls: Any = [
-        function_call(f"m{index}", "terminal", '{"command": "x"}')
-        for index in range(count)
+        function_call(f"m{index}", "terminal", '{"command": "x"}') for index in range(count)
     ]
     return calls_reply(*calls)
 
@@ -405,9 +379,7 @@ def _result(call_id: str, text: str) -> Any:
 async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     open_http: OpenHttp, turns: int
 ) -> None:
-    setup = await open_http(
-        [served_model("gpt-4o", 16_000)], answer_script(lambda _: "Counted.")
-    )
+    setup = await open_http([served_model("gpt-4o", 16_000)], answer_script(lambda _: "Counted."))
     conversation = await setup.open("gpt-4o")
     for turn in range(turns):
         await conversation.send(f"Turn {turn}: {make_text(400)}")
@@ -415,9 +387,7 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     assert (await conversation.send(large)).text == "Counted."
     assert setup.compactions
     shortened_text = next(
-        text
-        for text in map(text_of, conversation.messages)
-        if text.startswith("Count these.")
+        text for text in map(text_of, conversation.messages) if text.startswith("Count these.")
     )
     assert shortened_text.endswith("That was all.")
     stored_output = setup.events(OutputStored)[-1]

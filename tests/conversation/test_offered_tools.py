@@ -59,9 +59,7 @@ def model(**more: Any) -> ScriptedModel:
     return ScriptedModel(lambda _: make_text(120, "answer"), window=8_000, **more)
 
 
-async def send_until_compacted(
-    conversation: Conversation, topic: str = "ledger"
-) -> None:
+async def send_until_compacted(conversation: Conversation, topic: str = "ledger") -> None:
     """Send messages until one more compaction."""
     first_session = conversation.session.id
     turn = 0
@@ -100,9 +98,7 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     await conversation.send("And now the weather, please, and the payroll.")
     again = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
     await again.send("What about the warehouse?")
-    assert [offered_names(request) for request in scripted.requests] == [
-        first_names
-    ] * 3
+    assert [offered_names(request) for request in scripted.requests] == [first_names] * 3
     await send_until_compacted(again, "warehouse payroll")
     # Tools that fit stay: they and the system prompt are still cached.
     assert offered_names(scripted.requests[-1]) == first_names
@@ -135,9 +131,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert answer_text.startswith(
         "Tools that match 'phone somebody: telephones':\n- telephone_tool: Works on the telephone."
     )
-    assert answer_text.endswith(
-        "They are shown to you again from the next compaction on."
-    )
+    assert answer_text.endswith("They are shown to you again from the next compaction on.")
     answer_text = await conversation.handle_tool_call(
         FIND_TOOLS, {"query": "warehouses", "now": True}
     )
@@ -179,9 +173,7 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 
 async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> None:
     scripted = model(name="claude-sonnet-4-5", api="anthropic")
-    conversation = await setup.open(
-        scripted, tools=TOOLS, provider="anthropic", **SHARE
-    )
+    conversation = await setup.open(scripted, tools=TOOLS, provider="anthropic", **SHARE)
     await conversation.send("Book me a flight.")
     price = conversation.toolbox.describe_price()
     assert price.startswith("about $0.00")
@@ -217,9 +209,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
     assert not found.is_offered_now
     assert "These are left out: " in found.text
     assert all(name in found.text for name in conversation.toolbox.left_out)
-    assert (
-        "telephone_tool" not in (await conversation.find_tools("telephone_tool")).others
-    )
+    assert "telephone_tool" not in (await conversation.find_tools("telephone_tool")).others
     for wrong in ("", "  ", "x" * 1_001):
         with pytest.raises(InputError, match="what the tool shall do"):
             await conversation.find_tools(wrong)
@@ -272,9 +262,7 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
     await conversation.send("Book me a flight.")
     names = offered_names(scripted.requests[-1])
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
-    assert [
-        entry["function"]["name"] for entry in conversation.toolbox.own_schemas
-    ] == names[-4:]
+    assert [entry["function"]["name"] for entry in conversation.toolbox.own_schemas] == names[-4:]
     conversation.use_tools(TOOLS[:1])
     setup.watch.broken.clear()
     await conversation.send("Hello")
@@ -298,9 +286,7 @@ async def test_calls_of_unknown_tools_do_not_change_the_selection(
 ) -> None:
     """Calls of tools that were not given do not change the selection."""
     script: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
-    conversation = await setup.open(
-        ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
-    )
+    conversation = await setup.open(ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE)
     answer = await conversation.send("Book me a flight.")
     await conversation.add_results([tool_result("no such tool", answer.calls[0].id)])
     await conversation.send()

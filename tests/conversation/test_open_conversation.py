@@ -71,9 +71,7 @@ async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> No
     served = [served_model("gpt-4o", 16_000), served_model("gpt-4o-mini", 128_000)]
     setup = await open_http(
         served,
-        answer_script(
-            lambda _: make_text(150), lambda _: make_summary_text("By the small one.")
-        ),
+        answer_script(lambda _: make_text(150), lambda _: make_summary_text("By the small one.")),
     )
     conversation = await setup.open(
         "gpt-4o",
@@ -84,9 +82,7 @@ async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> No
     assert compaction.author == "gpt-4o-mini"
     assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
     summary_usage = [
-        item
-        for item in await setup.store.usage(conversation.id)
-        if item.task == "auxiliary"
+        item for item in await setup.store.usage(conversation.id) if item.task == "auxiliary"
     ]
     assert {item.model for item in summary_usage} == {"gpt-4o-mini"}
     assert setup.compactions[0].cost is not None
@@ -96,15 +92,11 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
     tmp_path: Path,
 ) -> None:
     async with (
-        Provider(
-            {"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]
-        ) as first,
+        Provider({"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]) as first,
         Provider({"small": 4_000}, ["from the other"]) as second,
     ):
         watch = PrefixWatch()
-        fallback = OpenAIChatModel(
-            "small", window=4_000, base_url=f"{second.url}/v1", api_key="x"
-        )
+        fallback = OpenAIChatModel("small", window=4_000, base_url=f"{second.url}/v1", api_key="x")
         config = parse_config(
             f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}"
         )

@@ -61,9 +61,7 @@ async def open_compacted(
     ):
         await talk.send(text)
     assert (await talk.compress()).changed
-    assert not any(
-        text in text_of(message) for text in given for message in talk.messages
-    )
+    assert not any(text in text_of(message) for text in given for message in talk.messages)
     sent.clear()
     return talk, sent
 
@@ -100,9 +98,9 @@ async def test_compacted_messages_are_added_only_to_the_call_that_asks_for_them(
     assert f"message:{fact.id}" in event.cited
     assert 0 < event.tokens <= RecallOptions().max_tokens
     history = await setup.store.history(conversation.session.id)
-    assert not any(
-        "Recalled for this answer" in text_of(item.body) for item in history
-    ), "never stored"
+    assert not any("Recalled for this answer" in text_of(item.body) for item in history), (
+        "never stored"
+    )
     assert not setup.watch.broken
 
 
@@ -130,15 +128,11 @@ async def test_recalls_from_other_threads_only_if_allowed(
 ) -> None:
     old, _ = await open_compacted(setup, FACT)
     foreign = await setup.open(ScriptedModel(["noted"]), new=NewSession(tenant="other"))
-    await foreign.send(
-        "The walnut cupboard of Aldermoor was painted in lilac by Xavier."
-    )
+    await foreign.send("The walnut cupboard of Aldermoor was painted in lilac by Xavier.")
     sent: list[Request] = []
     scopes: tuple[RecallScope, ...] = ("thread", "tenant")
     for scope in scopes:
-        later = await setup.open(
-            recording_model(sent), recall=RecallOptions(scope=scope)
-        )
+        later = await setup.open(recording_model(sent), recall=RecallOptions(scope=scope))
         await later.send(ASKED)
     assert not injected_texts(sent[0])
     assert FACT in injected_texts(sent[1])[0]
@@ -213,9 +207,7 @@ async def test_recall_can_be_disabled_and_limited(
         await conversation.send(ASKED)
         assert not injected_texts(sent[0])
     async with open_setup(tmp_path / "b") as setup:
-        many = [
-            f"{FACT} Case {number}: {make_text(80, 'detail')}" for number in range(3)
-        ]
+        many = [f"{FACT} Case {number}: {make_text(80, 'detail')}" for number in range(3)]
         conversation, sent = await open_compacted(
             setup, *many, recall=RecallOptions(max_tokens=300)
         )

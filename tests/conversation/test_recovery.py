@@ -40,9 +40,7 @@ def refusing_model(limit: int, *, stated: bool = True) -> Any:
     counter = TokenCounter("gpt-4o")
 
     def answer(request: Request) -> Any:
-        size = counter.request(
-            request.messages, system=request.system, tools=request.tools
-        )
+        size = counter.request(request.messages, system=request.system, tools=request.tools)
         if size > limit:
             return overflow_error(limit if stated else None, size)
         return make_text(100, "answer")
@@ -175,9 +173,7 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
     setup: ConversationSetup,
 ) -> None:
     big = make_text(5_000, "line")
-    refusal = ModelError(
-        "Request Entity Too Large", status=413, body="Request Entity Too Large"
-    )
+    refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
     model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
     conversation = await setup.open(model)
     image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
@@ -197,7 +193,9 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
 async def test_errors_other_than_size_are_raised_unchanged(
     setup: ConversationSetup, status: int
 ) -> None:
-    message = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
+    message = (
+        "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
+    )
     refusal = ModelError(
         message if status == 429 else "no",
         status=status,
@@ -236,11 +234,7 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     setup: ConversationSetup,
 ) -> None:
     def other(request: Request) -> Any:
-        return (
-            overflow_error(9_000, 12_000)
-            if len(request.messages) > 9
-            else "I stepped in."
-        )
+        return overflow_error(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
     outage = ModelError("it is down", status=503)
     script: Any = iter([f"Noted. {make_text(200)}"] * 8)

@@ -37,9 +37,7 @@ async def test_two_conversations_compact_append_and_undo_concurrently(
         await first.send(text)
     assert setup.compactions
     second = await setup.open(model, resume=first.session.id, protect_last_n=2)
-    await asyncio.gather(
-        first.compress(), second.add("Turn in between"), second.compress()
-    )
+    await asyncio.gather(first.compress(), second.add("Turn in between"), second.compress())
     await first.send("Turn of the first")
     await second.send("Turn of the second")
     await first.undo()
@@ -95,9 +93,9 @@ async def test_a_second_conversation_follows_a_compaction_of_the_first(
         for index, item in enumerate(model.requests[-1].messages)
         if "cache_control" in str(item)
     ]
-    assert marked_indexes == list(
-        range(len(second.messages) - 4, len(second.messages) - 1)
-    ), "the last three"
+    assert marked_indexes == list(range(len(second.messages) - 4, len(second.messages) - 1)), (
+        "the last three"
+    )
     await first.send("And I.")
     await first.compress()
     await second.compress()

@@ -32,9 +32,7 @@ def tool(name: str, description: Any = "", *parameters: str) -> dict[str, Any]:
 
 
 CARDS = [
-    make_card(
-        tool("create_invoice", "Make an invoice for a customer.", "customer"), 100
-    ),
+    make_card(tool("create_invoice", "Make an invoice for a customer.", "customer"), 100),
     make_card(tool("sendEmail", "Send a message by mail.", "recipient"), 100),
     make_card(tool("weather", "The weather at a place.", "city"), 100),
     make_card(tool("refund", "Pay money back for an invoice.", "payment_id"), 100),
@@ -108,9 +106,7 @@ def test_tools_that_match_the_task_or_are_in_use_stay() -> None:
 
 def test_keeps_the_previous_choice_while_the_other_tools_fit() -> None:
     assert left_out_names(300, "weather", previous=("weather",)) == ("weather",)
-    assert left_out_names(300, used_names=("weather",), previous=("weather",)) == (
-        "refund",
-    )
+    assert left_out_names(300, used_names=("weather",), previous=("weather",)) == ("refund",)
     assert left_out_names(200, "weather", previous=("weather",)) == (
         "sendEmail",
         "refund",
@@ -156,9 +152,7 @@ def test_the_offered_tools_fit_unless_all_are_used(
     )
     rest: list[ToolCard] = [card for card in cards if card.name not in gone]
     assert not set(gone) & used
-    assert sum(card.tokens for card in rest) <= room or all(
-        card.name in used for card in rest
-    )
+    assert sum(card.tokens for card in rest) <= room or all(card.name in used for card in rest)
     again = choose_left_out(
         cards, max_tokens=room, used_names=used, task_text="", previously_left_out=gone
     )

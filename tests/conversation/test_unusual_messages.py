@@ -128,9 +128,7 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     messages = await next_messages(conversation)
     assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(calls_with_ids("c"))
-    await conversation.record(
-        Reply({"role": "assistant", "content": "Never mind."}, "stop")
-    )
+    await conversation.record(Reply({"role": "assistant", "content": "Never mind."}, "stop"))
     await next_messages(conversation, "And now?")
 
 
@@ -142,9 +140,7 @@ async def test_every_call_gets_an_id_of_its_own(
     await conversation.prepare("Go.")
     answer = await conversation.record(calls_with_ids(*ids))
     assert len({item.id for item in answer.calls} - {""}) == 2
-    await conversation.add_results(
-        [tool_result("done", item.id) for item in answer.calls]
-    )
+    await conversation.add_results([tool_result("done", item.id) for item in answer.calls])
     await next_messages(conversation)
 
 
@@ -153,16 +149,12 @@ async def test_every_call_gets_an_id_of_its_own(
 async def test_sends_valid_requests_after_an_empty_answer(
     open_http: OpenHttp, api: Api, said: str | None
 ) -> None:
-    replies = iter(
-        [Reply({"role": "assistant", "content": said}, "stop"), "Here I am."]
-    )
+    replies = iter([Reply({"role": "assistant", "content": said}, "stop"), "Here I am."])
     setup = await open_http(
         [served_model(NAMES[api], 16_000)], answer_script(lambda _: next(replies))
     )
     provider = "anthropic" if api == "anthropic" else "custom"
-    conversation = await setup.open(
-        NAMES[api], api=api, provider=provider, tools=[TOOL]
-    )
+    conversation = await setup.open(NAMES[api], api=api, provider=provider, tools=[TOOL])
     await conversation.send("Are you there?")
     assert (await conversation.send("Hello?")).text == "Here I am."
 

@@ -8,8 +8,5 @@ from typing import Any
 
 CASES: list[dict[str, Any]] = [
     json.loads(line)
-    for line in Path(__file__)
-    .with_name("error_cases.jsonl")
-    .read_text("utf-8")
-    .splitlines()
+    for line in Path(__file__).with_name("error_cases.jsonl").read_text("utf-8").splitlines()
 ]

@@ -21,9 +21,7 @@ from tests.chat_messages import (
     user_message,
 )
 
-SUMMARY = (
-    f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
-)
+SUMMARY = f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
 PIXELS = "iVBORw0KGgo" + "A" * 400
 WORDS = st.sampled_from(
     [
@@ -141,9 +139,7 @@ def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     results: list[Any] = []
     for call in calls:
         output = draw(OUTPUTS)
-        content = draw(
-            st.sampled_from([output, output, [text_part(output), draw(IMAGES)], None])
-        )
+        content = draw(st.sampled_from([output, output, [text_part(output), draw(IMAGES)], None]))
         result = result_message(call["id"], content)
         results += [result] * draw(st.sampled_from([1, 1, 1, 1, 0, 2]))
     results = draw(st.permutations(results))
@@ -162,8 +158,7 @@ def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
 def _anthropic_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     made = draw(st.lists(CALLS, min_size=1, max_size=3))
     uses = [
-        call_block(f"{prefix}_{n}", name, arguments)
-        for n, (name, arguments) in enumerate(made)
+        call_block(f"{prefix}_{n}", name, arguments) for n, (name, arguments) in enumerate(made)
     ]
     thinking = {"type": "thinking", "thinking": "well " * 80, "signature": "s"}
     results: list[Any] = [

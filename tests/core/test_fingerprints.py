@@ -34,15 +34,12 @@ MARK = {"type": "ephemeral"}
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
     ),
     max_leaves=12,
 )
 texts = st.text(max_size=12)
-parts = st.lists(
-    st.builds(lambda text: {"type": "text", "text": text}, texts), max_size=3
-)
+parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts), max_size=3)
 messages = st.builds(
     lambda role, content: {"role": role, "content": content},
     st.sampled_from(["user", "assistant", "tool", "system"]),
@@ -122,9 +119,7 @@ def test_ignores_formatting_of_call_arguments() -> None:
     assert message_fingerprint(call('{"path":"a","line":1}')) == message_fingerprint(
         call('{ "line": 1, "path": "a" }\n')
     )
-    assert message_fingerprint(call('{"path":"a"}')) == message_fingerprint(
-        call({"path": "a"})
-    )
+    assert message_fingerprint(call('{"path":"a"}')) == message_fingerprint(call({"path": "a"}))
 
 
 DIFFERENT = [
@@ -180,9 +175,7 @@ def test_empty_messages_differ_by_role() -> None:
 def test_byte_form_ignores_only_cache_marks_private_keys_and_string_form() -> None:
     plain = user_message("hello")
     seen = byte_fingerprint(plain)
-    assert (
-        byte_fingerprint(user_message([text_part("hello", cache_control=MARK)])) == seen
-    )
+    assert byte_fingerprint(user_message([text_part("hello", cache_control=MARK)])) == seen
     assert (
         byte_fingerprint(
             {
@@ -248,9 +241,7 @@ GOLDEN_MESSAGE = "484d32e27b2209b12925ac0c0c8e3fd91f970517"
 
 
 @given(st.lists(messages, max_size=6), st.integers(0, 6))
-def test_a_chain_extends_step_by_step_and_can_be_resumed(
-    history: list[Any], cut: int
-) -> None:
+def test_a_chain_extends_step_by_step_and_can_be_resumed(history: list[Any], cut: int) -> None:
     for fingerprint, digests in (
         (message_fingerprint, canonical_chain(history)),
         (byte_fingerprint, byte_chain(history)),
@@ -268,8 +259,7 @@ def test_histories_share_digests_up_to_their_first_difference(
     one: list[Any], other: list[Any]
 ) -> None:
     forms = [
-        [json.dumps(canonical_form(m), sort_keys=True) for m in history]
-        for history in (one, other)
+        [json.dumps(canonical_form(m), sort_keys=True) for m in history] for history in (one, other)
     ]
     for x, y, length in zip(
         canonical_chain(one), canonical_chain(other), range(1, 6), strict=False
@@ -293,9 +283,7 @@ def test_any_json_has_a_stable_fingerprint_and_is_not_mutated(value: Any) -> Non
         user_message(value),
         {"role": value, "tool_calls": value, "input": value},
     ):
-        assert message_fingerprint(wrapped) == message_fingerprint(
-            copy.deepcopy(wrapped)
-        )
+        assert message_fingerprint(wrapped) == message_fingerprint(copy.deepcopy(wrapped))
         assert byte_fingerprint(wrapped) == byte_fingerprint(copy.deepcopy(wrapped))
     assert repr(value) == repr(before)
 
@@ -311,28 +299,20 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     ):
         assert message_fingerprint(message)
         assert byte_fingerprint(message)
-    assert message_fingerprint(call("[" * 100_000)) != message_fingerprint(
-        call("[" * 100_001)
-    )
+    assert message_fingerprint(call("[" * 100_000)) != message_fingerprint(call("[" * 100_001))
 
 
 def test_values_outside_json_do_not_raise() -> None:
     message = {"role": "user", "content": ("a", b"b"), 1: "c", "n": float("nan")}
-    assert message_fingerprint(message) != message_fingerprint(
-        {**message, "content": ("a", b"c")}
-    )
-    assert byte_fingerprint(message) != byte_fingerprint(
-        {**message, "content": ("a", b"c")}
-    )
+    assert message_fingerprint(message) != message_fingerprint({**message, "content": ("a", b"c")})
+    assert byte_fingerprint(message) != byte_fingerprint({**message, "content": ("a", b"c")})
 
 
 def test_real_requests_extend_each_other() -> None:
     """Successive recorded requests of one conversation: each chain continues the previous one."""
     for family in ("claude", "deepseek"):
         files = sorted(
-            path
-            for path in shared_path("requests").glob("*.json")
-            if family in path.name
+            path for path in shared_path("requests").glob("*.json") if family in path.name
         )
         requests = [json.loads(path.read_text("utf-8"))["messages"] for path in files]
         for older, newer in pairwise(requests):

@@ -114,9 +114,7 @@ def whole_source() -> str:
 def token_forms() -> frozenset[re.Pattern[str]]:
     """Return the patterns of tokens: each is tried only after its prefix was found."""
     return frozenset(
-        form.pattern
-        for forms in load_rules().forms_by_prefix.values()
-        for _, form in forms
+        form.pattern for forms in load_rules().forms_by_prefix.values() for _, form in forms
     )
 
 
@@ -138,13 +136,9 @@ def characters(items: Any) -> list[str]:
     """Return some characters of a set."""
     one = re.compile(written_set(items))
     drawn = [
-        chr(value if op is constants.LITERAL else value[0])
-        for op, value in items
-        if op in DRAWN
+        chr(value if op is constants.LITERAL else value[0]) for op, value in items if op in DRAWN
     ]
-    return [char for char in dict.fromkeys([*drawn, *PALETTE]) if one.match(char)][
-        :4
-    ] or ["\0"]
+    return [char for char in dict.fromkeys([*drawn, *PALETTE]) if one.match(char)][:4] or ["\0"]
 
 
 DRAWN = (constants.LITERAL, constants.RANGE)
@@ -279,9 +273,7 @@ def test_every_pattern_is_linear(module: str) -> None:
     assert spec
     assert spec.origin
     for name, pattern in literal_patterns(Path(spec.origin)):
-        expect_linear(
-            name, pattern, read_at_once if name.endswith(" match") else read_all
-        )
+        expect_linear(name, pattern, read_at_once if name.endswith(" match") else read_all)
     try:
         loaded = importlib.import_module(module)
     except ImportError as missing:
@@ -343,17 +335,13 @@ def test_repeated_input_is_read_in_linear_time(reader: str) -> None:
     for piece in PIECES:
         for size in SIZES:
             text = piece * (size // len(piece) + 1) + "\0"
-            with cpu_limit(
-                f"{reader} on {piece!r} up to {size} characters", 2 * CPU_SECONDS
-            ):
+            with cpu_limit(f"{reader} on {piece!r} up to {size} characters", 2 * CPU_SECONDS):
                 found = READERS[reader](text)
             assert found is not None
 
 
 def test_repeated_token_prefixes_are_redacted_in_linear_time() -> None:
-    starts = {
-        start for forms in load_rules().forms_by_prefix.values() for start, _ in forms
-    }
+    starts = {start for forms in load_rules().forms_by_prefix.values() for start, _ in forms}
     for start in sorted(starts):
         for joint in "-/":
             with cpu_limit(f"redact on {start + joint!r}"):

@@ -32,9 +32,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", [*OURS, "MCP__Everthread__Search", "x__everthread_pin"]
-)
+@pytest.mark.parametrize("name", [*OURS, "MCP__Everthread__Search", "x__everthread_pin"])
 def test_recognizes_our_tools_under_every_client_prefix(name: str) -> None:
     assert is_lookup_tool(name)
 

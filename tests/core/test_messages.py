@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import (
-    Call,
     Message,
+    ToolCall,
     calls_of,
     content_text,
     iterate_images,
@@ -79,21 +79,21 @@ def test_calls_in_every_form() -> None:
     )
     found = calls_of(message)
     assert found == [
-        Call("t", "read", '{"path": "a"}'),
-        Call("c1", "bash", '{"command": "ls"}'),
-        Call("c2", "sql", "select 1"),
-        Call("c3", "", ""),
+        ToolCall("t", "read", '{"path": "a"}'),
+        ToolCall("c1", "bash", '{"command": "ls"}'),
+        ToolCall("c2", "sql", "select 1"),
+        ToolCall("c3", "", ""),
     ]
     assert [call.parsed for call in found] == [{"path": "a"}, {"command": "ls"}, {}, {}]
     assert calls_of({**message, "role": "user"}) == []
     assert calls_of({"role": "assistant", "content": None, "tool_calls": None}) == []
-    assert Call("x", "f", "[1]").parsed == {}
+    assert ToolCall("x", "f", "[1]").parsed == {}
     assert calls_of(
         {
             "role": "assistant",
             "tool_calls": [{"id": 7, "function": {"name": None, "arguments": None}}],
         }
-    ) == [Call("", "", "")]
+    ) == [ToolCall("", "", "")]
 
 
 def test_results_in_every_form() -> None:
@@ -171,8 +171,8 @@ def test_namespace_has_the_names_of_its_tools() -> None:
     flat = {"type": "function", "name": "search"}
     assert tool_names({"type": "function", "function": {"name": "look"}}) == ["look"]
     assert tool_names(flat) == ["search"]
-    assert tool_names(
-        {"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}
-    ) == ["mcp__notes__search"]
+    assert tool_names({"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}) == [
+        "mcp__notes__search"
+    ]
     assert tool_names({"type": "namespace", "name": "mcp__notes"}) == ["mcp__notes"]
     assert tool_names({"type": "web_search"}) == tool_names({"function": "odd"}) == []

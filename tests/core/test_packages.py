@@ -19,7 +19,5 @@ def test_accepts_an_installed_package() -> None:
 
 
 def test_missing_package_error_names_the_install_command() -> None:
-    with pytest.raises(
-        MissingPackageError, match=r"pip install 'everthread\[models\]'"
-    ):
+    with pytest.raises(MissingPackageError, match=r"pip install 'everthread\[models\]'"):
         require_package("no_such_package_anywhere", extra="models")

@@ -70,20 +70,13 @@ def test_classifies_recorded_errors_and_their_limits() -> None:
     lines = shared_path("provider_errors.jsonl").read_text("utf-8").splitlines()
     cases = [json.loads(line) for line in lines]
     verdicts = [classify_case(case) for case in cases]
-    right = sum(
-        v.kind == case["label"] for v, case in zip(verdicts, cases, strict=True)
-    )
-    limits = [
-        (v, case)
-        for v, case in zip(verdicts, cases, strict=True)
-        if "context_limit" in case
-    ]
+    right = sum(v.kind == case["label"] for v, case in zip(verdicts, cases, strict=True))
+    limits = [(v, case) for v, case in zip(verdicts, cases, strict=True) if "context_limit" in case]
     stated = sum(v.context_limit == case["context_limit"] for v, case in limits)
     alarms = [
         case["message"]
         for v, case in zip(verdicts, cases, strict=True)
-        if case["label"] in ("rate_limit", "other")
-        and v.kind not in ("rate_limit", "other")
+        if case["label"] in ("rate_limit", "other") and v.kind not in ("rate_limit", "other")
     ]
     assert right / len(cases) >= 0.97
     assert stated / len(limits) >= 0.95
@@ -113,9 +106,7 @@ def test_wrapping_does_not_change_the_verdict() -> None:
             continue
         verdict = classify_error(status=case.get("status"), message=text)
         for wrapped in WRAPPERS:
-            again = classify_error(
-                status=case.get("status"), message=wrapped.format(text)
-            )
+            again = classify_error(status=case.get("status"), message=wrapped.format(text))
             if (again.kind, again.context_limit) != (
                 verdict.kind,
                 verdict.context_limit,
@@ -144,9 +135,7 @@ def test_an_openai_exception() -> None:
 
 def test_an_openai_rate_limit_exception_by_its_class() -> None:
     assert (
-        classify_error(
-            openai_error(429, {"error": {"message": "Too many tokens"}})
-        ).kind
+        classify_error(openai_error(429, {"error": {"message": "Too many tokens"}})).kind
         == "rate_limit"
     )
 
@@ -157,9 +146,7 @@ def test_an_anthropic_exception() -> None:
         request=httpx2.Request("POST", "https://api.test/v1"),
         json=ANTHROPIC_TOO_LONG,
     )
-    error = anthropic.BadRequestError(
-        "Error code: 400", response=response, body=ANTHROPIC_TOO_LONG
-    )
+    error = anthropic.BadRequestError("Error code: 400", response=response, body=ANTHROPIC_TOO_LONG)
     verdict = classify_error(error)
     assert (verdict.kind, verdict.context_limit, verdict.input_tokens) == (
         "prompt_too_long",
@@ -269,10 +256,7 @@ def test_echoed_requests_are_not_evidence() -> None:
 
 def test_reads_status_from_text_body_or_message() -> None:
     assert classify_error(status="429").kind == "rate_limit"
-    assert (
-        classify_error(body={"error": {"code": "429", "message": "no"}}).kind
-        == "rate_limit"
-    )
+    assert classify_error(body={"error": {"code": "429", "message": "no"}}).kind == "rate_limit"
     assert classify_error("Error code: 429 - no").kind == "rate_limit"
     assert classify_error("413 status code (no body)").kind == "payload_too_large"
     assert classify_error(status=True, message="x").kind == "other"
@@ -286,10 +270,7 @@ def test_stream_without_events_means_too_long() -> None:
 
 
 def test_escaped_text_in_a_log_line() -> None:
-    assert (
-        classify_error(r"'message': '\u4e0a\u4e0b\u6587\u8fc7\u957f'").kind
-        == "prompt_too_long"
-    )
+    assert classify_error(r"'message': '\u4e0a\u4e0b\u6587\u8fc7\u957f'").kind == "prompt_too_long"
 
 
 def test_counts_of_a_server_that_names_its_fields() -> None:
@@ -300,9 +281,7 @@ def test_counts_of_a_server_that_names_its_fields() -> None:
     assert classify_error(text).context_limit == 8192
 
 
-_LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-)
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 _KEYS = (
     st.sampled_from(
         [
@@ -322,17 +301,13 @@ _KEYS = (
 )
 _VALUES = st.recursive(
     _LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4),
     max_leaves=20,
 )
 
 
 @given(error=_VALUES, status=_LEAVES, body=_VALUES, message=_VALUES)
-def test_any_value_gets_a_verdict(
-    error: Any, status: Any, body: Any, message: Any
-) -> None:
+def test_any_value_gets_a_verdict(error: Any, status: Any, body: Any, message: Any) -> None:
     before = copy.deepcopy(body)
     verdict = classify_error(error, status=status, body=body, message=message)
     assert verdict.kind in KINDS
@@ -350,10 +325,7 @@ class _HostileError(Exception):
 
 
 def test_an_exception_that_cannot_be_read() -> None:
-    assert (
-        classify_error(_HostileError(), message="prompt is too long").kind
-        == "prompt_too_long"
-    )
+    assert classify_error(_HostileError(), message="prompt is too long").kind == "prompt_too_long"
     assert classify_error(_HostileError()).kind == "other"
 
 
@@ -370,21 +342,14 @@ def test_endlessly_nested_value_gets_a_verdict() -> None:
 )
 def test_a_huge_text_is_read_at_both_ends(filler: str) -> None:
     assert (
-        classify_error(
-            f"prompt is too long: 210000 tokens > 200000 maximum {filler}"
-        ).context_limit
+        classify_error(f"prompt is too long: 210000 tokens > 200000 maximum {filler}").context_limit
         == 200000
     )
     assert (
-        classify_error(
-            f"{filler} prompt is too long: 210000 tokens > 200000 maximum"
-        ).context_limit
+        classify_error(f"{filler} prompt is too long: 210000 tokens > 200000 maximum").context_limit
         == 200000
     )
-    assert (
-        classify_error(f"prompt is too long {filler}".encode()).kind
-        == "prompt_too_long"
-    )
+    assert classify_error(f"prompt is too long {filler}".encode()).kind == "prompt_too_long"
 
 
 def test_a_verdict_is_a_value() -> None:
@@ -402,9 +367,7 @@ _SUBJECTS = st.sampled_from(
         "Prompt length",
     ]
 )
-_RELATIONS = st.sampled_from(
-    ["exceeds", "is longer than", "is greater than", "is over", ">"]
-)
+_RELATIONS = st.sampled_from(["exceeds", "is longer than", "is greater than", "is over", ">"])
 _LIMITS = st.sampled_from(
     [
         "the maximum context length of",
@@ -450,9 +413,7 @@ def test_an_input_that_fits_leaves_room_for_less_output(
     stated: int, room: int, excess: int, template: str
 ) -> None:
     output = room + excess
-    text = template.format(
-        limit=stated + room, input=stated, output=output, total=stated + output
-    )
+    text = template.format(limit=stated + room, input=stated, output=output, total=stated + output)
     verdict = classify_error(status=400, message=text)
     assert verdict.kind == "max_tokens_too_large", text
     assert (verdict.context_limit, verdict.input_tokens, verdict.available_output) == (
@@ -464,9 +425,7 @@ def test_an_input_that_fits_leaves_room_for_less_output(
 
 @given(
     _SIZES,
-    st.sampled_from(
-        ["max_tokens", "max_completion_tokens", "maxOutputTokens", "max_new_tokens"]
-    ),
+    st.sampled_from(["max_tokens", "max_completion_tokens", "maxOutputTokens", "max_new_tokens"]),
 )
 def test_output_cap_alone_is_too_large(limit: int, name: str) -> None:
     for text in (
@@ -538,9 +497,7 @@ def test_silent_400_means_too_long_only_near_the_limit(
     assert classify_error(status=400, **said, near_limit=True).kind == "prompt_too_long"
     assert classify_error(status=500, **said, near_limit=True).kind == "other"
     assert (
-        classify_error(
-            status=400, message="tools.0.name is required", near_limit=True
-        ).kind
+        classify_error(status=400, message="tools.0.name is required", near_limit=True).kind
         == "other"
     )
 
@@ -566,9 +523,7 @@ def test_empty_400_of_unknown_size_means_too_long() -> None:
         ("70 tokens came of 90000", "other", None),
     ],
 )
-def test_compares_figures_in_unknown_wording(
-    words: str, kind: str, limit: int | None
-) -> None:
+def test_compares_figures_in_unknown_wording(words: str, kind: str, limit: int | None) -> None:
     verdict = classify_error(status=400, message=words)
     assert (verdict.kind, verdict.context_limit) == (kind, limit)
     assert classify_error(status=200, message=words).kind == "other"

@@ -41,8 +41,7 @@ HEX = digits + "abcdef"
 def random_text(size: int, alphabet: str = BASE62, seed: str = "") -> str:
     """Return a string that looks random but is always the same."""
     drawn = b"".join(
-        sha512(f"{seed}{size}{alphabet}{i}".encode()).digest()
-        for i in range(size // 64 + 1)
+        sha512(f"{seed}{size}{alphabet}{i}".encode()).digest() for i in range(size // 64 + 1)
     )
     return "".join(alphabet[byte % len(alphabet)] for byte in drawn[:size])
 
@@ -62,8 +61,7 @@ TOKENS = {
     "github": "gh" + "p_" + "a1B2" * 9,
     "github, fine-grained": "github" + "_pat_" + random_text(82),
     "gitlab": "gl" + "pat-" + random_text(20),
-    "gitlab, routable": "gl"
-    "pat-" + random_text(40) + ".01." + "1" + random_text(7, BASE36),
+    "gitlab, routable": "glpat-" + random_text(40) + ".01." + "1" + random_text(7, BASE36),
     "npm": "np" + "m_" + random_text(36),
     "pypi": "py" + "pi-AgEIcHlwaS5vcmc" + random_text(60),
     "anthropic": "sk" + "-ant-api03-" + random_text(93) + "AA",
@@ -87,11 +85,9 @@ TOKENS = {
     "vault": "hv" + "s." + random_text(95),
     "terraform": random_text(14) + ".atlas" + "v1." + random_text(64),
     "mailchimp": random_text(32, HEX) + "-us" + "12",
-    "jwt": "ey"
-    "J" + random_text(20) + ".ey" + "J" + random_text(40) + "." + random_text(43),
+    "jwt": "eyJ" + random_text(20) + ".ey" + "J" + random_text(40) + "." + random_text(43),
     "jwt, unsigned": "ey" + "J" + random_text(20) + ".ey" + "J" + random_text(40),
-    "1password": "A3-"
-    + "-".join(random_text(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
+    "1password": "A3-" + "-".join(random_text(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
     "artifactory": "AK" + "C" + random_text(70),
     "facebook": random_text(15, "123456789") + "|" + random_text(27),
 }
@@ -308,10 +304,7 @@ class TestPrivateKeys:
         assert redact(text) == f'{{"k": "{self.BEGIN}\\n{MARK}\\n{self.END}\\n"}}'
 
     def test_cut_off(self) -> None:
-        assert (
-            redact(f"{self.BEGIN}\n{self.BODY}\nand so on")
-            == f"{self.BEGIN}\n{MARK}\nand so on"
-        )
+        assert redact(f"{self.BEGIN}\n{self.BODY}\nand so on") == f"{self.BEGIN}\n{MARK}\nand so on"
 
     def test_truncated_key_before_a_complete_one(self) -> None:
         text = f"{self.BEGIN}\n{self.BODY}\n{self.BEGIN}\n{self.BODY}\n{self.END}"
@@ -554,9 +547,7 @@ def test_recall_and_false_positives_on_recorded_data() -> None:
     for row in rows:
         text = _plain(row["text_b64"])
         if row["is_secret"]:
-            gone.append(
-                _plain(row.get("secret_b64") or row["text_b64"]) not in redact(text)
-            )
+            gone.append(_plain(row.get("secret_b64") or row["text_b64"]) not in redact(text))
         else:
             changed.append(redact(text) != text)
     assert sum(gone) / len(gone) >= 0.98
@@ -582,19 +573,13 @@ def test_redacts_a_growing_text() -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4
     text = "first\nsecond\nthird"
     assert redactor.redact(text) is text
-    assert (
-        redactor.redact(f"first\nsecond {token}\nthird")
-        == f"first\nsecond {MARK}\nthird"
-    )
+    assert redactor.redact(f"first\nsecond {token}\nthird") == f"first\nsecond {MARK}\nthird"
     assert redactor.redact(f"first\n{token}\nsecond {MARK}\nthird\nfourth") == (
         f"first\n{MARK}\nsecond {MARK}\nthird\nfourth"
     )
     command = "curl https://example.com \\"
     assert redactor.redact(command) == command
-    assert (
-        redactor.redact(f"{command}\n  -u me:s3cretPa55")
-        == f"{command}\n  -u me:{MARK}"
-    )
+    assert redactor.redact(f"{command}\n  -u me:s3cretPa55") == f"{command}\n  -u me:{MARK}"
 
 
 @pytest.mark.parametrize(
@@ -625,9 +610,7 @@ def test_redacts_before_clipping() -> None:
 
 def test_every_rule_names_its_source_and_date() -> None:
     data = tomllib.loads(
-        resources.files("everthread.core")
-        .joinpath("data/secrets.toml")
-        .read_text("utf-8")
+        resources.files("everthread.core").joinpath("data/secrets.toml").read_text("utf-8")
     )
     assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in data["published"])
     sources = data["sources"]
@@ -655,10 +638,7 @@ MODERN = {
     "firecrawl": "f" + "c-" + random_text(32, HEX),
     "resend": "r" + "e_" + random_text(8) + "_" + random_text(24),
     "runpod": "rp" + "a_" + random_text(42, ascii_uppercase + digits),
-    "azure": random_text(52, seed="az")
-    + "JQQ"
-    + "J99BFAC77bzfXJ3w3AAABACOG"
-    + random_text(4),
+    "azure": random_text(52, seed="az") + "JQQ" + "J99BFAC77bzfXJ3w3AAABACOG" + random_text(4),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.messages import Call, Message, Result, edit_results, with_text
+from everthread.core.messages import Message, ToolCall, ToolResult, edit_results, with_text
 from everthread.core.tool_outputs import (
     OutputLimits,
     ToolOutput,
@@ -25,22 +25,15 @@ from everthread.core.tool_outputs import (
 )
 from tests.chat_messages import result_message, text_part, user_message
 
-LIMITS = OutputLimits(
-    result_chars=1_000, turn_chars=3_000, preview_chars=100, max_tool_chars=5_000
-)
+LIMITS = OutputLimits(result_chars=1_000, turn_chars=3_000, preview_chars=100, max_tool_chars=5_000)
 BIG = "start " + "x" * 5_000 + "\nthe end"
 
 
 def outputs(*sizes: int, tool: str = "bash") -> list[ToolOutput]:
-    return [
-        ToolOutput(f"c{n}", tool, chr(ord("a") + n) * size)
-        for n, size in enumerate(sizes)
-    ]
+    return [ToolOutput(f"c{n}", tool, chr(ord("a") + n) * size) for n, size in enumerate(sizes)]
 
 
-def stored_indices(
-    results: list[ToolOutput], limits: OutputLimits = LIMITS
-) -> list[int]:
+def stored_indices(results: list[ToolOutput], limits: OutputLimits = LIMITS) -> list[int]:
     return [item.index for item in plan_storage(results, limits)]
 
 
@@ -91,12 +84,10 @@ def test_rejects_text_that_only_resembles_a_block() -> None:
 
 def test_recognizes_reads_of_stored_output() -> None:
     cited = output_id("x")
-    assert reads_stored_output(
-        Call("a", "read_file", f'{{"path": "{cited}", "offset": 5}}')
-    )
-    assert not reads_stored_output(Call("a", "bash", f'{{"command": "echo {cited}"}}'))
-    assert not reads_stored_output(Call("a", "read_file", '{"path": 5}'))
-    assert not reads_stored_output(Call("a", "read_file", "not json"))
+    assert reads_stored_output(ToolCall("a", "read_file", f'{{"path": "{cited}", "offset": 5}}'))
+    assert not reads_stored_output(ToolCall("a", "bash", f'{{"command": "echo {cited}"}}'))
+    assert not reads_stored_output(ToolCall("a", "read_file", '{"path": 5}'))
+    assert not reads_stored_output(ToolCall("a", "read_file", "not json"))
 
 
 def test_stores_only_results_over_their_limit() -> None:
@@ -134,10 +125,7 @@ def test_never_stores_reads_of_stored_output() -> None:
 
 def test_never_stores_a_stored_result_again() -> None:
     block = make_persisted_block(BIG, preview_chars=100)
-    assert (
-        stored_indices([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10))
-        == []
-    )
+    assert stored_indices([ToolOutput("a", "bash", block)], OutputLimits(10, 10, 100, 10)) == []
     forged = make_persisted_block("q" * 90_000, preview_chars=20_000)
     assert stored_indices([ToolOutput("a", "bash", forged)]) == [0]
 
@@ -187,7 +175,7 @@ def test_final_newline_starts_no_line() -> None:
 
 
 def test_edits_results_in_either_form() -> None:
-    def upper_case(result: Result, holder: object) -> object:
+    def upper_case(result: ToolResult, holder: object) -> object:
         return result.content.upper() if result.call_id == "a" else result.content
 
     tool: Message = {
@@ -237,9 +225,7 @@ def test_with_text_replaces_only_text() -> None:
         {**marked, "text": "new"},
     ]
     assert with_text(["bare", "more"], "new") == [text_part("new")]
-    assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [
-        text_part("new")
-    ]
+    assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [text_part("new")]
 
 
 def test_block_names_the_available_reader_or_none() -> None:

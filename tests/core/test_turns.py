@@ -9,8 +9,8 @@ import pytest
 from everthread.core.messages import Message
 from everthread.core.summary_marks import SUMMARY_START, mark_summary, seal_summary
 from everthread.core.turns import (
-    CallGroup,
     Span,
+    ToolCallGroup,
     TurnSpan,
     count_head_messages,
     find_call_groups,
@@ -44,29 +44,27 @@ def result(call_id: str, text: str = "ok") -> Any:
 class TestGroups:
     def test_results_out_of_order_belong_to_their_call(self) -> None:
         assert find_call_groups([calls("a", "b"), result("b"), result("a")]) == [
-            CallGroup(0, ("a", "b"), (1, 2), ())
+            ToolCallGroup(0, ("a", "b"), (1, 2), ())
         ]
 
     def test_second_result_of_a_call_belongs_to_no_group(self) -> None:
         assert find_call_groups([calls("a"), result("a"), result("a")]) == [
-            CallGroup(0, ("a",), (1,), ())
+            ToolCallGroup(0, ("a",), (1,), ())
         ]
 
     def test_reports_missing_results(self) -> None:
         messages = [calls("a", "b"), result("a"), user_message("go on")]
-        assert find_call_groups(messages) == [CallGroup(0, ("a", "b"), (1,), ("b",))]
+        assert find_call_groups(messages) == [ToolCallGroup(0, ("a", "b"), (1,), ("b",))]
 
     def test_result_answers_the_latest_call_of_its_id(self) -> None:
         assert [
             g.result_indexes
-            for g in find_call_groups(
-                [calls("a"), user_message("x"), calls("a"), result("a")]
-            )
+            for g in find_call_groups([calls("a"), user_message("x"), calls("a"), result("a")])
         ] == [(), (3,)]
 
     def test_two_calls_of_one_id_take_one_result_each(self) -> None:
         assert find_call_groups([calls("a", "a"), result("a"), result("a")]) == [
-            CallGroup(0, ("a", "a"), (1, 2), ())
+            ToolCallGroup(0, ("a", "a"), (1, 2), ())
         ]
 
     def test_anthropic_blocks_form_groups_too(self) -> None:
@@ -74,12 +72,12 @@ class TestGroups:
             assistant_message([call_block("t", "f", {})]),
             user_message([result_block("t", "ok")]),
         ]
-        assert find_call_groups(messages) == [CallGroup(0, ("t",), (1,), ())]
+        assert find_call_groups(messages) == [ToolCallGroup(0, ("t",), (1,), ())]
 
     def test_one_message_with_two_results_counts_once(self) -> None:
         blocks = [result_block(i, "ok") for i in ("a", "b")]
         assert find_call_groups([calls("a", "b"), user_message(blocks)]) == [
-            CallGroup(0, ("a", "b"), (1,), ())
+            ToolCallGroup(0, ("a", "b"), (1,), ())
         ]
 
 
@@ -227,9 +225,7 @@ class TestHead:
             ),
             (
                 [
-                    user_message(
-                        "This session is being continued from a previous conversation."
-                    ),
+                    user_message("This session is being continued from a previous conversation."),
                     calls("x"),
                     user_message("a"),
                 ],

@@ -227,10 +227,7 @@ def test_failed_call_is_not_a_refusal() -> None:
 
 def test_finds_the_answer_to_a_tools_question() -> None:
     result = 'User has answered your questions: "Tabs or spaces?"="Tabs"'
-    assert (
-        find_typed_words(result, "AskUserQuestion", failed=False)
-        == '"Tabs or spaces?"="Tabs"'
-    )
+    assert find_typed_words(result, "AskUserQuestion", failed=False) == '"Tabs or spaces?"="Tabs"'
     assert find_typed_words(result, "Read", failed=False) == ""
     assert find_typed_words("Nobody answered.", "AskUserQuestion", failed=False) == ""
 
@@ -269,7 +266,9 @@ def test_reads_notices_of_ended_tasks() -> None:
         "<task-notification>\n<task-id>b1</task-id>\n<status>failed</status>\n"
         "<summary>the build failed</summary>\n</task-notification>"
     )
-    second_notice = "<task-notification><task-id>b2</task-id><status>completed</status></task-notification>"
+    second_notice = (
+        "<task-notification><task-id>b2</task-id><status>completed</status></task-notification>"
+    )
     assert find_task_ends(f"{notice}\n{second_notice}\n{RULE}") == [
         TaskEnd("b1", "failed", "the build failed"),
         TaskEnd("b2", "completed", ""),

@@ -52,9 +52,7 @@ def block(call_id: str = "a") -> Any:
 
 def parts(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
-    return (
-        [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
-    )
+    return [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
 
 
 HI: dict[str, Any] = user_message("hi")
@@ -286,19 +284,13 @@ def test_repair_fixes_every_problem(
 ) -> None:
     before = copy.deepcopy(messages)
     repaired = repair(messages)
-    native = any(
-        p.get("type") in ("tool_use", "tool_result") for m in messages for p in parts(m)
-    )
+    native = any(p.get("type") in ("tool_use", "tool_result") for m in messages for p in parts(m))
     assert validate_messages(repaired.messages, api="anthropic") == []
     assert native or validate_messages(repaired.messages, api="openai") == []
     assert messages == before
-    fine_as_it_is = not validate_messages(messages, api="anthropic") and (
-        native or not problems
-    )
+    fine_as_it_is = not validate_messages(messages, api="anthropic") and (native or not problems)
     if fine_as_it_is:
-        assert all(
-            new is old for new, old in zip(repaired.messages, messages, strict=True)
-        )
+        assert all(new is old for new, old in zip(repaired.messages, messages, strict=True))
         assert repaired.actions == []
     else:
         assert repaired.actions
@@ -315,13 +307,11 @@ def test_responses_limits_the_length_of_ids() -> None:
 
     assert validate_messages(history("c" * 64), api="openai_responses") == []
     assert [
-        problem.rule
-        for problem in validate_messages(history("c" * 65), api="openai_responses")
+        problem.rule for problem in validate_messages(history("c" * 65), api="openai_responses")
     ] == ["call-id"]
     assert validate_messages(history("c" * 65), api="openai") == []
     assert [
-        problem.rule
-        for problem in validate_messages(history("c")[:2], api="openai_responses")
+        problem.rule for problem in validate_messages(history("c")[:2], api="openai_responses")
     ] == ["missing-result"]
 
 
@@ -334,9 +324,7 @@ class TestRepair:
     def test_adds_stub_results_and_drops_orphan_results(
         self,
     ) -> None:
-        repaired = repair(
-            [HI, calls_message(call("a"), call("b")), result("b"), result("z"), HI]
-        )
+        repaired = repair([HI, calls_message(call("a"), call("b")), result("b"), result("z"), HI])
         assert repaired.messages == [
             HI,
             calls_message(call("a"), call("b")),
@@ -384,17 +372,13 @@ class TestRepair:
     def test_calls_before_a_user_message_are_not_in_flight(self) -> None:
         words = text_part("stop")
         both = assistant_message([*use("a")["content"], *use("b")["content"]])
-        repaired = repair_messages(
-            [HI, both, user_message([block("a"), words])], in_flight=True
-        )
+        repaired = repair_messages([HI, both, user_message([block("a"), words])], in_flight=True)
         stub = result_block("b", STUB_RESULT)
         assert repaired[2:] == [user_message([block("a"), stub, words])]
 
     def test_error_flag_survives_conversion(self) -> None:
         failed = {**block("a"), "is_error": True}
-        repaired = repair_messages(
-            [HI, calls_message(call("a")), user_message([failed])]
-        )
+        repaired = repair_messages([HI, calls_message(call("a")), user_message([failed])])
         assert repaired[2] == {**result("a"), "is_error": True}
         repaired = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
         assert repaired[2] == user_message([failed])
@@ -447,9 +431,7 @@ class TestRepair:
 
     def test_moves_text_after_results(self) -> None:
         text = text_part("x")
-        assert repair_messages([HI, use(), user_message([text, block()])])[2][
-            "content"
-        ] == [
+        assert repair_messages([HI, use(), user_message([text, block()])])[2]["content"] == [
             block(),
             text,
         ]
@@ -503,9 +485,7 @@ class TestRepair:
             ),
         ],
     )
-    def test_corrects_shapes(
-        self, dirty: dict[str, Any], clean: dict[str, Any]
-    ) -> None:
+    def test_corrects_shapes(self, dirty: dict[str, Any], clean: dict[str, Any]) -> None:
         assert repair_messages([HI, dirty])[1:] == [clean]
 
     @pytest.mark.parametrize(
@@ -525,17 +505,13 @@ class TestRepair:
         assert "message 1: removed" in repaired.actions[-1]
 
     def test_replaces_a_nameless_call_by_text(self) -> None:
-        (_, repaired) = repair_messages(
-            [HI, assistant_message([{"type": "tool_use", "id": "a"}])]
-        )
-        assert repaired["content"] == [
-            text_part("[a tool call without a name was here]")
-        ]
+        (_, repaired) = repair_messages([HI, assistant_message([{"type": "tool_use", "id": "a"}])])
+        assert repaired["content"] == [text_part("[a tool call without a name was here]")]
 
     def test_drops_results_without_a_call(self) -> None:
-        assert repair_messages(
-            [HI, use(), user_message([{"type": "tool_result"}, block()])]
-        )[2:] == [user_message([block()])]
+        assert repair_messages([HI, use(), user_message([{"type": "tool_result"}, block()])])[
+            2:
+        ] == [user_message([block()])]
 
 
 ids = st.sampled_from(["a", "b", "c", "", "x:y"])
@@ -566,16 +542,12 @@ anthropic_messages = st.one_of(
 
 
 @given(st.lists(openai_messages, max_size=12), st.booleans())
-def test_any_history_becomes_valid(
-    messages: list[dict[str, Any]], in_flight: bool
-) -> None:
+def test_any_history_becomes_valid(messages: list[dict[str, Any]], in_flight: bool) -> None:
     before = copy.deepcopy(messages)
     repaired = repair_messages(messages, in_flight=in_flight)
     allowed = {"missing-result"} if in_flight else set()
     for api in ("openai", "anthropic"):
-        assert {
-            problem.rule for problem in validate_messages(repaired, api=api)
-        } <= allowed
+        assert {problem.rule for problem in validate_messages(repaired, api=api)} <= allowed
     assert repair_messages(repaired, in_flight=in_flight) == repaired
     assert messages == before
 
@@ -613,11 +585,7 @@ def test_keeps_valid_messages_unchanged() -> None:
 def test_new_ids_do_not_collide_with_later_ones() -> None:
     messages = [
         HI,
-        *(
-            m
-            for name in ("a", "a", "a_2", "d")
-            for m in (calls_message(call(name)), result(name))
-        ),
+        *(m for name in ("a", "a", "a_2", "d") for m in (calls_message(call(name)), result(name))),
     ]
     repaired = repair(messages)
     assert [m["tool_call_id"] for m in repaired.messages if m["role"] == "tool"] == [
@@ -642,9 +610,7 @@ def test_any_history_of_blocks_becomes_valid(messages: list[dict[str, Any]]) -> 
         st.none() | st.integers() | st.text(max_size=3),
         lambda x: (
             st.lists(x)
-            | st.dictionaries(
-                st.sampled_from(["role", "content", "tool_calls", "type"]), x
-            )
+            | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "type"]), x)
         ),
     )
 )

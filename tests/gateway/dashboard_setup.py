@@ -61,9 +61,7 @@ class Page:
 
     def links(self, pattern: str) -> list[str]:
         return [
-            str(one["href"])
-            for one in self.of("a")
-            if re.search(pattern, str(one.get("href")))
+            str(one["href"]) for one in self.of("a") if re.search(pattern, str(one.get("href")))
         ]
 
     def form(self, ending: str) -> dict[str, str]:
@@ -143,9 +141,7 @@ class DashboardSetup:
     _open: list[httpx2.AsyncClient] = field(default_factory=list)
 
     def browser(self) -> Browser:
-        http = httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(self.pages), base_url=HOST
-        )
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.pages), base_url=HOST)
         self._open.append(http)
         return Browser(http, self.pages)
 
@@ -225,10 +221,7 @@ async def make_thread(
     ]
     await store.append(
         thread,
-        [
-            NewMessage(body, created=1_700_000_000.0 + at)
-            for at, body in enumerate(bodies)
-        ],
+        [NewMessage(body, created=1_700_000_000.0 + at) for at, body in enumerate(bodies)],
     )
     for number in range(turns):
         used = CanonicalUsage(30, 40, 1_500 * number, 1_500)
@@ -264,15 +257,11 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
             "added": 2,
             "checked": 4,
             "unverified": 1,
-            "phases": [
-                {"name": "prune", "before": 9_000, "after": 8_000, "note": "old"}
-            ],
+            "phases": [{"name": "prune", "before": 9_000, "after": 8_000, "note": "old"}],
         },
         reason="in-loop",
         duration=0.25,
         cost=Decimal(0),
     )
-    made = await store.continue_session(
-        tip, kept, seen_count=len(messages), compaction=record
-    )
+    made = await store.continue_session(tip, kept, seen_count=len(messages), compaction=record)
     return made.session.id

@@ -10,7 +10,7 @@ from everthread.gateway.contracts import Incoming, ProxyTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import HistoryClient, text_reply
 
 
@@ -19,9 +19,7 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
     match = manager.reader.find_match(origin, incoming.body)
-    return replace(
-        incoming, located_body=manager.reader.locate(origin, incoming.body, match)
-    )
+    return replace(incoming, located_body=manager.reader.locate(origin, incoming.body, match))
 
 
 async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
@@ -29,18 +27,14 @@ async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
     return manager.forward_first(incoming) or await manager.prepare(incoming)
 
 
-def answer_outcome(
-    client: HistoryClient, text: str = "Yes.", tokens: int = 900
-) -> Outcome:
+def answer_outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Outcome:
     """Return an answer, which the client puts into its history."""
     reply = text_reply(text)
     client.add_reply(reply)
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
 
-async def send_and_record(
-    manager: ProxyManager, client: HistoryClient, text: str
-) -> ProxyTurn:
+async def send_and_record(manager: ProxyManager, client: HistoryClient, text: str) -> ProxyTurn:
     client.add_user_message(text)
     turn = await begin_turn(manager, client)
     await turn.record(answer_outcome(client))

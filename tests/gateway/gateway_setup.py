@@ -55,17 +55,11 @@ class GatewaySetup:
     async def start(
         self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
     ) -> str:
-        known = more.pop("upstreams", None) or [
-            Upstream("lab", self.provider.url, api_key=key)
-        ]
+        known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
         seconds = more.pop("manage_seconds", None)
         limits = f"  limits: {{manage_seconds: {seconds}}}\n" if seconds else ""
-        config = parse_config(
-            f"gateway:\n  port: 0\n{limits}" + more.pop("settings", "")
-        )
-        opened = open_gateway(
-            config, auth=auth, store=self.store, upstreams=known, **more
-        )
+        config = parse_config(f"gateway:\n  port: 0\n{limits}" + more.pop("settings", ""))
+        opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
         self.urls.append((await self.stack.enter_async_context(opened)).url)
         return self.urls[-1]
 
@@ -77,9 +71,7 @@ class GatewaySetup:
         mode: Mode | None = None,
         **limits: Any,
     ) -> str:
-        token, new = issue_key(
-            tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits)
-        )
+        token, new = issue_key(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
         await self.store.create_key(new)
         return token
 
@@ -102,9 +94,7 @@ class GatewaySetup:
         known = self.clients.get((kind, url, key))
         if known is None:
             made = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
-            known = self.clients[kind, url, key] = made(
-                base_url=url, api_key=key, max_retries=0
-            )
+            known = self.clients[kind, url, key] = made(base_url=url, api_key=key, max_retries=0)
             self.stack.push_async_callback(known.close)
         return known
 

@@ -105,9 +105,7 @@ class LoadClient:
         self.history.append({"role": "user", "content": f"{FILLER * self.words}{mark}"})
         for attempt in range(200):
             try:
-                answer = await self.sdk.ask(
-                    self.urls(), self.api, self.history, stream=self.stream
-                )
+                answer = await self.sdk.ask(self.urls(), self.api, self.history, stream=self.stream)
             except FailedError as failed:
                 self.failures[failed.kind] += 1
                 if failed.problem:
@@ -116,9 +114,7 @@ class LoadClient:
             else:
                 self.history.append({"role": "assistant", "content": answer})
                 return
-        raise AssertionError(
-            f"{mark} was never answered: {dict(self.failures)} {self.problems}"
-        )
+        raise AssertionError(f"{mark} was never answered: {dict(self.failures)} {self.problems}")
 
     async def talk(self, turns: int, pause: float, seed: int) -> None:
         chance = random.Random(f"{seed} {self.number}")  # noqa: S311 - chance, not secrecy
@@ -142,9 +138,7 @@ class Sdk:
         for claude in self._claudes.values():
             await claude.close()
 
-    async def ask(
-        self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool
-    ) -> str:
+    async def ask(self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool) -> str:
         """A whole answer, else `FailedError`."""
         asking = {
             "openai_chat": self._chat,
@@ -180,9 +174,7 @@ class Sdk:
         text = ""
         end = None
         async with await create(model=model, messages=history, stream=True) as chunks:
-            async for choice in (
-                choice async for chunk in chunks for choice in chunk.choices
-            ):
+            async for choice in (choice async for chunk in chunks for choice in chunk.choices):
                 text += choice.delta.content or ""
                 end = choice.finish_reason or end
         return text, end
@@ -246,9 +238,7 @@ class Sdk:
 def list_fail_open_metrics(metrics: str) -> list[str]:
     """Decisions that failed. A header not known in time (`tells`) does not count: it depends on the machine."""
     lines = [
-        line
-        for line in metrics.splitlines()
-        if line.startswith("everthread_failed_open_total{")
+        line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total{")
     ]
     return [line for line in lines if 'step="tells"' not in line]
 
@@ -261,16 +251,10 @@ def is_complete(record: Record) -> bool:
 
 def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
     """Return requests that the provider refused without a planned fault."""
-    return [
-        (record.number, record.error)
-        for record in log
-        if record.error and not record.fault
-    ]
+    return [(record.number, record.error) for record in log if record.error and not record.fault]
 
 
-def find_foreign_answers(
-    log: Iterable[Record], talkers: Iterable[LoadClient]
-) -> list[str]:
+def find_foreign_answers(log: Iterable[Record], talkers: Iterable[LoadClient]) -> list[str]:
     """Return answers that a client kept but never received."""
     said = {
         (mark_of(record.request), text_of(record.reply.message))
@@ -295,9 +279,7 @@ async def load_histories(store: Store) -> Threads:
     while rows := await store.list_threads(limit=100, offset=len(found)):
         for row in rows:
             stored = await store.history(row.first.id)
-            found[row.first.thread] = [
-                (item.body["role"], text_of(item.body)) for item in stored
-            ]
+            found[row.first.thread] = [(item.body["role"], text_of(item.body)) for item in stored]
     return found
 
 
@@ -315,9 +297,7 @@ async def find_problems(
     found: dict[str, list[Any]] = {
         "wrong requests": [*find_wrong_requests(log)],
         "answers of others": [*find_foreign_answers(log, talkers)],
-        "errors of ours": [
-            problem for talker in talkers for problem in talker.problems
-        ],
+        "errors of ours": [problem for talker in talkers for problem in talker.problems],
         "histories": _differing(threads, talkers, ends=ends),
         "usage": await _usage(store, threads, log, lost),
         "store": list((await store.check()).problems),
@@ -326,14 +306,10 @@ async def find_problems(
 
 
 async def count_compactions(store: Store) -> int:
-    return sum(
-        [len(await store.compactions(thread)) for thread in await load_histories(store)]
-    )
+    return sum([len(await store.compactions(thread)) for thread in await load_histories(store)])
 
 
-def _differing(
-    threads: Threads, talkers: Iterable[LoadClient], *, ends: bool
-) -> list[Any]:
+def _differing(threads: Threads, talkers: Iterable[LoadClient], *, ends: bool) -> list[Any]:
     """Clients of which the store has not each message once, in one thread."""
     by_client: dict[str, list[Said]] = {}
     for history in threads.values():
@@ -344,11 +320,7 @@ def _differing(
         stored = by_client.pop(f"[c{talker.number}-0]", [])
         others = [history for history in stored if history != wanted]
         if ends:
-            others = [
-                history
-                for history in others
-                if history[:-1] != wanted[: len(history) - 1]
-            ]
+            others = [history for history in others if history[:-1] != wanted[: len(history) - 1]]
         if others or stored.count(wanted) != 1:
             differing.append(
                 (
@@ -365,26 +337,15 @@ def _comparable(history: Said) -> list[str]:
     return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
 
 
-async def _usage(
-    store: Store, threads: Threads, log: Sequence[Record], lost: int
-) -> list[Any]:
+async def _usage(store: Store, threads: Threads, log: Sequence[Record], lost: int) -> list[Any]:
     """Calls that are in the provider's log or in the store only. A broken answer counts as far as it was sent."""
-    rows = [
-        row
-        for thread in threads
-        for row in await store.usage(thread)
-        if row.task == "main"
-    ]
+    rows = [row for thread in threads for row in await store.usage(thread) if row.task == "main"]
     told = Counter(_figures(row.usage) for row in rows if not row.estimated)
     said = Counter(
-        _figures(record.canonical_usage)
-        for record in log
-        if is_complete(record) and record.usage
+        _figures(record.canonical_usage) for record in log if is_complete(record) and record.usage
     )
     broken = Counter(
-        record.prompt_tokens
-        for record in log
-        if not is_complete(record) or not record.usage
+        record.prompt_tokens for record in log if not is_complete(record) or not record.usage
     )
     surplus = Counter(sum(figures) - figures[1] for figures in (told - said).elements())
     guessed = sum(1 for row in rows if row.estimated)

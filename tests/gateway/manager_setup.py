@@ -23,8 +23,8 @@ from everthread.gateway.managed.deferred_records import DELAY_SECONDS
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.engines.summary_wait import call_later
 from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
@@ -144,9 +144,7 @@ async def open_manager_setup(
         Provider(models, script) as provider,
         open_setup_without_provider(folder) as setup,
     ):
-        yield ProviderSetup(
-            setup.store, window, managers=setup.managers, provider=provider
-        )
+        yield ProviderSetup(setup.store, window, managers=setup.managers, provider=provider)
 
 
 @asynccontextmanager
@@ -212,9 +210,7 @@ class HistoryClient:
 
     def add_reply(self, reply: Reply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
-        self.messages += [
-            message for message in written if message.get("role") != "user"
-        ]
+        self.messages += [message for message in written if message.get("role") != "user"]
 
     def add_result(self, call_id: str, text: str) -> None:
         message: Any = result_message(call_id, text)
@@ -243,7 +239,7 @@ async def send_request(
     """One request through the manager to the provider, as the proxy does it; the answer into the client's history."""
     incoming = client.incoming(provider.url)
     turn = await manager.prepare(incoming)
-    sent = turn.sent
+    sent = turn.outgoing
     tries = 0
     async with httpx2.AsyncClient(timeout=60) as http:
         while True:
@@ -292,7 +288,7 @@ async def answer_request(
     reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
-    return replace(turn.sent, headers=await turn.response_headers())
+    return replace(turn.outgoing, headers=await turn.response_headers())
 
 
 async def ask(
@@ -309,8 +305,7 @@ def text_reply(text: str) -> Reply:
 
 def make_text(count: int, topic: str) -> str:
     return " ".join(
-        f"{topic} item {index} was entered and checked."
-        for index in range(max(1, count // 8))
+        f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8))
     )
 
 
@@ -321,7 +316,5 @@ def numbered_text(number: int, count: int, topic: str) -> str:
 
 def thread_of(request: ProxyTurn | Outgoing) -> str:
     return (
-        request.headers["x-everthread-thread"]
-        if isinstance(request, Outgoing)
-        else request.thread
+        request.headers["x-everthread-thread"] if isinstance(request, Outgoing) else request.thread
     )

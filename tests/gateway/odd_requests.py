@@ -9,9 +9,7 @@ import zlib
 from tests.gateway.raw_http import encode_chunk, post_request
 
 MODEL = "gpt-4o"
-PLAIN = json.dumps(
-    {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-).encode()
+PLAIN = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).encode()
 _CHAT = b"POST /v1/chat/completions HTTP/1.1\r\n"
 _HOST = b"Host: 127.0.0.1\r\n"
 _LONG = str(len(PLAIN)).encode()
@@ -19,11 +17,7 @@ _DEEP = 100_000
 
 
 def _message(content: bytes) -> bytes:
-    return (
-        b'{"model": "gpt-4o", "messages": [{"role": "user", "content": '
-        + content
-        + b"}]}"
-    )
+    return b'{"model": "gpt-4o", "messages": [{"role": "user", "content": ' + content + b"}]}"
 
 
 JSON_ODDITIES: dict[str, bytes] = {
@@ -50,9 +44,7 @@ JSON_ODDITIES: dict[str, bytes] = {
     "a comment": b'{"model": "gpt-4o" /* no */, "messages": []}',
     "NaN": b'{"model": "gpt-4o", "messages": [], "temperature": NaN}',
     "Infinity": b'{"model": "gpt-4o", "messages": [], "temperature": -Infinity}',
-    "a huge number": b'{"model": "gpt-4o", "messages": [], "seed": '
-    + b"9" * 5_000
-    + b"}",
+    "a huge number": b'{"model": "gpt-4o", "messages": [], "seed": ' + b"9" * 5_000 + b"}",
     "a huge exponent": b'{"model": "gpt-4o", "messages": [], "temperature": 1e-99999}',
     "a leading zero": b'{"model": "gpt-4o", "messages": [], "n": 01}',
     "a model twice": b'{"model": "gpt-4o", "messages": [], "model": "o1"}',
@@ -74,9 +66,7 @@ JSON_ODDITIES: dict[str, bytes] = {
     "a result of nothing": b'{"model": "gpt-4o", "messages": [{"role": "tool", "tool_call_id": "x", "content": "y"}]}',
     "deep lists": _message(b"[" * _DEEP + b"]" * _DEEP),
     "deep objects": _message(b'{"a":' * _DEEP + b"1" + b"}" * _DEEP),
-    "a long name": b'{"'
-    + b"n" * 1_000_000
-    + b'": 1, "model": "gpt-4o", "messages": []}',
+    "a long name": b'{"' + b"n" * 1_000_000 + b'": 1, "model": "gpt-4o", "messages": []}',
     "many fields": b'{"model": "gpt-4o", "messages": [], '
     + b",".join(b'"f%d":1' % n for n in range(50_000))
     + b"}",
@@ -94,9 +84,7 @@ def _headed(*lines: bytes, body: bytes = PLAIN, first: bytes = _CHAT) -> bytes:
 HEADER_ODDITIES: dict[str, bytes] = {
     "no length": _headed(),
     "two lengths": _headed(b"Content-Length: " + _LONG, b"Content-Length: 5"),
-    "the same length twice": _headed(
-        b"Content-Length: " + _LONG, b"Content-Length: " + _LONG
-    ),
+    "the same length twice": _headed(b"Content-Length: " + _LONG, b"Content-Length: " + _LONG),
     "a list of lengths": _headed(b"Content-Length: " + _LONG + b", " + _LONG),
     "a negative length": _headed(b"Content-Length: -1"),
     "a signed length": _headed(b"Content-Length: +" + _LONG),
@@ -111,9 +99,7 @@ HEADER_ODDITIES: dict[str, bytes] = {
         b"Content-Length: 5",
         body=encode_chunk(PLAIN) + b"0\r\n\r\n",
     ),
-    "an unknown coding": _headed(
-        b"Transfer-Encoding: xchunked", b"Content-Length: " + _LONG
-    ),
+    "an unknown coding": _headed(b"Transfer-Encoding: xchunked", b"Content-Length: " + _LONG),
     "chunked twice": _headed(
         b"Transfer-Encoding: chunked, chunked", body=encode_chunk(PLAIN) + b"0\r\n\r\n"
     ),
@@ -145,38 +131,24 @@ HEADER_ODDITIES: dict[str, bytes] = {
         b"Trailer: x",
         body=encode_chunk(PLAIN) + b"0\r\nAuthorization: Bearer x\r\n\r\n",
     ),
-    "an upgrade": _headed(
-        b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: " + _LONG
-    ),
+    "an upgrade": _headed(b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: " + _LONG),
     "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a TLS greeting": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "HTTP/0.9": b"GET /v1/models\r\n",
-    "HTTP/1.0": post_request("/v1/chat/completions", PLAIN).replace(
-        b"HTTP/1.1", b"HTTP/1.0"
-    ),
-    "HTTP/3.7": post_request("/v1/chat/completions", PLAIN).replace(
-        b"HTTP/1.1", b"HTTP/3.7"
-    ),
+    "HTTP/1.0": post_request("/v1/chat/completions", PLAIN).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "HTTP/3.7": post_request("/v1/chat/completions", PLAIN).replace(b"HTTP/1.1", b"HTTP/3.7"),
     "no version": b"POST /v1/chat/completions\r\n" + _HOST + b"\r\n",
-    "bare line feeds": post_request("/v1/chat/completions", PLAIN).replace(
-        b"\r\n", b"\n"
-    ),
-    "bare carriage returns": post_request("/v1/chat/completions", PLAIN).replace(
-        b"\r\n", b"\r"
-    ),
+    "bare line feeds": post_request("/v1/chat/completions", PLAIN).replace(b"\r\n", b"\n"),
+    "bare carriage returns": post_request("/v1/chat/completions", PLAIN).replace(b"\r\n", b"\r"),
     "no name": _headed(b": value", b"Content-Length: " + _LONG),
     "no colon": _headed(b"Content-Length " + _LONG),
     "NUL in a value": _headed(b"X-Odd: a\x00b", b"Content-Length: " + _LONG),
     "NUL in a name": _headed(b"X-\x00Odd: a", b"Content-Length: " + _LONG),
     "Latin-1 in a value": _headed(b"X-Odd: caf\xe9", b"Content-Length: " + _LONG),
     "UTF-8 in a value": _headed("X-Odd: 密码".encode(), b"Content-Length: " + _LONG),
-    "a control character in a value": _headed(
-        b"X-Odd: a\x1b[31mb", b"Content-Length: " + _LONG
-    ),
+    "a control character in a value": _headed(b"X-Odd: a\x1b[31mb", b"Content-Length: " + _LONG),
     "an empty value": _headed(b"X-Odd:", b"Content-Length: " + _LONG),
-    "many headers": _headed(
-        *(b"X-%d: y" % n for n in range(3_000)), b"Content-Length: " + _LONG
-    ),
+    "many headers": _headed(*(b"X-%d: y" % n for n in range(3_000)), b"Content-Length: " + _LONG),
     "a large header": _headed(b"X-Odd: " + b"x" * 300_000, b"Content-Length: " + _LONG),
     "no host": _CHAT + b"Content-Length: " + _LONG + b"\r\n\r\n" + PLAIN,
     "two hosts": _headed(b"Host: evil.example", b"Content-Length: " + _LONG),
@@ -227,16 +199,12 @@ HEADER_ODDITIES: dict[str, bytes] = {
         b"Content-Length: " + _LONG, first=b"HEAD /v1/chat/completions HTTP/1.1\r\n"
     ),
     "an expectation": _headed(b"Expect: 100-continue", b"Content-Length: " + _LONG),
-    "an odd expectation": _headed(
-        b"Expect: the-spanish-inquisition", b"Content-Length: " + _LONG
-    ),
+    "an odd expectation": _headed(b"Expect: the-spanish-inquisition", b"Content-Length: " + _LONG),
     "named hop by hop": _headed(
         b"Connection: content-length, host, authorization", b"Content-Length: " + _LONG
     ),
     "a lying encoding": _headed(b"Content-Encoding: gzip", b"Content-Length: " + _LONG),
-    "an unknown encoding": _headed(
-        b"Content-Encoding: zebra", b"Content-Length: " + _LONG
-    ),
+    "an unknown encoding": _headed(b"Content-Encoding: zebra", b"Content-Length: " + _LONG),
     "encodings in a row": post_request(
         "/v1/chat/completions",
         gzip.compress(zlib.compress(PLAIN)),
@@ -264,9 +232,7 @@ HEADER_ODDITIES: dict[str, bytes] = {
 """Requests as bytes, by what is odd about them."""
 
 
-def _answer(
-    *lines: bytes, body: bytes = b"{}", first: bytes = b"HTTP/1.1 200 OK"
-) -> bytes:
+def _answer(*lines: bytes, body: bytes = b"{}", first: bytes = b"HTTP/1.1 200 OK") -> bytes:
     return b"".join(line + b"\r\n" for line in (first, *lines)) + b"\r\n" + body
 
 
@@ -295,9 +261,7 @@ ANSWER_ODDITIES: dict[str, bytes] = {
     "length and chunks": _answer(
         _TWO, b"transfer-encoding: chunked", body=encode_chunk(b"{}") + b"0\r\n\r\n"
     ),
-    "a bad chunk": _answer(
-        b"transfer-encoding: chunked", body=b"zz\r\n{}\r\n0\r\n\r\n"
-    ),
+    "a bad chunk": _answer(b"transfer-encoding: chunked", body=b"zz\r\n{}\r\n0\r\n\r\n"),
     "a huge chunk": _answer(b"transfer-encoding: chunked", body=b"f" * 20 + b"\r\n{}"),
     "an unknown coding": _answer(b"transfer-encoding: zebra"),
     "a second answer": _answer(_TWO, body=b"{}" + _answer(_TWO, body=b'{"stolen": 1}')),
@@ -346,8 +310,7 @@ ANSWER_ODDITIES: dict[str, bytes] = {
     "a stream of no events": _answer(
         b"content-type: text/event-stream",
         b"transfer-encoding: chunked",
-        body=encode_chunk(b"data: {\n\ndata: [DONE]\n\nevent: \xff\n\n: x\n\n\r\r")
-        + b"0\r\n\r\n",
+        body=encode_chunk(b"data: {\n\ndata: [DONE]\n\nevent: \xff\n\n: x\n\n\r\r") + b"0\r\n\r\n",
     ),
     "a stream of one endless line": _answer(
         b"content-type: text/event-stream",

@@ -20,7 +20,7 @@ from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.gateway.site_policy import SitePolicy
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -40,10 +40,7 @@ class RawMessage:
 
     @property
     def names(self) -> dict[str, str]:
-        return {
-            name.decode().lower(): value.decode("latin-1")
-            for name, value in self.headers
-        }
+        return {name.decode().lower(): value.decode("latin-1") for name, value in self.headers}
 
 
 async def read_message(
@@ -51,10 +48,7 @@ async def read_message(
 ) -> RawMessage:
     head = await reader.readuntil(b"\r\n\r\n")
     line, *rest = head[:-4].split(b"\r\n")
-    fields = [
-        (name, value.strip())
-        for name, _, value in (text.partition(b":") for text in rest)
-    ]
+    fields = [(name, value.strip()) for name, _, value in (text.partition(b":") for text in rest)]
     heard = RawMessage(line, fields)
     if heard.names.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
@@ -94,9 +88,7 @@ class RawUpstream:
         async with self._changed:
             await self._changed.wait_for(lambda: self.open <= number)
 
-    async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         try:
             while True:
@@ -115,9 +107,7 @@ class RawUpstream:
                 self._changed.notify_all()
 
 
-def whole_answer(
-    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
-) -> WriteAnswer:
+def whole_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> WriteAnswer:
     """A whole answer."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -167,9 +157,7 @@ class PassThroughManager:
     def find_match(self, _origin: BodyOrigin, _body: bytes) -> None:
         return None
 
-    def locate(
-        self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None
-    ) -> None:
+    def locate(self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None) -> None:
         return None
 
     def forward_first(self, _incoming: Incoming) -> None:
@@ -180,21 +168,15 @@ class PassThroughManager:
 
     async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         self.prepared.append(incoming)
-        return PassThroughTurn(
-            self, incoming, await self.outgoing(incoming), self.thread
-        )
+        return PassThroughTurn(self, incoming, await self.outgoing(incoming), self.thread)
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
 
-    async def instead(
-        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
-    ) -> Outgoing | None:
+    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         return None
 
-    async def record(
-        self, incoming: Incoming, sent: Outgoing, outcome: Outcome
-    ) -> None:
+    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
         self.recorded.set()
@@ -204,13 +186,13 @@ class PassThroughManager:
 class PassThroughTurn:
     manager: PassThroughManager
     incoming: Incoming
-    sent: Outgoing
+    outgoing: Outgoing
     thread: str = ""
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         self.manager.errors.append((status, body))
-        instead = await self.manager.instead(self.incoming, self.sent, body)
-        self.sent = instead or self.sent
+        instead = await self.manager.instead(self.incoming, self.outgoing, body)
+        self.outgoing = instead or self.outgoing
         return instead
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
@@ -220,10 +202,10 @@ class PassThroughTurn:
         return None
 
     async def response_headers(self) -> Mapping[str, str]:
-        return self.sent.headers
+        return self.outgoing.headers
 
     async def record(self, outcome: Outcome) -> None:
-        await self.manager.record(self.incoming, self.sent, outcome)
+        await self.manager.record(self.incoming, self.outgoing, outcome)
 
 
 @asynccontextmanager
@@ -254,11 +236,7 @@ async def open_raw_gateway(
     make_item: MakeItem | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
     """The gateway's address, and its proxy."""
-    known = (
-        [Upstream("only", upstreams, mode=mode)]
-        if isinstance(upstreams, str)
-        else upstreams
-    )
+    known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
     proxy = Proxy(
         Routes(known),
         manager or PassThroughManager(),

@@ -12,14 +12,10 @@ from everthread.gateway.error_answers import Refused
 from everthread.gateway.filters.usage_option import UsageChunkFilter, add_usage_option
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 
-NAMES = st.sampled_from(
-    ["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"]
-)
+NAMES = st.sampled_from(["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"])
 VALUES: Any = st.recursive(
     st.one_of(st.booleans(), st.none(), st.integers(), NAMES),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
     max_leaves=12,
 )
 
@@ -68,9 +64,7 @@ def test_a_field_that_stands_there_twice_is_refused(
         return
     assert not hidden
     assert all(names.count(name) <= 1 for name in ("model", "stream"))
-    assert outer.streams == any(
-        name == "stream" and value is True for name, value in pairs
-    )
+    assert outer.streams == any(name == "stream" and value is True for name, value in pairs)
 
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))

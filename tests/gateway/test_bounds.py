@@ -43,9 +43,7 @@ CHAT = "/v1/chat/completions"
         ).encode(),
         b'{"model": "m", "messages": [' + b"{}," * 400_000 + b"{}]}",
         b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}",
-        b'{"model": "m", "messages": [{"role": "user", "content": ['
-        + b"1," * 400_000
-        + b"1]}]}",
+        b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 400_000 + b"1]}]}",
     ],
 )
 async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
@@ -109,10 +107,7 @@ async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
     answer = await send_bytes(
         url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
     )
-    assert (
-        "one of its messages has more than 50,000 values"
-        in answer.names["x-everthread-notice"]
-    )
+    assert "one of its messages has more than 50,000 values" in answer.names["x-everthread-notice"]
 
 
 def test_commas_in_texts_are_no_values() -> None:
@@ -130,11 +125,7 @@ def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
     """The attack: 60 MB of short fields took seven seconds; the model is still the one that is charged."""
     fields = b",".join(b'"k%d":1' % number for number in range(500_000))
     body = (
-        b"{"
-        + fields
-        + b', "model": "gpt-4o", "messages": [], '
-        + fields.replace(b"k", b"l")
-        + b"}"
+        b"{" + fields + b', "model": "gpt-4o", "messages": [], ' + fields.replace(b"k", b"l") + b"}"
     )
     tracemalloc.start()
     try:
@@ -148,11 +139,7 @@ def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
 
 def test_escaped_names_are_looked_for_once() -> None:
     """The attack: millions of short names in escapes, each of which was decoded."""
-    body = (
-        b'{"model": "m", "messages": ["\\ud800", {'
-        + b'"\\u0041b": 1, ' * 300_000
-        + b'"b": 1}]}'
-    )
+    body = b'{"model": "m", "messages": ["\\ud800", {' + b'"\\u0041b": 1, ' * 300_000 + b'"b": 1}]}'
     counted = sys.getprofile()
     calls = 0
 
@@ -172,9 +159,7 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
-        answer = await send_bytes(
-            url, post_request(CHAT, packed, (b"content-encoding", b"gzip"))
-        )
+        answer = await send_bytes(url, post_request(CHAT, packed, (b"content-encoding", b"gzip")))
     assert (answer.status, upstream.received[0].body == packed, manager.prepared) == (
         200,
         True,
@@ -191,9 +176,7 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
 ) -> None:
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
-        answer = await send_bytes(
-            url, post_request(CHAT, packed, (b"content-encoding", name))
-        )
+        answer = await send_bytes(url, post_request(CHAT, packed, (b"content-encoding", name)))
     assert (answer.status, upstream.received[0].body == packed) == (200, True)
     assert manager.prepared == []
     assert (
@@ -220,9 +203,7 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
         (b"no json", True),
     ],
 )
-async def test_a_field_that_matters_stands_there_once(
-    body: bytes, *, fine: bool
-) -> None:
+async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
     if fine:
         OuterFields(body)
         return
@@ -288,9 +269,7 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
     async def reply(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         assert request.names["accept-encoding"] == "gzip"
         packed = gzip.compress(json.dumps(answer).encode())
-        await whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(
-            request, writer
-        )
+        await whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
 
     async with raw_gateway(reply, authenticator=Keys()) as (url, _):
         body = json.dumps(

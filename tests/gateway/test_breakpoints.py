@@ -32,13 +32,11 @@ async def sent_by(
     async with open_manager_setup(folder, None) as setup:
         manager = setup.manager(markers=True, **options)
         turn = await manager.prepare(client.incoming(upstream))
-        return json.loads(turn.sent.body)
+        return json.loads(turn.outgoing.body)
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses"])
-async def test_the_system_prompt_ends_with_a_breakpoint(
-    tmp_path: Path, api: Api
-) -> None:
+async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api) -> None:
     client = NewClient(api, tools=[TOOL], system=None)
     role = "system" if api == "openai_chat" else "developer"
     client.messages.append({"role": role, "content": "Be brief."})
@@ -77,18 +75,14 @@ async def test_instructions_carry_none_so_the_first_message_does(
             messages=[
                 {
                     "role": "user",
-                    "content": [
-                        {"type": "text", "text": "a", "prompt_cache_breakpoint": MARK}
-                    ],
+                    "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": MARK}],
                 }
             ],
         ),
     ],
     ids=["older model", "one-shot prompt", "own options", "own breakpoint"],
 )
-async def test_other_requests_are_sent_byte_for_byte(
-    tmp_path: Path, client: HistoryClient
-) -> None:
+async def test_other_requests_are_sent_byte_for_byte(tmp_path: Path, client: HistoryClient) -> None:
     client.add_user_message(make_text(2_000, "ledger"))
     assert await sent_by(tmp_path, client) == client.body()
 
@@ -113,7 +107,7 @@ async def test_after_a_compaction_the_mark_stays_before_our_note(
             client.add_assistant_message(make_text(120, "ok"))
         client.add_user_message("And now?")
         turn = await manager.prepare(client.incoming(OPENAI))
-        assert turn.sent.headers["x-everthread-compactions"] == "1"
-        system = json.loads(turn.sent.body)["messages"][0]["content"]
+        assert turn.outgoing.headers["x-everthread-compactions"] == "1"
+        system = json.loads(turn.outgoing.body)["messages"][0]["content"]
         assert [part.get("prompt_cache_breakpoint") for part in system] == [MARK, None]
         assert system[0]["text"] == "Be brief."

@@ -31,9 +31,7 @@ TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(
 VALUE = st.binary(max_size=20).map(lambda raw: bytes(33 + byte % 94 for byte in raw))
 BODIES = st.one_of(
     st.binary(max_size=300),
-    st.dictionaries(st.text(max_size=5), st.text()).map(
-        lambda d: json.dumps(d).encode()
-    ),
+    st.dictionaries(st.text(max_size=5), st.text()).map(lambda d: json.dumps(d).encode()),
 )
 """Also invalid JSON: the upstream refuses it."""
 
@@ -99,9 +97,7 @@ async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
         writer.write(b"0\r\n\r\n")
 
     async with raw_gateway(answer) as (url, _):
-        found = await send_bytes(
-            url, post_request(path, b"{}"), chunked=lambda _: heard.release()
-        )
+        found = await send_bytes(url, post_request(path, b"{}"), chunked=lambda _: heard.release())
     assert found.chunks == pieces
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from everthread.core.types import Reply
 from everthread.gateway.answer_reader import usage_of
 from everthread.gateway.dashboard.call_history import make_calls_view
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
 
 DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}
@@ -31,10 +31,8 @@ async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> No
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
             client.add_user_message(f"Note {number}: {make_text(50, 'ledger')}")
             turn = await manager.prepare(client.incoming())
-            assert turn.sent.body == client.incoming().raw, "nothing is added"
-            reply = answer_of(
-                prompt, read=3_900 * (number == 1), is_diagnosed=number == 2
-            )
+            assert turn.outgoing.body == client.incoming().raw, "nothing is added"
+            reply = answer_of(prompt, read=3_900 * (number == 1), is_diagnosed=number == 2)
             await turn.record(Outcome(200, reply, usage_of("anthropic", reply)))
             client.add_reply(reply)
         (row,) = await setup.store.list_threads(tenant="t")

@@ -30,11 +30,7 @@ class Telegram:
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         asked = json.loads(request.content)
         if request.url.path.endswith("getUpdates"):
-            found = [
-                update
-                for update in self.updates
-                if update["update_id"] >= asked["offset"]
-            ]
+            found = [update for update in self.updates if update["update_id"] >= asked["offset"]]
             return httpx2.Response(200, json={"ok": True, "result": found})
         self.sent.append((asked["chat_id"], asked["text"]))
         return httpx2.Response(200, json={"ok": True, "result": {}})
@@ -56,9 +52,7 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> Non
             "re: Hello",
             "re: Again",
         ]
-        assert [text for chat, text in telegram.sent if chat == 80] == [
-            "re: Good morning"
-        ]
+        assert [text for chat, text in telegram.sent if chat == 80] == ["re: Good morning"]
         assert not [text for chat, text in telegram.sent if chat == 90]
         # Another process continues, and an update that Telegram sends again is the same turn.
         state = json.loads((tmp_path / "bot.json").read_text())
@@ -77,9 +71,7 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> Non
 async def test_a_signed_message_is_answered_once(tmp_path: Path, api: ApiSetup) -> None:
     hook = Webhook(api.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
     transport = httpx2.ASGITransport(app=hook.app)
-    async with httpx2.AsyncClient(
-        transport=transport, base_url="http://hook.example"
-    ) as service:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://hook.example") as service:
         body = json.dumps({"event": "e-1", "chat": "room-7", "text": "Hello"}).encode()
         thread = ""
         for _ in range(2):
@@ -100,12 +92,8 @@ async def test_a_signed_message_is_answered_once(tmp_path: Path, api: ApiSetup) 
             (body, signed_headers(SECRET, NOW + 301, body)),
             (body, {**good, "x-everthread-timestamp": "soon"}),
         ]:
-            assert (
-                await service.post("/", content=content, headers=headers)
-            ).status_code == 401
+            assert (await service.post("/", content=content, headers=headers)).status_code == 401
         none = b"[]"
         assert (
-            await service.post(
-                "/", content=none, headers=signed_headers(SECRET, NOW, none)
-            )
+            await service.post("/", content=none, headers=signed_headers(SECRET, NOW, none))
         ).status_code == 400

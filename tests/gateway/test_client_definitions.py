@@ -21,18 +21,14 @@ async def send_all(
 ) -> list[list[Any]]:
     """Send a growing history, one round more each time; return what went upstream, past several compactions."""
     manager = setup.manager(background=False)
-    client = HistoryClient(
-        api, system=None, extra={key: body[key] for key in ("tools",)}
-    )
+    client = HistoryClient(api, system=None, extra={key: body[key] for key in ("tools",)})
     listed = "input" if api == "openai_responses" else "messages"
     client.messages = list(body[listed])
     sent: list[list[Any]] = []
     for number in range(count):
         client.messages += rounds(api, 1, start=number)
         turn = await manager.prepare(client.incoming())
-        sent.append(
-            [element.value for element in slice_body(turn.sent.body, api).elements]
-        )
+        sent.append([element.value for element in slice_body(turn.outgoing.body, api).elements])
     assert len(setup.of(CompactionDone)) >= 3
     return sent
 
@@ -43,17 +39,15 @@ async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
     body = load_shape("claude_code")
     for wire in await send_all(setup, "anthropic", body, count=40):
         check_anthropic(wire)
-        assert [message for message in wire if message["role"] == "system"] == [
-            body["messages"][1]
-        ]
+        assert [message for message in wire if message["role"] == "system"] == [body["messages"][1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 
 
 async def test_codex_keeps_its_search_for_tools(setup: ManagerSetup) -> None:
     body = load_shape("codex")
     for wire in await send_all(setup, "openai_responses", body, count=40):
-        assert [
-            item for item in wire if kind_of(item).startswith("tool_search")
-        ] == body["input"][4:6]
+        assert [item for item in wire if kind_of(item).startswith("tool_search")] == body["input"][
+            4:6
+        ]
         assert wire[1] == body["input"][1]
         CODECS["openai_responses"].decode_messages(wire)

@@ -21,9 +21,7 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
     client.add_user_message("And now?")
     field = "input" if api == "openai_responses" else "messages"
     url = await gateways.start("none", key=None)
-    answer = await http.post(
-        f"{url}/v1/compact", json={**client.body(), "window": 8_000}
-    )
+    answer = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 8_000})
     assert answer.status_code == 200, answer.text
     made = answer.json()
     assert made["receipt"]["changed"] is True
@@ -33,15 +31,11 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
     assert made[field][-1] == client.messages[-1]
     assert len(await gateways.store.history(made["handle"])) == len(client.messages)
     assert not gateways.provider.log, "no provider is asked"
-    again = await http.post(
-        f"{url}/v1/compact", json={**client.body(), "window": 900_000}
-    )
+    again = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
     receipt = again.json()["receipt"]
     assert again.json()[field] == client.body()[field]
     assert receipt["changed"] is False
-    assert receipt["reason"].startswith(
-        "the conversation is too short to compact: 25 messages"
-    )
+    assert receipt["reason"].startswith("the conversation is too short to compact: 25 messages")
     assert "in a window of 900,000" in receipt["reason"]
 
 
@@ -62,11 +56,8 @@ async def test_a_history_that_may_not_be_compacted_says_why(
     assert refused.status_code == 400
     many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
     assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
-    off = await gateways.start(
-        "none", key=None, settings="compression: {enabled: false}\n"
-    )
+    off = await gateways.start("none", key=None, settings="compression: {enabled: false}\n")
     answer = await http.post(f"{off}/v1/compact", json=chat)
     assert (
-        answer.json()["receipt"]["reason"]
-        == "compression is disabled (compression.enabled: false)"
+        answer.json()["receipt"]["reason"] == "compression is disabled (compression.enabled: false)"
     )

@@ -63,10 +63,7 @@ async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None
     async with open_served(tmp_path, compacts=True) as (gateways, url, http):
         asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
         answer = await http.post(f"{url}/v1/responses", json=asked)
-        assert (
-            answer.headers["x-everthread-notice"]
-            == "passed on unmanaged: compaction_trigger"
-        )
+        assert answer.headers["x-everthread-notice"] == "passed on unmanaged: compaction_trigger"
         [item] = answer.json()["output"]
         assert gateways.provider.log[-1].body == asked
         at_path = await http.post(
@@ -105,12 +102,8 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
             answer = await http.post(f"{url}/v1/responses", json=body)
         assert answer.status_code == 200, answer.text
         if way == "stream":
-            events = [
-                json.loads(event.data) for event in SseParser().feed(answer.content)
-            ]
-            assert [event["sequence_number"] for event in events] == list(
-                range(len(events))
-            )
+            events = [json.loads(event.data) for event in SseParser().feed(answer.content)]
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
             made = events[-1]["response"]
         else:
             made = answer.json()
@@ -134,13 +127,8 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
             {"role": "user", "content": "Thanks"},
         ]
         last = await http.post(f"{url}/v1/responses", json=again)
-        assert gateways.provider.log[-1].body["input"][: len(sent)] == sent, (
-            "the same each time"
-        )
-        assert (
-            last.headers["x-everthread-thread"]
-            == following.headers["x-everthread-thread"]
-        )
+        assert gateways.provider.log[-1].body["input"][: len(sent)] == sent, "the same each time"
+        assert last.headers["x-everthread-thread"] == following.headers["x-everthread-thread"]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/backend-api/codex/responses"])
@@ -170,9 +158,7 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
                 answer = await ask()
                 threads.add(answer.headers["x-everthread-thread"])
                 said += answer.json()["output"]
-                text = (
-                    f"Ledger {turn}: {make_text(400, f'ledger {turn} {len(threads)}')}"
-                )
+                text = f"Ledger {turn}: {make_text(400, f'ledger {turn} {len(threads)}')}"
                 said.append({"type": "message", "role": "user", "content": text})
             [item] = (await ask(TRIGGER)).json()["output"]
             said = [item]

@@ -30,9 +30,7 @@ FILLER = "the ledger of the northern branch was settled and every entry was comp
 async def composed(
     folder: Path, *, mode: str = "managed", models: Any = None, more: str = ""
 ) -> AsyncIterator[tuple[Provider, str]]:
-    served = models or [
-        ServedModel(name, WINDOW, shows="max_model_len") for name in NAMES.values()
-    ]
+    served = models or [ServedModel(name, WINDOW, shows="max_model_len") for name in NAMES.values()]
     async with Provider(served) as provider:
         text = f"""
 gateway: {{port: 0, mode: {mode}, {more} upstreams: [{{name: lab, url: '{provider.url}'}}]}}
@@ -49,12 +47,8 @@ class Client:
         self._api = api
         self._model = NAMES[api]
         self._stream = stream
-        self._openai = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="any", max_retries=0
-        )
-        self._anthropic = anthropic.AsyncAnthropic(
-            base_url=url, api_key="any", max_retries=0
-        )
+        self._openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        self._anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
         self.history: list[Any] = []
 
     async def say(self, text: str) -> str:
@@ -71,9 +65,7 @@ class Client:
         create: Any = self._openai.chat.completions.create
         if not self._stream:
             return str(
-                (await create(model=self._model, messages=self.history))
-                .choices[0]
-                .message.content
+                (await create(model=self._model, messages=self.history)).choices[0].message.content
             )
         chunks = await create(model=self._model, messages=self.history, stream=True)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
@@ -81,13 +73,9 @@ class Client:
     async def _openai_responses_answer(self) -> str:
         if not self._stream:
             return (
-                await self._openai.responses.create(
-                    model=self._model, input=self.history
-                )
+                await self._openai.responses.create(model=self._model, input=self.history)
             ).output_text
-        async with self._openai.responses.stream(
-            model=self._model, input=self.history
-        ) as stream:
+        async with self._openai.responses.stream(model=self._model, input=self.history) as stream:
             return (await stream.get_final_response()).output_text
 
     async def _anthropic_answer(self) -> str:
@@ -156,9 +144,7 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> Non
     async with composed(tmp_path) as (provider, _):
         taken = provider.url.rpartition(":")[2]
         store = f"store: {{url: 'sqlite:///{tmp_path / 'other.db'}'}}"
-        with pytest.raises(
-            InputError, match=f"port {taken} of 127.0.0.1 cannot be used"
-        ):
+        with pytest.raises(InputError, match=f"port {taken} of 127.0.0.1 cannot be used"):
             async with open_gateway(parse_config(store), port=int(taken)):
                 pass
 

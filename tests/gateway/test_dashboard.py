@@ -32,7 +32,7 @@ from everthread.store.rewrite_records import (
 )
 from everthread.store.usage_records import CallRow, NewUsage, UsageRow
 from everthread.testing import ScriptedModel
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.dashboard_setup import (
     MODEL,
     SUMMARY,
@@ -46,9 +46,7 @@ from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 from tests.store.test_client_histories import extend, new_link
 
 
-def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> (
-    None
-):
+def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> None:
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
         CallRow(
@@ -75,9 +73,7 @@ def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_sma
         None,
         NewCompaction(tokens_before=100_000, tokens_after=10_000),
     )
-    found = compare_thread(
-        calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300
-    )
+    found = compare_thread(calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300)
     assert found.outgrown == tuple(calls[3:])
     assert found.calls == 3
 
@@ -107,9 +103,7 @@ async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
             assert "as the test says" not in page
             assert "of 16,000" in (await me.get("/")).text
 
-        await dashboard.store.learn_limit(
-            model.base_url, model.name, 12_000, source="an error"
-        )
+        await dashboard.store.learn_limit(model.base_url, model.name, 12_000, source="an error")
         async with open_conversation(
             model, store=dashboard.store, resume=conversation.id
         ) as conversation:
@@ -152,9 +146,7 @@ async def test_an_empty_store_has_pages_too(me: Browser) -> None:
     assert (await me.http.get("/dashboard")).headers["location"] == "/"
 
 
-async def test_threads_are_listed_and_found(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_threads_are_listed_and_found(dashboard: DashboardSetup, me: Browser) -> None:
     first = await make_thread(dashboard.store, title="The ledger")
     other = await make_thread(dashboard.store, turns=1)
     await compact_thread(dashboard.store, first)
@@ -169,19 +161,13 @@ async def test_threads_are_listed_and_found(
     )
     assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
     found = await me.get("/?q=line3x7")
-    assert found.links("/dashboard/threads/[0-9a-f]+$") == [
-        f"/dashboard/threads/{first}"
-    ]
+    assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
     assert "line3x7" in found.words
     assert len(found.links("/messages/")) == 1
-    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), (
-        found.words
-    )
+    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), found.words
 
 
-async def test_a_thread_is_shown_with_all_its_parts(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_a_thread_is_shown_with_all_its_parts(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
     await dashboard.store.record_usage(
@@ -200,13 +186,9 @@ async def test_a_thread_is_shown_with_all_its_parts(
     assert "4,050 of 20,000 tokens, as the provider counted" in page.words
     (chart,) = [given for given in page.of("svg") if given.get("id") == "calls-chart"]
     assert chart["data-count"] == "9"
-    assert (
-        '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
-    )
+    assert '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
     assert "9k → 3k tokens" in page.words
-    assert (
-        "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
-    )
+    assert "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
     assert (
         "pytest tests/test_part_7.py"
         in page.words.split("Last outcome of each command")[1].split("Pinned")[0]
@@ -237,9 +219,7 @@ async def test_a_compaction_is_opened_and_undone(
         ):
             assert words in page.words
         line = next(
-            part
-            for part in page.text.split("<li")
-            if "tests/test_part_2.py</code>" in part
+            part for part in page.text.split("<li") if "tests/test_part_2.py</code>" in part
         )
         assert f"/dashboard/threads/{thread}/messages/" in line, (
             "a line of a summary names its source"
@@ -257,9 +237,7 @@ async def test_a_compaction_is_opened_and_undone(
         assert "undo" not in str(
             [given.get("action") for given in (await me.get(where)).of("form")]
         )
-        branched = await me.post(
-            f"/dashboard/threads/{thread}/branch", page.form("/branch")
-        )
+        branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
         assert branched.status == 303
         made = branched.headers["location"].split("/")[-1].split("?")[0]
         assert (await dashboard.store.session(made)).kind == "branch"
@@ -268,9 +246,7 @@ async def test_a_compaction_is_opened_and_undone(
     assert "was undone by this machine" in caplog.text
 
 
-async def test_a_thread_in_a_turn_is_not_changed(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_a_thread_in_a_turn_is_not_changed(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
     (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
@@ -284,9 +260,7 @@ async def test_a_thread_in_a_turn_is_not_changed(
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
-async def test_texts_and_messages_are_pinned(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_texts_and_messages_are_pinned(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
     where = f"/dashboard/threads/{thread}/pin"
@@ -302,9 +276,7 @@ async def test_texts_and_messages_are_pinned(
     assert (await me.post(where, page.form("/pin"))).status == 303
     assert len(await dashboard.store.pins(thread)) == 2
     shown = await me.get(f"/dashboard/threads/{thread}")
-    assert (
-        await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))
-    ).status == 303
+    assert (await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))).status == 303
     assert len(await dashboard.store.pins(thread)) == 1
     assert (await me.post(where, form | {"text": " "})).status == 409
     assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
@@ -316,13 +288,9 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
     for number in range(1, 5):
         await extend(
             dashboard.store,
-            new_link(
-                f"d{number}", f"d{number - 1}" if number > 1 else "", length=number
-            ),
+            new_link(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
         )
-    rewrite = Rewrite(
-        "t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}'
-    )
+    rewrite = Rewrite("t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}')
     made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
     summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
     context = ProxiedContext(
@@ -331,13 +299,9 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
         compacted_count=4,
         inherited_count=0,
     )
-    await dashboard.store.commit_rewrite(
-        NewRewrite(rewrite, made, context, scope="", digest="d4")
-    )
+    await dashboard.store.commit_rewrite(NewRewrite(rewrite, made, context, scope="", digest="d4"))
     page = await me.get("/dashboard/threads/A")
-    assert [
-        tag for tag in page.of("span") if "view" in str(tag.get("class")).split()
-    ] != []
+    assert [tag for tag in page.of("span") if "view" in str(tag.get("class")).split()] != []
     fates = [
         str(tag["class"]).split()[1]
         for tag in page.of("span")
@@ -355,13 +319,9 @@ async def test_an_overview_adds_up(dashboard: DashboardSetup, me: Browser) -> No
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
         used = CanonicalUsage(100, 50, 3_000)
-        await dashboard.store.record_usage(
-            NewUsage(tip, MODEL, used, cost=Decimal("0.002"))
-        )
+        await dashboard.store.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
     other = await make_thread(dashboard.store, tenant="b", turns=1)
-    await dashboard.store.record_usage(
-        NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
-    )
+    await dashboard.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
     page = await me.get("/dashboard/overview?days=1")
     words = page.words.replace("\n", "")
     assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
@@ -424,10 +384,7 @@ async def test_branches_are_listed_under_their_conversation(
 def test_days_are_drawn_without_gaps() -> None:
     since = 1_700_000_000.0 // DAY_SECONDS * DAY_SECONDS
     names = [utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
-    rows = [
-        UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1))
-        for name in names
-    ]
+    rows = [UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1)) for name in names]
     savings = CostComparison(saved_by={"day": {names[0]: 0.5}})
     drawn = draw_days(rows, savings, since)
     assert [chart.title for chart in drawn] == [
@@ -450,9 +407,7 @@ async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None
             TrialRun(name, [100, 200, 300], [2], 0.5, (3, 2, 1))
             for name in ("as configured", "with these")
         ]
-        return TrialResult(
-            [*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"]
-        )
+        return TrialResult([*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"])
 
     async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
         me = await dashboard.browser().enter()

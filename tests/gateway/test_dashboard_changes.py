@@ -26,19 +26,15 @@ from tests.gateway.test_recall import FACT, open_conversation
 async def test_the_next_requests_go_without_it_until_another_is_due(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with open_conversation(
-        tmp_path, "openai_chat", streams=False
-    ) as conversation:
+    async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         await conversation.fill()
         [row] = await conversation.gateways.store.list_threads()
         thread = row.first.id
-        answer = await http.post(
-            f"{conversation.url}/api/threads/{thread}/undo", json={}
-        )
+        answer = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
         assert answer.status_code == 200, answer.text
-        [receipt] = (
-            await http.get(f"{conversation.url}/api/threads/{thread}/compactions")
-        ).json()["items"]
+        [receipt] = (await http.get(f"{conversation.url}/api/threads/{thread}/compactions")).json()[
+            "items"
+        ]
         assert receipt["tokens_before"] > receipt["tokens_after"] > 0
         assert receipt["messages"] > 0
         assert receipt["reverted"]
@@ -46,14 +42,11 @@ async def test_the_next_requests_go_without_it_until_another_is_due(
         for question in ("And now?", "And then?"):
             await conversation.ask(question)
             assert conversation.messages() == [
-                _as_parts(message)
-                for message in conversation.client.body()["messages"][:-1]
+                _as_parts(message) for message in conversation.client.body()["messages"][:-1]
             ]
             assert conversation.told["x-everthread-compactions"] == "0"
             assert FACT in json.dumps(conversation.sent())
-        again = await http.post(
-            f"{conversation.url}/api/threads/{thread}/undo", json={}
-        )
+        again = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
         assert again.status_code >= 400, "there is nothing left to take back"
         records = await conversation.gateways.store.compactions(thread)
         assert [record.reverted is not None for record in records] == [True]
@@ -84,9 +77,7 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
             "model": "nobody-knows-it",
             "messages": [{"role": "user", "content": "hi"}],
         }
-        assert (
-            await http.post(f"{url}/v1/chat/completions", json=body)
-        ).status_code == 404
+        assert (await http.post(f"{url}/v1/chat/completions", json=body)).status_code == 404
         while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
         assert await gateways.store.failures(tenant="default") == [(REFUSED, 1)]
@@ -130,9 +121,7 @@ async def test_the_page_takes_it_back(tmp_path: Path) -> None:
             "default", ["chat compressor"], ["digest"], ["skeleton"] * len(said)
         )
         assert matches == [([], [])]
-        assert [one.id for one in await setup.store.history(thread)] == [
-            one.id for one in said
-        ]
+        assert [one.id for one in await setup.store.history(thread)] == [one.id for one in said]
         shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert "undone" in shown.words, "it can still be read"
         await setup.store.commit_rewrite(compaction)

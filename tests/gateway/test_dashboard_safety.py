@@ -79,26 +79,19 @@ async def test_hostile_words_stay_words(dashboard: DashboardSetup, me: Browser) 
         assert page.status == 200
         assert not re.search(r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text)
         assert not any(
-            name.startswith("on") or name == "style"
-            for _, given in page.tags
-            for name in given
+            name.startswith("on") or name == "style" for _, given in page.tags for name in given
         )
         assert all(
             given.get("src") or given.get("type") == "application/json"
             for given in page.of("script")
         )
-        assert not any(
-            str(given.get("href")).startswith("javascript") for given in page.of("a")
-        )
+        assert not any(str(given.get("href")).startswith("javascript") for given in page.of("a"))
         assert "49" not in page.words.split("7*7")[-1][:3]
         assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
 
 
 def test_special_characters_are_named() -> None:
-    assert (
-        clean(CONTROLS)
-        == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
-    )
+    assert clean(CONTROLS) == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
 
 
 async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
@@ -108,13 +101,10 @@ async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
         said: list[Any] = [
             {
                 "role": "user",
-                "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on "
-                + "y " * 99,
+                "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on " + "y " * 99,
             }
         ]
-        thread = await make_thread(
-            dashboard.store, said=said, turns=3, title=f"my key {SECRET}"
-        )
+        thread = await make_thread(dashboard.store, said=said, turns=3, title=f"my key {SECRET}")
         await compact_thread(dashboard.store, thread)
         for page in [
             *await every_page(me, thread),
@@ -128,9 +118,7 @@ async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
         shown = await me.post(f"{where}/reveal", hidden.form("/reveal"))
         assert SECRET in shown.words
         assert shown.headers["cache-control"] == "no-store"
-        assert (await me.get(f"{where}/reveal")).status == 404, (
-            "nothing is revealed by an address"
-        )
+        assert (await me.get(f"{where}/reveal")).status == 404, "nothing is revealed by an address"
 
     assert "was revealed to this machine" in caplog.text
     assert SECRET not in caplog.text
@@ -173,9 +161,7 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, auth: Any) -> None:
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {
-                "cookie": f"{dashboard.pages.access.cookie_name}={forged}".encode()
-            }
+            cookies = {"cookie": f"{dashboard.pages.access.cookie_name}={forged}".encode()}
             for path in paths:
                 page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)
@@ -183,14 +169,10 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, auth: Any) -> None:
                 assert "Confidential" not in page.text
         for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
             assert (
-                await visitor.post(
-                    f"/dashboard/threads/{thread}/{change}", {"text": "x"}
-                )
+                await visitor.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})
             ).status == 401
         assert (
-            await visitor.post(
-                "/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43}
-            )
+            await visitor.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})
         ).status == 403
 
 
@@ -204,9 +186,7 @@ async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
         await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
         await dashboard.store.create_key(new)
-        assert (
-            await visitor.post("/dashboard/login", {"key": f" {token} "})
-        ).status == 200
+        assert (await visitor.post("/dashboard/login", {"key": f" {token} "})).status == 200
         listed = await visitor.get("/")
         assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
         csrf = listed.form("/logout")
@@ -267,9 +247,7 @@ async def test_the_operators_key_sees_all(tmp_path: Path) -> None:
         assert len((await visitor.get("/")).links("/dashboard/threads/")) == 2
 
 
-async def test_a_change_needs_our_own_page(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_a_change_needs_our_own_page(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     where = f"/dashboard/threads/{thread}/pin"
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
@@ -283,24 +261,16 @@ async def test_a_change_needs_our_own_page(
         {"origin": "null"},
     ):
         assert (await me.post(where, form, headers=headers)).status == 403
-        assert (
-            await me.post("/dashboard/login", {"key": "x"}, headers=headers)
-        ).status == 403
-    assert (
-        await me.post(where, form, headers={"origin": "http://127.0.0.1"})
-    ).status == 303
+        assert (await me.post("/dashboard/login", {"key": "x"}, headers=headers)).status == 403
+    assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
 
 
-async def test_a_token_of_a_form_signs_no_cookie(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_a_token_of_a_form_signs_no_cookie(dashboard: DashboardSetup, me: Browser) -> None:
     token = (await me.get("/")).form("/logout")["csrf"]
     [(name, value)] = me.http.cookies.items()
     claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
     forged = f'{name}="csrf {claims["nonce"]}.{token}"'
-    stranger = await dashboard.browser().get(
-        "/dashboard/overview", headers={"cookie": forged}
-    )
+    stranger = await dashboard.browser().get("/dashboard/overview", headers={"cookie": forged})
     assert stranger.status == 401
 
 
@@ -318,9 +288,7 @@ async def test_another_name_that_leads_here_is_refused(me: Browser) -> None:
         assert (await me.http.get("/", headers={"host": name})).status_code == 200
 
 
-async def test_every_answer_has_a_strict_policy(
-    dashboard: DashboardSetup, me: Browser
-) -> None:
+async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: Browser) -> None:
     stranger = await me.get("/")
     thread = await make_thread(dashboard.store)
     sheet = str((await me.get("/")).of("link")[-1]["href"])
@@ -364,18 +332,11 @@ async def test_a_thousand_threads_are_listed_page_by_page(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     await asyncio.gather(
-        *(
-            dashboard.store.create_session(NewSession(title=f"thread {n}"))
-            for n in range(1_000)
-        )
+        *(dashboard.store.create_session(NewSession(title=f"thread {n}")) for n in range(1_000))
     )
     first = await me.get("/")
     last = await me.get("/?page=20")
-    assert (
-        len(first.links("/dashboard/threads/"))
-        == len(last.links("/dashboard/threads/"))
-        == 50
-    )
+    assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
     assert len(first.text.encode()) <= PAGES
     assert last.links("page=21") == []
     assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
@@ -393,10 +354,7 @@ async def test_a_gateway_serves_them_at_its_root(
         url = await setup.start("keys")
         key = await setup.key("acme")
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            assert (
-                "Give a key of this gateway once"
-                in read_page(await http.get("/")).words
-            )
+            assert "Give a key of this gateway once" in read_page(await http.get("/")).words
             assert (await http.post("/", json={})).status_code == 401, (
                 "anything but reading goes on as it did"
             )
@@ -405,8 +363,7 @@ async def test_a_gateway_serves_them_at_its_root(
             page = read_page(await http.get("/"))
             assert f"ANTHROPIC_BASE_URL={url}" in page.words
             assert (
-                "No call in this period"
-                in read_page(await http.get("/dashboard/overview")).words
+                "No call in this period" in read_page(await http.get("/dashboard/overview")).words
             )
             shown = {
                 "authorization": f"Bearer {key}",
@@ -420,9 +377,7 @@ async def test_a_gateway_serves_them_at_its_root(
                 "what opens the pages stays here"
             )
             (thread,) = await setup.store.list_threads(tenant="acme")
-            assert thread.first.client == "python-httpx2", (
-                "a client is known by its own name"
-            )
+            assert thread.first.client == "python-httpx2", "a client is known by its own name"
         off = await setup.start("passthrough", key=None)
         async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
             assert "Its pages are off" in read_page(await http.get("/")).words
@@ -431,9 +386,7 @@ async def test_a_gateway_serves_them_at_its_root(
         async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
             assert gateway.find_dashboard_url() is None
             async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
-                assert "text/html" not in (await http.get("/")).headers.get(
-                    "content-type", ""
-                )
+                assert "text/html" not in (await http.get("/")).headers.get("content-type", "")
         monkeypatch.setenv("PAGE_KEY", "short")
         with pytest.raises(ConfigError, match="fewer than 16 characters"):
             async with open_gateway(

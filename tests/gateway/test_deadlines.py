@@ -40,8 +40,6 @@ async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
         released.set()
 
     assert (
-        await run_with_watcher(
-            wait_and_give(released, "done"), watch, delay_seconds=0.001
-        )
+        await run_with_watcher(wait_and_give(released, "done"), watch, delay_seconds=0.001)
         == "done"
     )

@@ -67,9 +67,7 @@ class BusyClient:
     thread: str = ""
 
     @classmethod
-    async def begin(
-        cls, manager: ProxyManager, api: Api = "anthropic", **more: Any
-    ) -> BusyClient:
+    async def begin(cls, manager: ProxyManager, api: Api = "anthropic", **more: Any) -> BusyClient:
         """Return a client whose thread is known to the gateway."""
         client = HistoryClient(api, **more)
         turn = await send_and_record(manager, client, OPENING)
@@ -294,9 +292,7 @@ async def test_a_call_without_an_answer_is_recorded_at_once(
 async def test_a_slow_answer_lets_the_record_before_it_be_made(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01
-    )
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
@@ -321,9 +317,7 @@ async def test_a_gateway_that_ends_makes_its_records(setup: ManagerSetup) -> Non
 async def test_a_slow_store_does_not_hold_a_request_of_the_session(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05
-    )
+    monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])

@@ -36,18 +36,14 @@ LONG = "a/" * 16_000
 
 
 def body_with(model: str) -> bytes:
-    return json.dumps(
-        {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
-    ).encode()
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
 
 
 def code_of(body: bytes) -> str:
     return str(json.loads(body)["error"]["code"])
 
 
-@pytest.mark.parametrize(
-    "path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
-)
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"])
 async def test_a_model_name_that_is_too_long_is_refused_everywhere(
     path: str, gateways: GatewaySetup
 ) -> None:
@@ -73,9 +69,7 @@ async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
         named = await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
         listed = await send_bytes(
             url,
-            b"GET /v1/models/"
-            + LONG.encode()
-            + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET /v1/models/" + LONG.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         )
         longest = await send_bytes(url, post_request(CHAT, body_with("m" * 300), *JSON))
     assert [answer.status for answer in (named, listed, longest)] == [400, 400, 200]
@@ -159,18 +153,12 @@ async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> Non
     )
     async with raw_gateway(authenticator=Keys()) as (url, upstream):
         hidden = (
-            start
-            + b"\r\n"
-            + encode_chunk(b"{}")
-            + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
+            start + b"\r\n" + encode_chunk(b"{}") + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
         )
         refused = await send_bytes(url, hidden)
         shown = await send_bytes(
             url,
-            start
-            + b"x-api-key: good-1\r\n\r\n"
-            + encode_chunk(b"{}")
-            + b"0\r\nx-other: a\r\n\r\n",
+            start + b"x-api-key: good-1\r\n\r\n" + encode_chunk(b"{}") + b"0\r\nx-other: a\r\n\r\n",
         )
     assert (refused.status, shown.status) == (401, 200)
     assert ["x-other" in heard.names for heard in upstream.received] == [False]
@@ -181,15 +169,11 @@ async def test_two_credentials_in_one_header_are_refused() -> None:
     async with raw_gateway(authenticator=Keys()) as (url, _):
         two = await send_bytes(
             url,
-            post_request(
-                CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2")
-            ),
+            post_request(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2")),
         )
         same = await send_bytes(
             url,
-            post_request(
-                CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1")
-            ),
+            post_request(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1")),
         )
     assert (two.status, code_of(two.body), same.status) == (
         400,
@@ -206,9 +190,10 @@ async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
         await done.wait()
         await whole_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with raw_gateway(
-        slowly, limits=Limits(concurrent=4), authenticator=Keys()
-    ) as (url, upstream):
+    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=Keys()) as (
+        url,
+        upstream,
+    ):
         places = [await connect(url) for _ in range(5)]
         for (_, writer), key in zip(
             places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
@@ -245,9 +230,7 @@ async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> N
             assert answer.body == HTML
             assert answer.names["content-security-policy"] == "sandbox"
             assert [
-                value
-                for name, value in answer.headers
-                if name == b"x-content-type-options"
+                value for name, value in answer.headers if name == b"x-content-type-options"
             ] == [b"nosniff"]
             assert answer.names["x-ratelimit-remaining"] == "7"
             named = {name.lower() for name, _ in answer.headers}
@@ -262,9 +245,7 @@ async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> N
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The reasons in the lines of requests, in order."""
-    fields: list[dict[str, str]] = [
-        getattr(record, "fields", {}) for record in caplog.records
-    ]
+    fields: list[dict[str, str]] = [getattr(record, "fields", {}) for record in caplog.records]
     return [one["reason"] for one in fields if "reason" in one]
 
 
@@ -273,9 +254,7 @@ async def test_the_log_says_why_an_upstream_refused_a_request(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = b"sk-" + b"proj-T7kQ2mZ9xW4pL8vR3nB6yH1c"
-    error = (
-        b'{"error": {"message": "Unknown model gpt-99, key ' + key + b'", "type": "x"}}'
-    )
+    error = b'{"error": {"message": "Unknown model gpt-99, key ' + key + b'", "type": "x"}}'
     caplog.set_level(logging.INFO, "everthread.gateway")
     async with raw_gateway(whole_answer(400, JSON, error)) as (url, _):
         answer = await send_bytes(url, post_request(path, body_with("gpt-99"), *JSON))
@@ -305,15 +284,7 @@ async def test_bodies_that_are_not_managed_are_warned_of_once(
         open_raw_gateway(upstream.url) as (url, proxy),
     ):
         for _ in range(3):
-            await send_bytes(
-                url, post_request(CHAT, b"brotli", (b"content-encoding", b"br"))
-            )
+            await send_bytes(url, post_request(CHAT, b"brotli", (b"content-encoding", b"br")))
         assert proxy.metrics.value("unmanaged") == 3
-    warned = [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.WARNING
-    ]
-    assert warned == [
-        "a request is passed on unmanaged: its body cannot be decoded here"
-    ]
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warned == ["a request is passed on unmanaged: its body cannot be decoded here"]

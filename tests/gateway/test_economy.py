@@ -11,7 +11,7 @@ import pytest
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.policy.compaction_policy import WINDOW_TOKENS_PER_CALL
 from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
@@ -56,16 +56,12 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
         client.add_user_message("Back again.")
         late = await setup.send(manager, client)
         assert late.sent.headers["x-everthread-compactions"] == "1"
-        assert (
-            "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
-        )
+        assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
         before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
         assert after < before < setup.window / 2
         (record,) = await setup.store.compactions(thread_of(late.sent))
         assert record.record.reason == "cold-cache"
-        assert (
-            record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
-        )
+        assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
         client.add_user_message("And on.")
         other = await setup.send(setup.manager(wall=wall, background=False), client)
@@ -182,11 +178,9 @@ async def test_one_compaction_buys_a_number_of_calls(
     compacted: list[int] = []
     for number in range(6 * least):
         turn = await manager.prepare(client.incoming())
-        if turn.sent.headers.get("x-everthread-receipt"):
+        if turn.outgoing.headers.get("x-everthread-receipt"):
             compacted.append(number)
-        tokens = int(
-            turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
-        )
+        tokens = int(turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")[1])
         reply = calls_reply(function_call(f"c{number}", "read"))
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20))

@@ -57,9 +57,7 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
     ("name", "pack"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)],
 )
-def test_what_grows_beyond_the_limit_is_refused(
-    name: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes], bytes]) -> None:
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
     with pytest.raises(Refused) as refused:
@@ -94,12 +92,8 @@ def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
     assert decode_body(body, name, 1_000) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)]
-)
-def test_a_body_of_very_many_members_is_not_read(
-    name: str, pack: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+def test_a_body_of_very_many_members_is_not_read(name: str, pack: Callable[[bytes], bytes]) -> None:
     """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
     assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
     assert decode_body(pack(b"") * 5_000, name, 100) is None

@@ -11,7 +11,7 @@ from everthread.gateway.answers import Answer
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.router import Upstream
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 
 class EndRecorder(Filter):

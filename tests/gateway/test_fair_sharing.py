@@ -90,9 +90,7 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
         for number, (_, writer) in enumerate(slow):
             writer.write(SLOW % (b"made-up-%d" % number))
             await writer.drain()
-        refused = [
-            await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]
-        ]
+        refused = [await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]]
         assert {answer.status for answer in refused} == {429}
         for _ in range(3):
             assert (
@@ -105,10 +103,7 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
 async def test_limits_the_bytes_of_all_bodies_together() -> None:
     """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
     limits = Limits(body_bytes=100_000)
-    head = (
-        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
-        % CHAT.encode()
-    )
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % CHAT.encode()
     async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(40)]
         for _, writer in slow:
@@ -129,9 +124,7 @@ async def test_limits_the_bytes_of_all_bodies_together() -> None:
 async def test_idle_connections_give_way_to_new_ones() -> None:
     async with raw_upstream() as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
-        async with Gateway(
-            GatewayApp(proxy), grace_seconds=1.0, connections=8
-        ) as running:
+        async with Gateway(GatewayApp(proxy), grace_seconds=1.0, connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
                 assert (await send_post(running.url, CHAT)).status == 200
@@ -151,18 +144,14 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
     ],
     ids=["stated", "encoded", "chunked"],
 )
-async def test_refuses_a_too_large_body_without_a_reset(
-    header: bytes, piece: bytes
-) -> None:
+async def test_refuses_a_too_large_body_without_a_reset(header: bytes, piece: bytes) -> None:
     """The client is still sending when the refusal comes, and reads it afterwards."""
 
     def send(url: str) -> bytes:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as client:
             client.sendall(
-                b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
-                + header
-                + b"\r\n\r\n"
+                b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n"
             )
             for _ in range(90):
                 client.sendall(piece)
@@ -175,9 +164,7 @@ async def test_refuses_a_too_large_body_without_a_reset(
     assert b"gateway.limits" in answer
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="there is no limit of open files to lower"
-)
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to lower")
 async def test_answers_despite_more_idle_connections_than_files(tmp_path: Path) -> None:
     """A process with 1,024 files and 1,100 idle clients keeps answering, and its log stays short."""
     import resource  # noqa: PLC0415  not on every system

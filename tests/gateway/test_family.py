@@ -45,18 +45,14 @@ def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> Claud
 
 def answer_or_recall(request: Request) -> Any:
     """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
-    asked = (
-        text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
-    )
+    asked = text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
     if "detailed summary" in asked:
         return SUMMARY
     tools = [tool["function"]["name"] for tool in request.tools or ()]
     if "Where is the key" in asked and "recall" in tools:
         call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
         return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
-    results = [
-        text_of(message) for message in request.messages if message["role"] == "tool"
-    ]
+    results = [text_of(message) for message in request.messages if message["role"] == "tool"]
     return f"Found: {results[-1]}" if results else "Noted."
 
 
@@ -85,22 +81,18 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
         session = open_session(http, url)
         before = await session.say(SECRET_PLACE)
         await session.say("Read the importer. " + FILLER * 5)
-        await session.say(
-            "Your task is to create a detailed summary of the conversation so far."
-        )
+        await session.say("Your task is to create a detailed summary of the conversation so far.")
         session.messages = []
-        opening = "This session is being continued from a previous conversation that ran out of context."
-        after = await session.say(
-            f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report."
+        opening = (
+            "This session is being continued from a previous conversation that ran out of context."
         )
+        after = await session.say(f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report.")
         assert after != before
         stored = await gateways.store.session(after)
         assert (stored.kind, stored.parent) == ("branch", before)
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
-        history = [
-            text_of(message.body) for message in await gateways.store.history(after)
-        ]
+        history = [text_of(message.body) for message in await gateways.store.history(after)]
         assert history[0] == SECRET_PLACE
         other = await gateways.start("none", key=None)
         again = open_session(http, other)
@@ -125,9 +117,7 @@ async def test_a_conversation_that_both_the_gateway_and_its_client_compacted_goe
         before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
         while not await gateways.store.compactions(before):
             assert await session.say("Read on. " + FILLER * 100) == before
-        await session.say(
-            "Your task is to create a detailed summary of the conversation so far."
-        )
+        await session.say("Your task is to create a detailed summary of the conversation so far.")
         session.messages = []
         after = await session.say(
             "This session is being continued from a previous conversation that ran out of context.\n"
@@ -171,8 +161,7 @@ async def test_a_branch_recalls_what_only_its_parent_has(
         branch = await session.say("Another way. " + FILLER * 100)
         assert branch != before
         while gateways.provider.log[-1].request is not None and "recall" not in [
-            tool["function"]["name"]
-            for tool in gateways.provider.log[-1].request.tools or ()
+            tool["function"]["name"] for tool in gateways.provider.log[-1].request.tools or ()
         ]:
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")
@@ -317,9 +306,7 @@ async def test_another_answer_of_the_model_is_a_branch(
         url = await gateways.start("none", key=None)
         asked = [{"role": "user", "content": "When does it open?"}]
         body = {"model": CHAT, "messages": asked}
-        answers = [
-            await http.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)
-        ]
+        answers = [await http.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)]
         threads = [answer.headers["x-everthread-thread"] for answer in answers]
         second = answers[-1].json()["choices"][0]["message"]
         messages = [*asked, second, {"role": "user", "content": "Thanks."}]
@@ -328,9 +315,7 @@ async def test_another_answer_of_the_model_is_a_branch(
         )
         branch = answer.headers["x-everthread-thread"]
         assert threads[0] == threads[1] != branch
-        stored = [
-            text_of(message.body) for message in await gateways.store.history(branch)
-        ]
+        stored = [text_of(message.body) for message in await gateways.store.history(branch)]
         assert stored[1] == "The office opens at ten on every day."
 
 

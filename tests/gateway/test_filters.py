@@ -18,7 +18,7 @@ from everthread.gateway.header_selection import ResponseHeaders
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -35,9 +35,7 @@ from tests.gateway.raw_http import (
 )
 
 CHAT = "/v1/chat/completions"
-ASK = json.dumps(
-    {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-).encode()
+ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
 
 
 @asynccontextmanager
@@ -98,13 +96,9 @@ async def stream_one(_request: RawMessage, writer: asyncio.StreamWriter) -> None
     writer.write(response_head(200, STREAM) + encode_chunk(b"piece") + b"0\r\n\r\n")
 
 
-async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse() -> (
-    None
-):
+async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse() -> None:
     moments: list[str] = []
-    async with gateway(
-        stream_one, TaggingFilter("A", moments), TaggingFilter("B", moments)
-    ) as (
+    async with gateway(stream_one, TaggingFilter("A", moments), TaggingFilter("B", moments)) as (
         url,
         upstream,
     ):

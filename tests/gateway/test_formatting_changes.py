@@ -38,9 +38,7 @@ def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
 async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compactions(
     tmp_path: Path,
 ) -> None:
-    async with Provider(
-        [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
-    ) as provider:
+    async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
             "compression: {background: false, economics: false}\n"
@@ -48,9 +46,7 @@ async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compacti
         )
         async with (
             open_gateway(config) as gateway,
-            anthropic.AsyncAnthropic(
-                base_url=gateway.url, api_key="k", max_retries=0
-            ) as client,
+            anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
         ):
             history: list[dict[str, str]] = []
             threads = set()

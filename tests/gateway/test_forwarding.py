@@ -37,9 +37,7 @@ def setup(setup: ManagerSetup) -> ManagerSetup:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_known_thread_is_forwarded_before_it_is_read(
-    setup: ManagerSetup, api: Api
-) -> None:
+async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup, api: Api) -> None:
     manager = setup.manager(alone=True)
     client = HistoryClient(api)
     first = await send_and_record(manager, client, OPENING)
@@ -49,7 +47,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(
         incoming = locate_request(manager, client)
         turn = manager.forward_first(incoming)
         assert isinstance(turn, ForwardedTurn)
-        assert turn.sent.body is incoming.raw
+        assert turn.outgoing.body is incoming.raw
         headers = await turn.response_headers()
         assert headers[THREAD_HEADER] == first.thread
         await turn.record(answer_outcome(client, f"Answer {number}."))
@@ -167,7 +165,7 @@ async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
         client.add_user_message(make_text(500, f"topic {number}"))
         client.add_answer("Yes.")
     turn = await send_and_record(manager, client, "Go on.")
-    assert turn.sent.rewritten
+    assert turn.outgoing.rewritten
     client.add_user_message("And now?")
     assert manager.forward_first(locate_request(manager, client)) is None
 
@@ -185,9 +183,9 @@ async def test_cache_marks_are_set_before_a_request_is_forwarded(
     turn = manager.forward_first(incoming)
     assert turn is not None
     read = await manager.prepare(replace(incoming, located_body=None))
-    assert turn.sent.rewritten
-    assert turn.sent.body.count(b'"cache_control"') == 4
-    assert turn.sent.body == read.sent.body
+    assert turn.outgoing.rewritten
+    assert turn.outgoing.body.count(b'"cache_control"') == 4
+    assert turn.outgoing.body == read.outgoing.body
 
 
 async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -> None:
@@ -205,7 +203,7 @@ async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -
     again = await turn.recover(400, refusal)
     assert again is not None
     assert again.rewritten
-    assert len(again.body) < len(turn.sent.body)
+    assert len(again.body) < len(turn.outgoing.body)
     await turn.record(answer_outcome(client))
 
 

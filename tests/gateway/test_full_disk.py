@@ -43,9 +43,7 @@ def set_room(process: int, largest: int) -> None:
 
 def count_failures(metrics: str) -> float:
     lines = [
-        line
-        for line in metrics.splitlines()
-        if line.startswith("everthread_failed_open_total")
+        line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total")
     ]
     return sum(float(line.split()[-1]) for line in lines)
 

@@ -27,8 +27,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 ANY = st.recursive(
     SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -84,8 +83,7 @@ WORDS = st.sampled_from(
 PARTS = st.recursive(
     WORDS | SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
     ),
     max_leaves=10,
 )
@@ -143,9 +141,7 @@ RIGHT: dict[Api, dict[str, Any]] = {
             },
             {"role": "user", "content": "And then?"},
         ],
-        "tools": [
-            {"type": "function", "name": "look", "parameters": {"type": "object"}}
-        ],
+        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
         "max_output_tokens": 50,
         "stream": False,
         "previous_response_id": None,
@@ -197,9 +193,7 @@ def list_places(value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, list)
         else ()
     )
-    return [
-        place for key, inner in items for place in [(value, key), *list_places(inner)]
-    ]
+    return [place for key, inner in items for place in [(value, key), *list_places(inner)]]
 
 
 def changed_body(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
@@ -250,9 +244,7 @@ async def test_no_body_is_a_fault_of_the_proxy(
     ):
         for changes, how in asked:
             for api, path in PATHS.items():
-                raw, more = encode_body(
-                    {"model": NAMES[api], **changed_body(api, changes)}, how
-                )
+                raw, more = encode_body({"model": NAMES[api], **changed_body(api, changes)}, how)
                 headers = {
                     "content-type": "application/json",
                     "x-api-key": "any",

@@ -89,9 +89,7 @@ class GeminiConversation:
         self._config = types.GenerateContentConfig(
             system_instruction="You keep the books of a shop.",
             tools=[types.Tool.model_validate({"functionDeclarations": [READ]})],
-            automatic_function_calling=types.AutomaticFunctionCallingConfig(
-                disable=True
-            ),
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
         )
 
     async def say(self, text: str) -> str:
@@ -145,16 +143,12 @@ async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-async def test_google_s_sdk_goes_on_far_past_the_window(
-    tmp_path: Path, streams: bool
-) -> None:
+async def test_google_s_sdk_goes_on_far_past_the_window(tmp_path: Path, streams: bool) -> None:
     async with open_gemini(tmp_path) as gateways:
         conversation = GeminiConversation(await client_of(gateways), streams=streams)
         threads = set()
         for turn in range(TURNS):
-            assert "Noted" in await conversation.say(
-                f"Please look at ledger {turn}. {FILLER * 6}"
-            )
+            assert "Noted" in await conversation.say(f"Please look at ledger {turn}. {FILLER * 6}")
             threads.add(conversation.headers["x-everthread-thread"])
         log = gateways.provider.log
         assert {record.status for record in log} == {200}, [
@@ -178,9 +172,9 @@ async def test_google_s_sdk_goes_on_far_past_the_window(
         history = await stored_history(gateways, threads.pop(), count=4 * TURNS)
         assert sum(message.body["role"] == "tool" for message in history) == TURNS
         used = await gateways.store.usage(history[0].session)
-        assert sum(
-            item.usage.total_tokens for item in used if item.task == "main"
-        ) == sum(record.canonical_usage.total_tokens for record in log)
+        assert sum(item.usage.total_tokens for item in used if item.task == "main") == sum(
+            record.canonical_usage.total_tokens for record in log
+        )
 
 
 async def test_a_request_that_needs_nothing_goes_byte_for_byte(
@@ -198,15 +192,9 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(
         assert answer.status_code == 200
         assert answer.json()["usageMetadata"]["promptTokenCount"] > 0
         body = gateways.provider.log[-1].body
-        assert {
-            key: value for key, value in body.items() if key != "model"
-        } == json.loads(raw)
+        assert {key: value for key, value in body.items() if key != "model"} == json.loads(raw)
         assert gateways.provider.log[-1].headers["content-length"] == str(len(raw))
-        assert (
-            gateways.provider.log[-1]
-            .headers["x-goog-api-key"]
-            .startswith("sk-upstream")
-        )
+        assert gateways.provider.log[-1].headers["x-goog-api-key"].startswith("sk-upstream")
 
 
 async def test_an_overflow_of_a_window_nobody_knew_is_mended(
@@ -218,9 +206,7 @@ async def test_an_overflow_of_a_window_nobody_knew_is_mended(
         headers = {"x-goog-api-key": await gateways.key()}
         contents: list[Any] = []
         for turn in range(24):
-            contents.append(
-                {"role": "user", "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}]}
-            )
+            contents.append({"role": "user", "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}]})
             path = f"{url}/v1beta/models/gemini-unheard-of:generateContent"
             answer = await http.post(path, json={"contents": contents}, headers=headers)
             assert answer.status_code == 200, answer.text
@@ -245,9 +231,7 @@ async def test_a_cap_over_the_model_s_own_is_lowered(
                 "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
                 "generationConfig": settings,
             }
-            assert (
-                await http.post(url + PATH, json=body, headers=headers)
-            ).status_code == 200
+            assert (await http.post(url + PATH, json=body, headers=headers)).status_code == 200
         caps = [record.body["generationConfig"] for record in gateways.provider.log]
         assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
         assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
@@ -260,30 +244,22 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
             call = function_call("", "recall", '{"query": "code word"}')
             return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
         if last["role"] == "tool":
-            return (
-                "It was marigold." if "marigold" in text_of(last) else "I do not know."
-            )
+            return "It was marigold." if "marigold" in text_of(last) else "I do not know."
         return f"Noted. {FILLER}"
 
     for streams in (False, True):
         folder = tmp_path / str(streams)
         folder.mkdir()
         async with open_gemini(folder, recalling, window=8_000) as gateways:
-            conversation = GeminiConversation(
-                await client_of(gateways), streams=streams
-            )
+            conversation = GeminiConversation(await client_of(gateways), streams=streams)
             await conversation.say(f"The code word is marigold. {FILLER * 30}")
             for turn in range(14):
                 await conversation.say(f"Entry {turn}. {FILLER * 25}")
-            assert (
-                await conversation.say("What was the code word?") == "It was marigold."
-            )
+            assert await conversation.say("What was the code word?") == "It was marigold."
             assert "recall" not in str(conversation.contents)
             await conversation.say("Thanks.")
             last = gateways.provider.log[-1].body
-            declared = [
-                tool["name"] for tool in last["tools"][0]["functionDeclarations"]
-            ]
+            declared = [tool["name"] for tool in last["tools"][0]["functionDeclarations"]]
             assert declared == ["read_file", "recall"]
             assert (
                 sum(
@@ -296,9 +272,7 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
             assert {record.status for record in gateways.provider.log} == {200}
 
 
-async def test_what_is_left_alone_says_so(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
+async def test_what_is_left_alone_says_so(tmp_path: Path, http: httpx2.AsyncClient) -> None:
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
         headers = {"x-goog-api-key": await gateways.key()}
@@ -308,10 +282,7 @@ async def test_what_is_left_alone_says_so(
             json={"contents": contents, "cachedContent": "c/1"},
             headers=headers,
         )
-        assert (
-            cached.headers["x-everthread-notice"]
-            == "passed on unmanaged: cachedContent"
-        )
+        assert cached.headers["x-everthread-notice"] == "passed on unmanaged: cachedContent"
         counted = await http.post(
             f"{url}/v1beta/models/{MODEL}:countTokens",
             json={"contents": contents},
@@ -324,9 +295,7 @@ async def test_what_is_left_alone_says_so(
             vertex,
             "/model/anthropic.claude/invoke",
         ):
-            answer = await http.post(
-                url + path, json={"contents": contents}, headers=headers
-            )
+            answer = await http.post(url + path, json={"contents": contents}, headers=headers)
             assert (
                 answer.headers["x-everthread-notice"]
                 == "passed on unmanaged: this path is not managed"
@@ -338,9 +307,7 @@ async def test_errors_of_the_gateway_are_in_gemini_s_form(
 ) -> None:
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
-        answer = await http.post(
-            url + PATH, json={}, headers={"x-goog-api-key": "et_no"}
-        )
+        answer = await http.post(url + PATH, json={}, headers={"x-goog-api-key": "et_no"})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["status"]) == (
             401,

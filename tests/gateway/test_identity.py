@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
 from everthread.thread.matching.history import (
     build_history,
@@ -54,19 +54,13 @@ async def stored_texts(setup: ManagerSetup, thread: str) -> list[str]:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_longer_request_is_the_same_thread(
-    api: Api, setup: ManagerSetup
-) -> None:
+async def test_a_longer_request_is_the_same_thread(api: Api, setup: ManagerSetup) -> None:
     managers = [setup.manager(), setup.manager()]
     client = HistoryClient(api)
     threads = set()
     for turn in range(6):
         threads.add(
-            thread_of(
-                await ask(
-                    managers[turn % 2], client, f"Question {turn}", f"Answer {turn}"
-                )
-            )
+            thread_of(await ask(managers[turn % 2], client, f"Question {turn}", f"Answer {turn}"))
         )
     assert len(threads) == 1
     said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
@@ -112,9 +106,7 @@ async def test_an_answer_may_come_back_without_its_thinking(
     turn = await setup.manager().prepare(client.incoming())
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     parts = [thought, {"type": "text", "text": "Yes."}]
-    await turn.record(
-        Outcome(200, Reply({"role": "assistant", "content": parts}, "stop"))
-    )
+    await turn.record(Outcome(200, Reply({"role": "assistant", "content": parts}, "stop")))
     client.add_assistant_message("Yes.")
     later = await ask(setup.manager(), client, "Next")
     assert thread_of(later) == thread_of(turn)
@@ -132,7 +124,7 @@ async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
     turn = await manager.prepare(replace(client.incoming(), raw=raw, body=raw))
-    assert turn.sent.body is raw
+    assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")
     assert thread_of(await ask(manager, client, "Next")) == thread_of(turn)
@@ -142,9 +134,7 @@ async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_changed_words_of_the_user_are_a_branch(
-    restarted: bool, setup: ManagerSetup
-) -> None:
+async def test_changed_words_of_the_user_are_a_branch(restarted: bool, setup: ManagerSetup) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_chat")
     first = await ask(manager, client, "Question 0", "Answer 0")
@@ -152,9 +142,7 @@ async def test_changed_words_of_the_user_are_a_branch(
         await ask(manager, client, f"Question {turn}", f"Answer {turn}")
     other = copy.deepcopy(client)
     other.messages = other.messages[:4]
-    branch = await ask(
-        setup.manager() if restarted else manager, other, "Something else", "Fine."
-    )
+    branch = await ask(setup.manager() if restarted else manager, other, "Something else", "Fine.")
     assert thread_of(branch) != thread_of(first)
     shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
     assert await stored_texts(setup, thread_of(branch)) == [
@@ -245,10 +233,7 @@ async def test_of_two_processes_with_different_continuations_one_branches(
         await managers[index].prepare(client.incoming())
         each.add_user_message(f"I am {index}")
     await asyncio.gather(
-        *(
-            answer_request(manager, each)
-            for manager, each in zip(managers, clients, strict=True)
-        )
+        *(answer_request(manager, each) for manager, each in zip(managers, clients, strict=True))
     )
     for manager, each in zip(managers, clients, strict=True):
         thread = thread_of(await ask(manager, each, "Next"))
@@ -342,9 +327,7 @@ class EndReminderClient(HistoryClient):
         whole = self.messages
         if not self.rules:
             return super().body()
-        at = max(
-            at for at, message in enumerate(whole) if message.get("role") == "user"
-        )
+        at = max(at for at, message in enumerate(whole) if message.get("role") == "user")
         said = whole[at]["content"]
         kind = "input_text" if self.api == "openai_responses" else "text"
         blocks = [
@@ -456,9 +439,7 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
     client.add_user_message("How is the weather in Rome?")
     threads = set()
     for number in range(3):
-        turn = await (manager if remembered else setup.manager()).prepare(
-            client.incoming()
-        )
+        turn = await (manager if remembered else setup.manager()).prepare(client.incoming())
         threads.add(thread_of(turn))
         await turn.record(
             Outcome(
@@ -485,9 +466,7 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
     client.add_user_message("Read the files.")
     threads = set()
     for number in range(3):
-        turn = await (manager if remembered else setup.manager()).prepare(
-            client.incoming()
-        )
+        turn = await (manager if remembered else setup.manager()).prepare(client.incoming())
         threads.add(thread_of(turn))
         call = function_call(f"c{number}", "shell", f'{{"in": {number}}}')
         text = f"Round {number}: next."
@@ -601,9 +580,7 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
         async with open_setup_without_provider(Path(folder)) as setup:
             managers = [setup.manager(threshold_tokens=400) for _ in range(2)]
             clients = [
-                HistoryClient(
-                    "openai_chat", tenant=dice.choice("ab"), system=f"S{index}"
-                )
+                HistoryClient("openai_chat", tenant=dice.choice("ab"), system=f"S{index}")
                 for index in range(5)
             ]
             for step in range(40):
@@ -627,16 +604,10 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                     for word in sent.body.decode().split()
                     if word[:1] in "ab" and word[1:].isdigit()
                 }
-                assert own <= {index}, (
-                    f"step {step}: another client's words went upstream"
-                )
+                assert own <= {index}, f"step {step}: another client's words went upstream"
             for index, client in enumerate(clients):
-                sent = await ask(
-                    dice.choice(managers), client, f"Last words of {index}", "Bye."
-                )
-                assert (
-                    await setup.store.session(thread_of(sent))
-                ).tenant == client.tenant
+                sent = await ask(dice.choice(managers), client, f"Last words of {index}", "Bye.")
+                assert (await setup.store.session(thread_of(sent))).tenant == client.tenant
                 said = [str(message["content"]) for message in client.messages]
                 assert await stored_texts(setup, thread_of(sent)) == said
 
@@ -646,9 +617,7 @@ def test_the_chain_is_the_canonical_one() -> None:
     client.add_user_message("One")
     client.add_assistant_message([{"type": "text", "text": "Two"}])
     client.add_result("call_1", "three")
-    found = build_history(
-        identify_message("anthropic", value) for value in client.messages
-    )
+    found = build_history(identify_message("anthropic", value) for value in client.messages)
     assert list(found.digests) == canonical_chain(client.messages)
 
 

@@ -21,18 +21,14 @@ VALUES: Any = st.recursive(
         st.floats(allow_nan=False, allow_infinity=False),
         TEXTS,
     ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
     max_leaves=8,
 )
 
 
 @given(
     messages=st.lists(VALUES, max_size=6),
-    before=st.dictionaries(
-        TEXTS.filter(lambda name: name != "messages"), VALUES, max_size=3
-    ),
+    before=st.dictionaries(TEXTS.filter(lambda name: name != "messages"), VALUES, max_size=3),
     behind=st.dictionaries(TEXTS.map(lambda name: f"{name}_"), VALUES, max_size=3),
     indent=st.sampled_from([None, 0, 2]),
     ascii_only=st.booleans(),
@@ -53,12 +49,8 @@ def test_everything_is_where_it_stands(
     sliced = slice_body(raw, "openai_chat")
     assert [element.value for element in sliced.elements] == messages
     assert [json.loads(element.raw) for element in sliced.elements] == messages
-    assert sliced.fields == {
-        key: value for key, value in body.items() if key != "messages"
-    }
-    assert {
-        key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()
-    } == body
+    assert sliced.fields == {key: value for key, value in body.items() if key != "messages"}
+    assert {key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()} == body
     changes = [(element.start, element.end, "0") for element in sliced.elements]
     assert json.loads(splice(raw, changes)) == {
         **body,
@@ -117,6 +109,4 @@ def test_half_a_character_is_read_as_python_reads_it() -> None:
 
 def test_a_deep_body_is_refused() -> None:
     with pytest.raises(WireError):
-        slice_body(
-            b'{"messages": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "openai_chat"
-        )
+        slice_body(b'{"messages": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "openai_chat")

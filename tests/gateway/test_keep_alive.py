@@ -54,9 +54,7 @@ class SlowManager(PassThroughManager):
             hold=self.hold,
         )
 
-    async def instead(
-        self, _incoming: Incoming, sent: Outgoing, _body: bytes
-    ) -> Outgoing | None:
+    async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         return (
             Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True)
             if b'"n":1' in sent.body
@@ -110,9 +108,7 @@ async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
         raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        found = await send_bytes(
-            url, post_request(MESSAGES, b'{"stream": false}', *JSON)
-        )
+        found = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
     assert (found.status, found.body) == (400, TOO_LONG)
 
@@ -142,17 +138,13 @@ async def wait_for_comment(proxy: Proxy, manager: SlowManager) -> None:
 async def stream_through(url: str, api: str) -> None:
     said: Any = [{"role": "user", "content": "Hi"}]
     if api == "messages":
-        async with anthropic.AsyncAnthropic(
-            base_url=url, api_key="k", max_retries=0
-        ) as claude:
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude:
             async for _ in await claude.messages.create(
                 model="m", messages=said, max_tokens=9, stream=True
             ):
                 pass
         return
-    async with openai.AsyncOpenAI(
-        base_url=f"{url}/v1", api_key="k", max_retries=0
-    ) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
         if api == "chat":
             stream: Any = await client.chat.completions.create(
                 model="m", messages=said, stream=True
@@ -185,15 +177,12 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if json.loads(request.body)["n"] == 2:
-            await (
-                stream_answer(START, BLOCK)
-                if again
-                else whole_answer(400, JSON, TOO_LONG)
-            )(request, writer)
+            await (stream_answer(START, BLOCK) if again else whole_answer(400, JSON, TOO_LONG))(
+                request, writer
+            )
             return
         writer.write(
-            response_head(200, [*STREAM, (b"x-request-id", b"theirs")])
-            + encode_chunk(START)
+            response_head(200, [*STREAM, (b"x-request-id", b"theirs")]) + encode_chunk(START)
         )
         await manager.go.wait()
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")

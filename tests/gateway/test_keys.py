@@ -59,9 +59,7 @@ async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
         (None, UPSTREAM_KEY),
         (None, UPSTREAM_KEY),
     ]
-    assert {thread.first.tenant for thread in await gateways.store.list_threads()} == {
-        "acme"
-    }
+    assert {thread.first.tenant for thread in await gateways.store.list_threads()} == {"acme"}
     off = await ask_chat(gateways.chat(url, await gateways.key("quiet", mode="off")))
     assert off.choices[0].message.content
     assert not await gateways.store.list_threads(tenant="quiet"), (
@@ -136,8 +134,7 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
                 model=CLAUDE, max_tokens=100, messages=history
             )
             thread, compactions = (
-                raw.headers[f"x-everthread-{what}"]
-                for what in ("thread", "compactions")
+                raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions")
             )
             said = (await raw.parse()).content[0]
             assert said.type == "text"
@@ -174,19 +171,13 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             extra_headers={"x-everthread-session": thread},
         )
         assert raw.headers["x-everthread-thread"] == thread
-        assert [one.body for one in await gateways.store.history(thread)][
-            : len(before)
-        ] == before
+        assert [one.body for one in await gateways.store.history(thread)][: len(before)] == before
         assert (await gateways.store.session(thread)).tenant == "ann"
         for tenant in ("ann", "bob"):
             hits = await gateways.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
-            assert {
-                (await gateways.store.session(hit.session)).tenant for hit in hits
-            } == {tenant}
-        assert not await gateways.store.search(
-            SearchQuery("zebrafish", tenant="default")
-        )
+            assert {(await gateways.store.session(hit.session)).tenant for hit in hits} == {tenant}
+        assert not await gateways.store.search(SearchQuery("zebrafish", tenant="default"))
 
 
 async def test_passed_through_credentials_are_the_tenants(
@@ -198,16 +189,11 @@ async def test_passed_through_credentials_are_the_tenants(
         # The first one is forwarded unchanged.
         await ask_claude(gateways.claude(urls[0], credential))
         for url in urls:
-            raw = await gateways.claude(
-                url, credential
-            ).messages.with_raw_response.create(
+            raw = await gateways.claude(url, credential).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=HELLO
             )
             threads.append(raw.headers["x-everthread-thread"])
-            assert (
-                gateways.provider.log[-1].headers["authorization"]
-                == f"Bearer {credential}"
-            )
+            assert gateways.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
     assert threads[0] == threads[1] != threads[2] == threads[3]
     tenants = {thread.first.tenant for thread in await gateways.store.list_threads()}
     assert len(tenants) == 2
@@ -287,9 +273,7 @@ async def test_a_credential_is_found_nowhere_afterwards(
                         ("/v1/messages", {"model": key}),
                         (f"/v1/{CHAT}", {}),
                     ):
-                        answer = await http.post(
-                            f"{root}{path}", json=body, headers=headers
-                        )
+                        answer = await http.post(f"{root}{path}", json=body, headers=headers)
                         seen.append(
                             f"{answer.headers} {answer.text}"
                             if body is good or path != "/v1/messages"
@@ -303,20 +287,12 @@ async def test_a_credential_is_found_nowhere_afterwards(
                 assert more[-1].status_code == (429 if auth == "keys" else 200)
                 seen.append((await http.get(f"{url}/metrics", headers=headers)).text)
                 almost = {"x-api-key": key.swapcase()}
-                seen.append(
-                    (
-                        await http.post(f"{url}/v1/messages", json=good, headers=almost)
-                    ).text
-                )
+                seen.append((await http.post(f"{url}/v1/messages", json=good, headers=almost)).text)
             assert [
-                one
-                for one in gateways.provider.log
-                if one.headers.get("x-api-key") == (own or key)
+                one for one in gateways.provider.log if one.headers.get("x-api-key") == (own or key)
             ]
             assert not [
-                one
-                for one in gateways.provider.log
-                if auth == "keys" and key in str(one.headers)
+                one for one in gateways.provider.log if auth == "keys" and key in str(one.headers)
             ]
             return key
 
@@ -325,9 +301,7 @@ async def test_a_credential_is_found_nowhere_afterwards(
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"acme" in files or auth == "passthrough"
     ours = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name.startswith("everthread")
+        record.getMessage() for record in caplog.records if record.name.startswith("everthread")
     ]
     assert ours
     secret = key.split("_", 2)[-1]
@@ -378,9 +352,7 @@ def test_with_keys_an_upstream_needs_one_of_ours(
     """The provider's own variable is the default, and goes to that provider only."""
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    config = parse_config(
-        f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}"
-    )
+    config = parse_config(f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}")
     (upstream,) = list_upstreams(config)
     assert upstream.api_key is None
     if variable == "":

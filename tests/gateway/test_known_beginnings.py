@@ -46,9 +46,7 @@ def write_body(
     api: Api, messages: list[Any], *, lead: bool, indent: int | None, first: bool
 ) -> bytes:
     system = [{"role": "system", "content": "Be brief."}] if lead else []
-    listed = {
-        "input" if api == "openai_responses" else "messages": [*system, *messages]
-    }
+    listed = {"input" if api == "openai_responses" else "messages": [*system, *messages]}
     around = {"model": "m", "tools": TOOLS, "max_tokens": 9}
     body = {**listed, **around} if first else {**around, **listed}
     return json.dumps(body, indent=indent, ensure_ascii=False).encode()
@@ -59,9 +57,7 @@ def locate(reader: RequestReader, api: Api, body: bytes) -> LocatedBody:
     return reader.locate(origin, body, reader.find_match(origin, body))
 
 
-def read(
-    reader: RequestReader, api: Api, body: bytes, thread: str = "t"
-) -> ParsedRequest:
+def read(reader: RequestReader, api: Api, body: bytes, thread: str = "t") -> ParsedRequest:
     """Read a body as the next one of a thread."""
     parsed = reader.read_now(locate(reader, api, body))
     reader.remember(thread, parsed)
@@ -120,9 +116,7 @@ def test_a_known_beginning_does_not_change_the_result(
     ):
         body = write_body(api, history, lead=lead, indent=indent, first=first)
         for _ in range(2):
-            assert comparable(read(knowing, api, body)) == comparable(
-                read_alone(api, body)
-            )
+            assert comparable(read(knowing, api, body)) == comparable(read_alone(api, body))
 
 
 def anthropic_body(messages: list[Any]) -> bytes:
@@ -176,9 +170,7 @@ def test_moved_cache_marks_leave_the_beginning_known(
     messages = [text_message(index, f"größer {index} " * 50) for index in range(41)]
     for length in (37, 39, 41):
         marked = [
-            text_message(
-                index, message["content"][0]["text"], marked=index + 3 >= length
-            )
+            text_message(index, message["content"][0]["text"], marked=index + 3 >= length)
             for index, message in enumerate(messages[:length])
         ]
         body = anthropic_body(marked)

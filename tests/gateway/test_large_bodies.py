@@ -54,9 +54,7 @@ class Watched(PassThroughManager):
         super().__init__()
         self.threads: list[int] = []
 
-    def locate(
-        self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None
-    ) -> None:
+    def locate(self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None) -> None:
         self.threads.append(threading.get_ident())
 
 
@@ -89,9 +87,7 @@ class WatchedSizes(SizeCache):
         super().__init__()
         self.threads: set[int] = set()
 
-    def count_together(
-        self, api: Api, model: str, key: Any, values: Sequence[Any]
-    ) -> int:
+    def count_together(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
         self.threads.add(threading.get_ident())
         return super().count_together(api, model, key, values)
 
@@ -149,9 +145,7 @@ async def test_logs_a_call_that_fails_in_another_process(
 ) -> None:
     processes = WorkerProcesses(1)
     await processes.call(os.getpid)
-    assert (
-        await processes.call_if_free(read_body, BodyOrigin("openai_chat"), b"?") is None
-    )
+    assert await processes.call_if_free(read_body, BodyOrigin("openai_chat"), b"?") is None
     assert "read_body failed in a worker process" in caplog.text
     await processes.close(10)
 
@@ -174,9 +168,7 @@ def test_estimating_tokens_takes_linear_time() -> None:
 def test_counts_a_long_file_once() -> None:
     words = b"a word " * 40_000
     one = b'{"url": "' + b"QUJD" * 250_000 + b'"}'
-    assert (
-        estimate_body_tokens(words + one + words) == (2 * len(words) + 11) // 4 + 1_500
-    )
+    assert estimate_body_tokens(words + one + words) == (2 * len(words) + 11) // 4 + 1_500
     assert estimate_body_tokens(one + one) == 22 // 4 + 3_000
     assert estimate_body_tokens(b"") == 0
 

@@ -29,25 +29,19 @@ async def say(url: str, messages: list[Any], text: str, token: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["openai", "bedrock", "xai"])
-async def test_the_next_process_is_not_refused_again(
-    dialect: str, tmp_path: Path
-) -> None:
+async def test_the_next_process_is_not_refused_again(dialect: str, tmp_path: Path) -> None:
     """Stated by the provider, found by stepping down, and stated with a code that is a sentence."""
     home = tmp_path / "home"
     home.mkdir()
     messages: list[Any] = []
-    async with Provider(
-        [ServedModel(MODEL, WINDOW, dialect)], lambda _: "Noted."
-    ) as provider:
+    async with Provider([ServedModel(MODEL, WINDOW, dialect)], lambda _: "Noted.") as provider:
         fleet = Fleet(home, "--upstream", f"lab={provider.url}")
         for token in ("first", "renewed"):
             before = len(provider.log)
             url = await fleet.start()
             for page in range(6):
                 await say(url, messages, f"Page {page}. {FILLER * 100}", token)
-            refused = [
-                record for record in provider.log[before:] if record.status == 400
-            ]
+            refused = [record for record in provider.log[before:] if record.status == 400]
             assert bool(refused) == (token == "first")
             await fleet.close()
             fleet.processes.clear()

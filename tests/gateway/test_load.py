@@ -53,9 +53,7 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
                 )
                 for number in range(CLIENTS)
             ]
-            await asyncio.gather(
-                *(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers)
-            )
+            await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
             await sdk.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 metrics = (await http.get(f"{gateway.url}/metrics")).text

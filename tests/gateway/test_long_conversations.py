@@ -45,9 +45,7 @@ def script(request: Request) -> Any:
         return f"Noted: {make_text(60, 'answer')}"
     arguments = json.dumps({"command": f"cat ledger_{len(text)}.txt"})
     call_id = f"call_{len(request.messages)}_{len(text)}"
-    return calls_reply(
-        function_call(call_id, "terminal", arguments), text="Let me look."
-    )
+    return calls_reply(function_call(call_id, "terminal", arguments), text="Let me look.")
 
 
 @pytest.fixture
@@ -169,9 +167,7 @@ async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -
     await send_turns(provided, provided.manager(enabled=False), client, range(6))
     client.add_user_message("And now?")
     managers = [provided.manager(background=False) for _ in range(3)]
-    turns = await asyncio.gather(
-        *(manager.prepare(client.incoming()) for manager in managers)
-    )
-    assert len({turn.sent.body for turn in turns}) == 1
-    assert turns[0].sent.rewritten
-    assert SUMMARY_START.encode() in turns[0].sent.body
+    turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+    assert len({turn.outgoing.body for turn in turns}) == 1
+    assert turns[0].outgoing.rewritten
+    assert SUMMARY_START.encode() in turns[0].outgoing.body

@@ -49,7 +49,9 @@ class EchoUpstream:
 
 
 def make_config(folder: Path, upstream: str) -> Config:
-    limits = f"limits: {{body_seconds: {SECONDS}, header_seconds: {SECONDS}, answer_seconds: {SECONDS}}}"
+    limits = (
+        f"limits: {{body_seconds: {SECONDS}, header_seconds: {SECONDS}, answer_seconds: {SECONDS}}}"
+    )
     upstreams = f"upstreams: [{{name: a, url: '{upstream}'}}]"
     return parse_config(
         f"gateway: {{port: 0, {upstreams}, {limits}}}\nstore: {{url: 'sqlite:///{folder}/s.db'}}"
@@ -64,9 +66,7 @@ async def check_honest(url: str, number: int) -> None:
             "messages": [{"role": "user", "content": f"honest {number}"}],
         }
     ).encode()
-    answer = await send_post(
-        url, "/v1/chat/completions", body, (b"X-Of", b"%d" % number)
-    )
+    answer = await send_post(url, "/v1/chat/completions", body, (b"X-Of", b"%d" % number))
     assert (answer.status, answer.body, answer.names["x-of"]) == (
         200,
         body,
@@ -91,10 +91,7 @@ async def send(url: str, request: bytes) -> list[RawMessage]:
                     raise AssertionError(f"no answer to {request[:200]!r}") from None
                 break
             else:
-                if (
-                    request.startswith(b"HEAD")
-                    or heard[-1].names.get("connection") == "close"
-                ):
+                if request.startswith(b"HEAD") or heard[-1].names.get("connection") == "close":
                     break
                 if not request.endswith(request[:20]) and len(heard) == 1:
                     break
@@ -152,8 +149,7 @@ async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> N
             for number, (name, odd) in enumerate(ANSWER_ODDITIES.items()):
                 echo.odd = odd
                 asked = [
-                    send(gateway.url, post_request(path, PLAIN))
-                    for path in (*APIS, "/v1/models")
+                    send(gateway.url, post_request(path, PLAIN)) for path in (*APIS, "/v1/models")
                 ]
                 for answer in chain.from_iterable(await asyncio.gather(*asked)):
                     assert 200 <= answer.status <= 504, (name, answer)

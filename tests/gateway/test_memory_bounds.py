@@ -62,9 +62,7 @@ def test_requests_with_ever_new_tools_use_little_memory() -> None:
 
 def test_a_long_session_name_is_kept_by_its_digest() -> None:
     """The attack: sessions that are named by a megabyte, each of which stayed with its thread."""
-    scopes = [
-        find_scope({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"
-    ]
+    scopes = [find_scope({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"]
     scopes.append(find_scope({"x-everthread-session": "x" * 60_000}))
     assert len(set(scopes)) == 3
     assert max(map(len, scopes)) < 120

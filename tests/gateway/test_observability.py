@@ -77,17 +77,13 @@ async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
 async def test_logs_figures_and_records_of_a_compacted_thread(
     tmp_path: Path, log_lines: list[dict[str, Any]]
 ) -> None:
-    async with Provider(
-        [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
-    ) as provider:
+    async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
             f"store: {{url: 'sqlite:///{tmp_path / 'seen.db'}'}}\n"
         )
         async with open_gateway(config) as running:
-            client = anthropic.AsyncAnthropic(
-                base_url=running.url, api_key=KEY, max_retries=0
-            )
+            client = anthropic.AsyncAnthropic(base_url=running.url, api_key=KEY, max_retries=0)
             history: list[Any] = []
             headers: Any = {}
             for number in range(12):
@@ -101,9 +97,7 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
                     model="claude-sonnet-5", messages=history, max_tokens=100
                 )
                 headers = answer.headers
-                history.append(
-                    {"role": "assistant", "content": (await answer.parse()).content}
-                )
+                history.append({"role": "assistant", "content": (await answer.parse()).content})
             await client.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 figures = (await http.get(f"{running.url}/metrics")).text
@@ -162,12 +156,11 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
         (429, b'{"error": {"message": "slow down"}}'),
     ):
         async with (
-            raw_gateway(
-                whole_answer(status, JSON, body), Compacted(), telemetry=telemetry
-            ) as (url, upstream),
-            openai.AsyncOpenAI(
-                base_url=f"{url}/v1", api_key=KEY, max_retries=0
-            ) as client,
+            raw_gateway(whole_answer(status, JSON, body), Compacted(), telemetry=telemetry) as (
+                url,
+                upstream,
+            ),
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
         ):
             headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
             asked: Any = [{"role": "user", "content": SECRET}]
@@ -176,9 +169,9 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
                 await create(model="gpt-4o", messages=asked, extra_headers=headers)
             except openai.RateLimitError:
                 assert status == 429
-            assert (
-                upstream.received[0].names["traceparent"] == headers["traceparent"]
-            ), "passed on as it came"
+            assert upstream.received[0].names["traceparent"] == headers["traceparent"], (
+                "passed on as it came"
+            )
     fine, failed = spans.get_finished_spans()
     assert (fine.name, fine.kind, f"{fine.context.trace_id:032x}") == (
         "chat gpt-4o",
@@ -208,10 +201,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
     assert not failed.status.is_ok
     data = reader.get_metrics_data()
     assert data is not None
-    found = {
-        metric.name: metric
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics
-    }
+    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
     points: Any = found["gen_ai.client.token.usage"].data.data_points
     assert {(point.attributes["gen_ai.token.type"], point.sum) for point in points} == {
         ("input", 30),

@@ -82,12 +82,8 @@ def refusals(provider: Provider) -> list[str]:
     return [record.error for record in provider.log if record.status == 400]
 
 
-@pytest.mark.parametrize(
-    "tokenizer", [None, "claude-sonnet-5"], ids=["as-counted", "counts-more"]
-)
-@pytest.mark.parametrize(
-    "dialect", ["openai", "vllm", "openrouter", "sglang", "anthropic"]
-)
+@pytest.mark.parametrize("tokenizer", [None, "claude-sonnet-5"], ids=["as-counted", "counts-more"])
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "openrouter", "sglang", "anthropic"])
 @pytest.mark.parametrize("cap", [7_900, 3_000])
 async def test_lowers_a_refused_output_cap_for_that_call_only(
     tmp_path: Path, dialect: str, cap: int, tokenizer: str | None
@@ -112,9 +108,7 @@ async def test_remembers_the_maximum_output_that_an_error_states(
     async with serve_model(tmp_path, "openai", 64_000, max_output=2_000) as setup:
         await hold_conversation(await chat_client(setup, 9_000), calls=6)
         assert len(refusals(setup.provider)) == 1
-        assert {
-            record.body["max_tokens"] for record in accepted_records(setup.provider)
-        } == {2_000}
+        assert {record.body["max_tokens"] for record in accepted_records(setup.provider)} == {2_000}
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
@@ -172,9 +166,7 @@ async def test_the_next_process_asks_for_the_remaining_window(
     refused_before = len(refusals(provider_setup.provider))
     receipts = len(provider_setup.of(CompactionReceipt))
     client.add_user_message("And now?")
-    await provider_setup.send(
-        provider_setup.manager(recall=True, background=False), client
-    )
+    await provider_setup.send(provider_setup.manager(recall=True, background=False), client)
     last = provider_setup.provider.log[-1]
     assert len(refusals(provider_setup.provider)) == refused_before
     assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
@@ -192,7 +184,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     manager = provider_setup.manager(recall=True, background=False)
     client.add_user_message("What was the first entry?")
     turn = await manager.prepare(client.incoming(provider_setup.provider.url))
-    asked = await post(provider_setup.provider, turn.sent.body)
+    asked = await post(provider_setup.provider, turn.outgoing.body)
     assert asked.status_code == 400
     lowered = await turn.recover(asked.status_code, asked.content)
     assert lowered is not None
@@ -210,9 +202,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
 async def post(provider: Provider, body: bytes) -> httpx2.Response:
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
     async with httpx2.AsyncClient(timeout=60) as http:
-        return await http.post(
-            f"{provider.url}/v1/messages", content=body, headers=headers
-        )
+        return await http.post(f"{provider.url}/v1/messages", content=body, headers=headers)
 
 
 async def test_removes_the_oldest_of_too_many_images(tmp_path: Path) -> None:

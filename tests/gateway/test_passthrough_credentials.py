@@ -47,9 +47,9 @@ async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
     """Accepts `good` keys; refuses the size of a request that is not smaller."""
     key = request.names.get("authorization", "")
     if "good" not in key:
-        await whole_answer(
-            401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}'
-        )(request, writer)
+        await whole_answer(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(
+            request, writer
+        )
     elif "large" in key and request.body == BODY:
         await whole_answer(
             400,
@@ -129,9 +129,7 @@ async def test_records_the_first_request_before_its_answer_has_ended(
     enough = asyncio.Event()
 
     async def slowly(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        writer.write(
-            response_head(200, STREAM) + encode_chunk(b'data: {"choices": []}\n\n')
-        )
+        writer.write(response_head(200, STREAM) + encode_chunk(b'data: {"choices": []}\n\n'))
         await enough.wait()
         writer.write(encode_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
@@ -152,9 +150,7 @@ async def test_shortens_a_refused_first_prompt_without_the_operator_s_key(
     manager = ShrinkingManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, _):
         assert (await send_bytes(url, shown(b"good-large"))).status == 200
-        assert manager.may_spend == [False], (
-            "it counts as accepted only after the answer"
-        )
+        assert manager.may_spend == [False], "it counts as accepted only after the answer"
         assert (await send_bytes(url, shown(b"good-large"))).status == 200
     assert manager.may_spend == [False, True]
     assert [incoming.mode for incoming in manager.prepared] == ["managed", "managed"]

@@ -64,9 +64,7 @@ async def test_treats_every_spelling_of_a_path_the_same() -> None:
         for spelling in ("/METRICS", "//metrics", "/v1/../metrics", "/%6detrics"):
             answer = await send_get(url, spelling)
             assert b"everthread_" in answer.body
-    assert [heard.line.split()[1] for heard in upstream.received] == [
-        b"/v1/chat/completions"
-    ] * 3
+    assert [heard.line.split()[1] for heard in upstream.received] == [b"/v1/chat/completions"] * 3
     assert len(manager.prepared) == 3
 
 
@@ -83,9 +81,7 @@ async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> N
     async with raw_upstream() as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-upstream")]
         async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
-            for path, spelling in product(
-                paths, (token, token.replace("_", "%5f"), escaped)
-            ):
+            for path, spelling in product(paths, (token, token.replace("_", "%5f"), escaped)):
                 target = f"{path}?key={spelling}&a=1"
                 assert (await send_post(url, target, b"{}", *fields)).status == 200
     for heard in upstream.received:
@@ -113,7 +109,7 @@ def test_a_path_cannot_forge_a_log_line() -> None:
 async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
     async with raw_upstream() as keys, raw_upstream() as logins:
         known = [
-            Upstream("openai", keys.url, family="openai"),
+            Upstream("openai", keys.url, provider="openai"),
             Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
         ]
         async with open_raw_gateway(known) as (url, _):

@@ -15,7 +15,7 @@ from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Api, Request
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import CompactionDone, Notice, Slimmed
 from everthread.thread.policy.compaction_pause import CompactionPause
 from tests.chat_messages import calls_message, function_call
@@ -45,9 +45,7 @@ def answer_or_refuse(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_too_large_request_loses_old_images_first(
-    api: Api, tmp_path: Path
-) -> None:
+async def test_a_too_large_request_loses_old_images_first(api: Api, tmp_path: Path) -> None:
     """Every request is answered, the latest image stays, and no summary is written."""
     async with open_manager_setup(tmp_path, answer_or_refuse, window=100_000) as setup:
         extra = {"max_tokens": 500} if api == "anthropic" else {}
@@ -57,9 +55,7 @@ async def test_a_too_large_request_loses_old_images_first(
         for number in range(10):
             text = {"type": "text", "text": f"Picture {number}"}
             message: Any = {"role": "user", "content": [text, image(number)]}
-            client.messages += CODECS[api].encode_messages(
-                [message], model=client.model
-            )
+            client.messages += CODECS[api].encode_messages([message], model=client.model)
             exchange = await setup.send(manager, client)
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
@@ -169,9 +165,7 @@ def test_judges_each_compaction_of_a_client_once() -> None:
     assert not pause.judge_compaction(9, 1_000, 999, now=0.0)
 
 
-@pytest.mark.parametrize(
-    "state", [None, {"paused_at": "x", "last_judged_number": None}]
-)
+@pytest.mark.parametrize("state", [None, {"paused_at": "x", "last_judged_number": None}])
 def test_ignores_an_invalid_stored_pause(state: Any) -> None:
     assert CompactionPause.load(state) == CompactionPause()
 
@@ -197,16 +191,10 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     assert SUMMARY_START in sent.body.decode()
     made = setup.of(CompactionDone)
     records = [entry.record for entry in await setup.store.compactions(thread)]
-    assert [record.tokens_before for record in records] == [
-        event.tokens_before for event in made
-    ]
+    assert [record.tokens_before for record in records] == [event.tokens_before for event in made]
     assert {record.author for record in records} == {"paid"}
-    assert all(
-        record.cost and record.tokens_after < record.tokens_before for record in records
-    )
-    usage = [
-        entry for entry in await setup.store.usage(thread) if entry.task == "auxiliary"
-    ]
+    assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
+    usage = [entry for entry in await setup.store.usage(thread) if entry.task == "auxiliary"]
     assert len(usage) == len(made) >= 2
     told = await setup.store.insights(since=0, until=1e12, tenant="t")
     assert told.compactions == len(made)

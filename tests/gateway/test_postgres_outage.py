@@ -102,9 +102,7 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
 ) -> None:
     leave, come_back = outages(own_server)[outage]
     async with run_gateway(own_server) as (http, upstream):
-        thread = (await http.post(CHAT, json=chat_body("hello"))).headers[
-            "x-everthread-thread"
-        ]
+        thread = (await http.post(CHAT, json=chat_body("hello"))).headers["x-everthread-thread"]
         assert (await http.get("/readyz")).status_code == 200
         await asyncio.to_thread(leave)
         try:
@@ -112,16 +110,9 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
                 answers = await asyncio.gather(
                     *(http.post(CHAT, json=chat_body(f"unknown {n}")) for n in range(4))
                 )
-            assert {(answer.status_code, answer.content) for answer in answers} == {
-                (200, ANSWER)
-            }
-            assert all(
-                "unmanaged" in answer.headers["x-everthread-notice"]
-                for answer in answers
-            )
-            assert not [
-                answer for answer in answers if "x-everthread-thread" in answer.headers
-            ]
+            assert {(answer.status_code, answer.content) for answer in answers} == {(200, ANSWER)}
+            assert all("unmanaged" in answer.headers["x-everthread-notice"] for answer in answers)
+            assert not [answer for answer in answers if "x-everthread-thread" in answer.headers]
             with expect_quick("/readyz"):
                 assert (await http.get("/readyz")).status_code == 503
             for method, path in (
@@ -131,9 +122,7 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
                 ("POST", "/mcp"),
             ):
                 with expect_quick(f"{method} {path}"):
-                    answer = await http.request(
-                        method, path, json={} if method == "POST" else None
-                    )
+                    answer = await http.request(method, path, json={} if method == "POST" else None)
                 assert (answer.status_code, answer.headers["retry-after"]) == (
                     503,
                     "1",
@@ -154,9 +143,7 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_accepts_a_new_credential_without_waiting(
-    own_server: Server, outage: str
-) -> None:
+async def test_accepts_a_new_credential_without_waiting(own_server: Server, outage: str) -> None:
     leave, come_back = outages(own_server)[outage]
     async with run_gateway(own_server, "passthrough") as (http, _):
         await asyncio.to_thread(leave)

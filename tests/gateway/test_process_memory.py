@@ -47,9 +47,7 @@ async def idle_threads(server: Server, count: int) -> list[int]:
     return await _sample(
         server,
         count,
-        lambda number: [
-            make_history_body(10_000, turn, f"t{number}") for turn in (1, 2)
-        ],
+        lambda number: [make_history_body(10_000, turn, f"t{number}") for turn in (1, 2)],
     )
 
 
@@ -66,18 +64,12 @@ async def many_requests(
     return await _sample(server, count, bodies)
 
 
-async def _sample(
-    server: Server, count: int, bodies: Callable[[int], list[bytes]]
-) -> list[int]:
+async def _sample(server: Server, count: int, bodies: Callable[[int], list[bytes]]) -> list[int]:
     sizes: list[int] = []
     async with httpx2.AsyncClient(timeout=120) as client:
         for part in range(SAMPLES):
-            numbers = iter(
-                range(part * count // SAMPLES, (part + 1) * count // SAMPLES)
-            )
-            await asyncio.gather(
-                *(_ask_some(client, server, numbers, bodies) for _ in range(8))
-            )
+            numbers = iter(range(part * count // SAMPLES, (part + 1) * count // SAMPLES))
+            await asyncio.gather(*(_ask_some(client, server, numbers, bodies) for _ in range(8)))
             sizes.append(read_memory_bytes(server.pid) or 0)
     return sizes
 

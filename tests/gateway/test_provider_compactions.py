@@ -61,9 +61,7 @@ SUMMARIZE = {"compaction": {"type": "summarize"}}
 async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its_block(
     way: str, tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(
-        tmp_path, window=16_000, script=summarize_if_asked
-    ) as gateways:
+    async with open_setup(tmp_path, window=16_000, script=summarize_if_asked) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
         caller = ClaudeClient(http, url, [TOOL], {"anthropic-beta": BETA})

@@ -65,13 +65,9 @@ class CompactedClient:
 
 
 @pytest.fixture
-async def client(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> AsyncIterator[CompactedClient]:
+async def client(tmp_path: Path, http: httpx2.AsyncClient) -> AsyncIterator[CompactedClient]:
     """Its history begins with a command that is compacted."""
-    async with open_conversation(
-        tmp_path, "openai_chat", streams=False
-    ) as conversation:
+    async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         command = function_call("call_1", "run", '{"command": "pytest -q tests"}')
         conversation.client.tools = [RUN]
         conversation.client.add_user_message("Run the tests.")
@@ -190,9 +186,7 @@ async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
             assert await client.say("And then?") == thread
             assert client.answer_headers["x-everthread-compactions"] == "0"
             sent = provider.log[-1].body["messages"]
-            assert len(sent) == len(client.messages), (
-                "with the system's, before the answer"
-            )
+            assert len(sent) == len(client.messages), "with the system's, before the answer"
             await check_store(home / "everthread.db", thread, client.messages)
         assert {record.status for record in provider.log} == {200}
 

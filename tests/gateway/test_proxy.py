@@ -45,9 +45,7 @@ class ProxySetup:
         self.url = url
         self.proxy = proxy
         self.manager = manager
-        self.openai = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="sk-theirs", max_retries=0
-        )
+        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-theirs", max_retries=0)
         self.anthropic = anthropic.AsyncAnthropic(
             base_url=url, api_key="sk-ant-theirs", max_retries=0
         )
@@ -111,13 +109,9 @@ async def test_relays_answers_and_records_their_usage() -> None:
         count_tokens = setup.anthropic.messages.count_tokens
         counted = await count_tokens(model=CLAUDE, messages=HELLO)
         assert counted.input_tokens > 0
-        assert {model.id async for model in await setup.openai.models.list()} == set(
-            MODELS
-        )
+        assert {model.id async for model in await setup.openai.models.list()} == set(MODELS)
     texts = []
-    for outcome, record in zip(
-        setup.manager.outcomes, setup.provider.log, strict=False
-    ):
+    for outcome, record in zip(setup.manager.outcomes, setup.provider.log, strict=False):
         assert outcome.usage is not None
         assert outcome.usage.prompt_tokens == record.prompt_tokens
         assert outcome.reply is not None
@@ -127,18 +121,12 @@ async def test_relays_answers_and_records_their_usage() -> None:
 
 
 async def test_relays_streams_and_records_their_usage() -> None:
-    async with open_proxy(
-        ["One and more.", "Two and more.", "Three and more."]
-    ) as setup:
+    async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as setup:
         chunks = [chunk async for chunk in await setup.ask_chat(stream=True)]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         assert text == "One and more."
-        assert all(chunk.choices for chunk in chunks), (
-            "the extra chunk is not the client's"
-        )
-        async with setup.openai.responses.stream(
-            model="gpt-5", input="Hello"
-        ) as stream:
+        assert all(chunk.choices for chunk in chunks), "the extra chunk is not the client's"
+        async with setup.openai.responses.stream(model="gpt-5", input="Hello") as stream:
             assert (await stream.get_final_response()).output_text == "Two and more."
         async with setup.anthropic.messages.stream(
             model=CLAUDE, max_tokens=50, messages=HELLO
@@ -192,9 +180,7 @@ class FailingToPrepare(PassThroughManager):
 class FailingLater(PassThroughManager):
     """Fails at every later step."""
 
-    async def instead(
-        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
-    ) -> Outgoing | None:
+    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
         raise KeyError("nothing")
 
     async def record(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:
@@ -208,9 +194,7 @@ class FailingLater(PassThroughManager):
 async def test_forwards_the_original_request_if_the_manager_fails(
     manager: Any, failures: list[int]
 ) -> None:
-    async with open_proxy(
-        ["Fine.", Fault("overloaded")], manager(), include_usage=False
-    ) as setup:
+    async with open_proxy(["Fine.", Fault("overloaded")], manager(), include_usage=False) as setup:
         assert first_text(await setup.ask_claude()) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
             await setup.ask_claude()

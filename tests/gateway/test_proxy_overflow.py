@@ -48,9 +48,7 @@ class ShrinkingManager(PassThroughManager):
             hold=True,
         )
 
-    async def instead(
-        self, _incoming: Incoming, sent: Outgoing, _body: bytes
-    ) -> Outgoing | None:
+    async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
         return Outgoing(
             b'{"size": %d}' % size,
@@ -66,10 +64,7 @@ def fits_at(size: int, *, streamed: bool) -> WriteAnswer:
         if streamed:
             last = BLOCK if fits else ERROR_EVENT
             writer.write(
-                response_head(200, STREAM)
-                + encode_chunk(START)
-                + encode_chunk(last)
-                + b"0\r\n\r\n"
+                response_head(200, STREAM) + encode_chunk(START) + encode_chunk(last) + b"0\r\n\r\n"
             )
         elif fits:
             write_answer(writer, 200, JSON, b"{}")
@@ -149,9 +144,7 @@ async def test_remembers_that_an_upstream_refuses_stream_options() -> None:
     sent = b'{"stream": true, "messages": []}'
     async with raw_gateway(answer, manager) as (url, upstream):
         for _ in range(2):
-            assert (
-                await send_post(url, "/v1/chat/completions", sent, *JSON)
-            ).status == 200
+            assert (await send_post(url, "/v1/chat/completions", sent, *JSON)).status == 200
         assert [b"stream_options" in request.body for request in upstream.received] == [
             True,
             False,

@@ -49,9 +49,7 @@ class Keys:
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if key not in ("et-good", "et-other"):
             raise Refused(401, "invalid_key", "This key is not known here.")
-        return Caller(
-            "acme", key, frozenset({"proxy"} if key == "et-good" else {"threads"})
-        )
+        return Caller("acme", key, frozenset({"proxy"} if key == "et-good" else {"threads"}))
 
 
 async def test_an_upstream_without_a_key_gets_no_credential() -> None:
@@ -65,9 +63,7 @@ async def test_an_upstream_without_a_key_gets_no_credential() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 async def test_listening_on_this_machine_needs_no_keys(host: str) -> None:
-    proxy = Proxy(
-        Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
-    )
+    proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager())
     Gateway(GatewayApp(proxy), host=host)
     await proxy.close()
 
@@ -78,7 +74,9 @@ async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
     async with raw_gateway(limits=limits) as (url, upstream):
         plain = await send_post(url, MESSAGES, b" " * 10_001)
         zipped = await send_post(url, MESSAGES, packed, (b"content-encoding", b"gzip"))
-        headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        headers = (
+            b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         chunked = await send_bytes(url, headers + encode_chunk(b" " * 6_000) * 2)
         assert upstream.received == []
         assert (await send_post(url, MESSAGES, b" " * 10_000)).status == 200
@@ -97,9 +95,7 @@ async def test_ends_requests_that_are_sent_too_slowly() -> None:
         ):
             late = await send_bytes(
                 url,
-                b"POST "
-                + path
-                + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+                b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
             )
             assert late.status == 408
         for begun in (b"", b"POST /v1/mess"):
@@ -184,9 +180,7 @@ async def test_a_client_that_leaves_ends_the_upstreams_work(
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if begun:
-            writer.write(
-                response_head(200, STREAM) + encode_chunk(b'data: {"type": "ping"}\n\n')
-            )
+            writer.write(response_head(200, STREAM) + encode_chunk(b'data: {"type": "ping"}\n\n'))
 
     async with raw_gateway(answer, manager) as (url, upstream):
         reader, writer = await connect(url)
@@ -220,14 +214,10 @@ async def test_credentials_stay_out_of_logs_and_errors(
     key = b"sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
     with caplog.at_level(logging.DEBUG, "everthread"):
         async with open_raw_gateway("http://127.0.0.1:9", Leaking()) as (url, _):
-            heard = await send_post(
-                url, CHAT, b"{}", (b"Authorization", b"Bearer " + key)
-            )
+            heard = await send_post(url, CHAT, b"{}", (b"Authorization", b"Bearer " + key))
         assert key not in heard.body
     told = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name.startswith("everthread")
+        record.getMessage() for record in caplog.records if record.name.startswith("everthread")
     ]
     assert told
     assert key.decode() not in "\n".join(told)
@@ -252,9 +242,7 @@ async def test_logs_an_unexpected_failure_without_its_text(
             answer = await send_post(running.url, "/v1/chat/completions")
     assert answer.status == 500
     [line] = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name == "everthread.gateway"
+        record.getMessage() for record in caplog.records if record.name == "everthread.gateway"
     ]
     assert "RuntimeError at " in line
     assert "what the client said" not in line

@@ -102,9 +102,7 @@ async def test_a_burst_of_requests_stays_within_the_limit(
     url = await gateways.start()
     key = await gateways.key(requests=10)
     client = gateways.chat(url, key)
-    answers = await asyncio.gather(
-        *(ask_chat(client) for _ in range(30)), return_exceptions=True
-    )
+    answers = await asyncio.gather(*(ask_chat(client) for _ in range(30)), return_exceptions=True)
     assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
     assert len(gateways.provider.log) == 10
 
@@ -137,7 +135,9 @@ async def test_limits_the_tokens_and_dollars_of_a_day(
 def write_summaries(provider: Provider) -> str:
     """Return settings with which a chat model of the provider writes the summaries."""
     model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT}}}"
-    return f"auxiliary: {{compression: {model}}}\ncompression: {{economics: false, background: false}}"
+    return (
+        f"auxiliary: {{compression: {model}}}\ncompression: {{economics: false, background: false}}"
+    )
 
 
 def count_protocols(gateways: GatewaySetup) -> Counter[str]:
@@ -266,8 +266,7 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
     [
         (
             b"text/event-stream",
-            b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], %b}\n\n'
-            % _USAGE,
+            b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], %b}\n\n' % _USAGE,
         ),
         (
             b"text/event-stream",
@@ -278,8 +277,7 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
         (b"application/json", b'{"data": ["%b"], %b}' % (b"x" * 9_000_000, _USAGE)),
         (
             b"application/json",
-            b'{"data": [{"usage": 1}, "%b"], %b, "object": "list"}'
-            % (b"x" * 9_000_000, _USAGE),
+            b'{"data": [{"usage": 1}, "%b"], %b, "object": "list"}' % (b"x" * 9_000_000, _USAGE),
         ),
     ],
 )
@@ -310,9 +308,7 @@ class FailingStore:
         self.down = True
         self.days: dict[str, KeyUse] = {}
 
-    async def count_use(
-        self, day: str, uses: Mapping[str, KeyUse]
-    ) -> dict[str, KeyUse]:
+    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")

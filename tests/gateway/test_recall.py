@@ -57,9 +57,7 @@ def names(request: Request) -> list[str]:
 
 def script(request: Request) -> Any:
     """Look the boat up if there is a tool for it; note everything else."""
-    questions = [
-        text_of(message) for message in request.messages if message["role"] == "user"
-    ]
+    questions = [text_of(message) for message in request.messages if message["role"] == "user"]
     question = next(filter(None, reversed(questions)), "")
     if "boat called?" not in question:
         return f"Noted: {make_text(60, 'answer')}"
@@ -115,9 +113,7 @@ class ProxiedConversation:
             **self.headers,
         }
         async with httpx2.AsyncClient(timeout=180) as http:
-            answer = await http.post(
-                self.url + PATHS[self.client.api], json=body, headers=sent
-            )
+            answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
         assert answer.status_code == 200, answer.text
         comments = (
             line[2:].partition(": ")
@@ -183,9 +179,7 @@ def _unmarked(message: Any) -> Any:
 async def open_conversation(
     folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
 ) -> AsyncIterator[ProxiedConversation]:
-    models = [
-        ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()
-    ]
+    models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
     async with open_setup(folder) as setup, Provider(models, script) as provider:
         setup.provider = provider
         settings += "compression: {background: false}\n"
@@ -218,9 +212,7 @@ def settings() -> str:
 async def conversation(
     tmp_path: Path, api: Api, streams: bool, settings: str
 ) -> AsyncIterator[ProxiedConversation]:
-    async with open_conversation(
-        tmp_path, api, streams=streams, settings=settings
-    ) as opened:
+    async with open_conversation(tmp_path, api, streams=streams, settings=settings) as opened:
         yield opened
 
 
@@ -252,12 +244,8 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     first = conversation.messages(2)
     second = conversation.messages(1)
     assert second[: len(first)] == first, "the second round goes on from the first"
-    rounds = [
-        normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]
-    ]
-    told = (
-        normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
-    )
+    rounds = [normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]]
+    told = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
     if told is not None:
         assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
         assert told.prompt_tokens == rounds[-1].prompt_tokens
@@ -335,9 +323,7 @@ async def test_hides_a_round_that_the_provider_refuses(
     assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
     assert not conversation.offered()
     assert "call_recall" not in json.dumps(conversation.messages())
-    assert conversation.messages() == conversation.messages(4), (
-        "what the first round was asked"
-    )
+    assert conversation.messages() == conversation.messages(4), "what the first round was asked"
 
     await conversation.ask("Thank you.")
     assert "call_recall" not in json.dumps(conversation.messages())
@@ -411,18 +397,14 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
 ) -> None:
     """And the call after it reads all but what is new."""
     system = "You keep the ledger. " + make_text(2_000, "rules")
-    async with open_conversation(
-        tmp_path, api, streams=False, system=system
-    ) as conversation:
+    async with open_conversation(tmp_path, api, streams=False, system=system) as conversation:
         await conversation.fill()
         first = conversation.log[-1]
         reader = PromptReader(first.body["model"])
         assert first.request is not None
         prompt = reader.read(api, first.request, first.body)
         fixed = sum(
-            block.tokens
-            for block in prompt.blocks
-            if block.path.startswith(("tools.", "system.0"))
+            block.tokens for block in prompt.blocks if block.path.startswith(("tools.", "system.0"))
         )
         assert first.cached_tokens >= fixed - 256, "a cache has steps"
         await conversation.ask("Go on.")
@@ -490,9 +472,7 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_is_not_offered_beside_the_mcp_server(
-    name: str, setup: ManagerSetup
-) -> None:
+async def test_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
     manager = setup.manager(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
@@ -500,8 +480,8 @@ async def test_is_not_offered_beside_the_mcp_server(
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.sent.rewritten
-    assert not turn.sent.recall
+    assert turn.outgoing.rewritten
+    assert not turn.outgoing.recall
 
 
 async def test_is_not_offered_beside_the_mcp_server_in_a_namespace(
@@ -518,9 +498,9 @@ async def test_is_not_offered_beside_the_mcp_server_in_a_namespace(
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.sent.rewritten
-    assert not turn.sent.recall
-    assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
+    assert turn.outgoing.rewritten
+    assert not turn.outgoing.recall
+    assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.outgoing.body
 
 
 def test_a_recall_in_a_client_s_namespace_is_another_tool() -> None:
@@ -541,7 +521,7 @@ async def test_begins_no_round_after_the_time_limit(setup: ManagerSetup) -> None
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.sent.recall
+    assert turn.outgoing.recall
     for number in range(2):
         asked = calls_reply(call("recall", number, query="boat"))
         following = await turn.resume_after_recall(asked)
@@ -557,7 +537,7 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
     client = HistoryClient("openai_chat", tools=[TOOL])
     client.add_user_message("Which boat?")
     turn = await manager.prepare(client.incoming())
-    before = turn.sent.tokens
+    before = turn.outgoing.tokens
     asked = calls_reply(call("recall", 0, query="boat"))
     following = await turn.resume_after_recall(asked)
     assert following is not None
@@ -568,14 +548,12 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
 
 async def test_a_client_s_own_recall_tool_is_left_alone(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
-    async with open_conversation(
-        tmp_path, "openai_chat", streams=False
-    ) as conversation:
+    async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         conversation.client.tools = [own]
         await conversation.fill()
-        assert [
-            tool["function"]["description"] for tool in conversation.sent()["tools"]
-        ] == ["Run a command"]
+        assert [tool["function"]["description"] for tool in conversation.sent()["tools"]] == [
+            "Run a command"
+        ]
 
 
 @pytest.mark.parametrize(("api", "streams"), [("anthropic", True)])
@@ -586,12 +564,12 @@ async def test_numbers_the_events_of_merged_rounds_consecutively(
     await conversation.ask("What is the boat called?")
     data = [json.loads(event.data) for event in conversation.events]
     kinds = [event["type"] for event in data]
-    assert [
-        kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")
-    ] == [1, 1, 1]
-    assert [
-        event["index"] for event in data if event["type"] == "content_block_start"
-    ] == [0, 1]
+    assert [kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")] == [
+        1,
+        1,
+        1,
+    ]
+    assert [event["index"] for event in data if event["type"] == "content_block_start"] == [0, 1]
     assert kinds[-1] == "message_stop"
 
 
@@ -608,13 +586,9 @@ async def test_puts_hidden_rounds_back_before_they_are_stored(
         await put_state(store, scope, key, value)
 
     monkeypatch.setattr(Store, "put_state", wait)
-    async with open_conversation(
-        tmp_path, "openai_chat", streams=False
-    ) as conversation:
+    async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         await conversation.fill()
-        assert "Wilhelmina" in text_of(
-            (await conversation.ask("What is the boat called?")).message
-        )
+        assert "Wilhelmina" in text_of((await conversation.ask("What is the boat called?")).message)
         await conversation.ask("Thank you.")
         stored.set()
         assert "call_recall" in json.dumps(conversation.messages())

@@ -18,7 +18,7 @@ from everthread.gateway.contracts import THREAD_HEADER, ProxyTurn
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.rewrite_records import ThreadLink
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import RecordFailed
 from tests.gateway.manager_setup import (
     APIS,
@@ -90,9 +90,7 @@ class LoneGateway:
 @pytest.fixture
 async def lone(setup: ManagerSetup) -> LoneGateway:
     store = WatchedStore(setup.store)
-    made = LoneGateway(
-        store, setup.manager(store=store, alone=True), HistoryClient("anthropic")
-    )
+    made = LoneGateway(store, setup.manager(store=store, alone=True), HistoryClient("anthropic"))
     await ask(made.manager, made.client, *OPENING)
     assert store.written == [["user"], ["assistant"]], (
         "a new thread is stored before the client learns its name"
@@ -175,9 +173,7 @@ async def stored_threads(setup: ManagerSetup) -> list[list[str]]:
 
 
 def numbered_dialogue(turns: int) -> list[str]:
-    return [
-        f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")
-    ]
+    return [f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")]
 
 
 def begin_recording(turn: ProxyTurn, reply: Reply) -> asyncio.Task[None]:
@@ -253,10 +249,7 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
-    threads = {
-        text: (await turn.response_headers())[THREAD_HEADER]
-        for text, turn in turns.items()
-    }
+    threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
     for text, turn in turns.items():
         stored = texts_of(await setup.store.history(threads[text]))
         assert stored == [*OPENING, text]

@@ -20,7 +20,7 @@ from everthread.gateway.contracts import Outgoing, ProxyTurn
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.start_replacement import (
     StartReplacement,
     name_reading_tool,
@@ -55,9 +55,7 @@ from tests.gateway.manager_setup import (
 TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
 
 
-async def prepare(
-    setup: ManagerSetup, client: HistoryClient, **options: Any
-) -> ProxyTurn:
+async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) -> ProxyTurn:
     """Prepare the client's next request by a new manager."""
     manager = setup.manager(background=False, **options)
     return await manager.prepare(client.incoming())
@@ -94,9 +92,11 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
 async def test_sends_a_short_request_with_the_client_s_own_bytes(
     setup: ManagerSetup,
 ) -> None:
-    raw = b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
+    raw = (
+        b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
+    )
     incoming = replace(HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw)
-    sent = (await setup.manager().prepare(incoming)).sent
+    sent = (await setup.manager().prepare(incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.rewritten
 
@@ -108,7 +108,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     extra = {"temperature": 0.5, "metadata": {"user_id": "u"}}
     client = HistoryClient(api, system=None, extra=extra)
     long_talk(client, 12)
-    sent = (await prepare(setup, client)).sent
+    sent = (await prepare(setup, client)).outgoing
     assert sent.rewritten
     assert SUMMARY_START.encode() in sent.body
     before = slice_body(client.incoming().body, api)
@@ -124,7 +124,7 @@ async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> No
     long_talk(client, 12)
     incoming = client.incoming()
     turn = await setup.manager(background=False).prepare(incoming)
-    assert turn.sent.body is incoming.raw
+    assert turn.outgoing.body is incoming.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
     threads = await setup.store.list_threads(tenant="t")
@@ -152,7 +152,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     long_talk(client, 12)
     incoming = client.incoming()
     turn = await setup.manager(markers=True, background=False).prepare(incoming)
-    assert turn.sent.body is incoming.raw
+    assert turn.outgoing.body is incoming.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
     [row] = await setup.store.list_threads(tenant="t")
@@ -177,7 +177,7 @@ async def test_manages_requests_whose_fields_change_no_history(
     client = HistoryClient(api, extra=field)
     long_talk(client, 12)
     turn = await prepare(setup, client)
-    assert turn.sent.rewritten
+    assert turn.outgoing.rewritten
     assert not setup.of(Unmanaged)
     await turn.record(Outcome(200))
 
@@ -190,15 +190,15 @@ async def test_never_covers_the_client_s_own_compaction(setup: ManagerSetup) -> 
     client.messages.append(item)
     long_talk(client, 14)
     turn = await manager.prepare(client.incoming())
-    assert turn.sent.rewritten
-    sent = json.loads(turn.sent.body)["input"]
+    assert turn.outgoing.rewritten
+    sent = json.loads(turn.outgoing.body)["input"]
     summaries = [at for at, one in enumerate(sent) if SUMMARY_START in str(one)]
     assert sent.index(item) < summaries[0]
     await turn.record(Outcome(200))
     client.messages.append({"type": "compaction_trigger"})
     incoming = client.incoming()
     passed = await manager.prepare(incoming)
-    assert passed.sent.body is incoming.raw
+    assert passed.outgoing.body is incoming.raw
     assert thread_of(passed) == thread_of(turn)
     await passed.record(Outcome(200))
 
@@ -284,24 +284,20 @@ async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
         client.add_user_message(make_text(120, f"entry {prompt}"))
         turn = await manager.prepare(client.incoming())
         before, after = map(
-            int, turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")
+            int, turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")
         )
-        assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
+        assert turn.outgoing.rewritten == (before >= 4_000), "the threshold is 4,000"
         prompt = after
         reply = text_reply("Yes.")
         client.add_reply(reply)
-        await turn.record(
-            Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2))
-        )
+        await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)))
         await manager.wait_for_background_work()
 
 
 async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
     long_talk(client, 12)
-    sent = (
-        await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))
-    ).sent
+    sent = (await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))).outgoing
     assert sent.rewritten
     assert b"Journal of" in sent.body
     assert not setup.of(events.CompactionFailed)
@@ -339,7 +335,7 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     client.add_user_message("Go on.")
     client.add_user_message(make_text(900, "much"))
     turn = await manager.prepare(client.incoming())
-    second = turn.sent
+    second = turn.outgoing
     assert second.rewritten
     assert setup.of(Drifted)
     assert turn.thread == thread_of(first)
@@ -406,9 +402,7 @@ async def test_passes_other_errors_to_the_client(
     assert await turn.recover(status, body) is None
 
 
-TOOLS = [
-    {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-]
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
 async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -> None:
@@ -427,20 +421,14 @@ async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-async def test_leaves_the_client_s_own_cache_marks_alone(
-    where: str, setup: ManagerSetup
-) -> None:
+async def test_leaves_the_client_s_own_cache_marks_alone(where: str, setup: ManagerSetup) -> None:
     mark = {"type": "ephemeral"}
-    client = HistoryClient(
-        "anthropic", extra={"cache_control": mark} if where == "top" else {}
-    )
+    client = HistoryClient("anthropic", extra={"cache_control": mark} if where == "top" else {})
     client.add_user_message([{"type": "text", "text": "Hi"}])
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
-    assert (
-        await setup.manager(markers=True).prepare(incoming)
-    ).sent.body is incoming.raw
+    assert (await setup.manager(markers=True).prepare(incoming)).outgoing.body is incoming.raw
 
 
 @pytest.mark.parametrize(
@@ -467,7 +455,7 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
         client.add_assistant_message("Fine.")
         client.add_user_message("Go on.")
     incoming = client.incoming()
-    sent = (await setup.manager(markers=True).prepare(incoming)).sent.body
+    sent = (await setup.manager(markers=True).prepare(incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
     assert is_marked or sent is incoming.raw
 
@@ -476,9 +464,9 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
-    assert not (await manager.prepare(client.incoming())).sent.hold
+    assert not (await manager.prepare(client.incoming())).outgoing.hold
     client.messages[-1]["content"] = make_text(7_000, "entry")
-    assert (await manager.prepare(client.incoming())).sent.hold
+    assert (await manager.prepare(client.incoming())).outgoing.hold
 
 
 def head_of(sent: Outgoing) -> str:
@@ -557,10 +545,7 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     named = name_reading_tool(found, [own], [recall]).replacement
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
-    assert (
-        "read_file"
-        not in name_reading_tool(found, [own], None).replacement[1]["content"]
-    )
+    assert "read_file" not in name_reading_tool(found, [own], None).replacement[1]["content"]
 
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:

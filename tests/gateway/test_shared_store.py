@@ -12,7 +12,7 @@ import pytest
 from everthread.gateway.contracts import ProxyTurn
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
@@ -103,9 +103,7 @@ async def wait_for_background_work() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, NAMED], ids=["found by its history", "named"])
-@pytest.mark.parametrize(
-    "alone", [False, True], ids=["one of several", "believes to be alone"]
-)
+@pytest.mark.parametrize("alone", [False, True], ids=["one of several", "believes to be alone"])
 async def test_continues_after_an_answer_that_another_process_stored_first(
     url: str, headers: dict[str, str], *, alone: bool
 ) -> None:

@@ -17,7 +17,7 @@ from everthread.core.types import Request
 from everthread.gateway.identify import find_body_session, find_scope, read_client
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import ClientSession, Outcome
+from everthread.thread.caller.caller_request import ClientSession, Outcome
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
@@ -80,9 +80,7 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     await claude_code(http, url, search, answer_of(found), fixtures, **subagent)
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
     results = {"role": "user", "content": [result]}
-    last = await claude_code(
-        http, url, question, answer_of(first), results, tools=[BASH]
-    )
+    last = await claude_code(http, url, question, answer_of(first), results, tools=[BASH])
     count = user_message("How many tokens?")
     await claude_code(http, url, count, system="You count.")
     thread = first.headers["x-everthread-thread"]
@@ -101,9 +99,9 @@ async def test_lists_side_calls_under_their_conversation(
         url = await gateways.start("none", key=None)
         thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
-        assert [
-            (item["id"], item["side_calls"], item["client"]) for item in listed
-        ] == [(thread, 3, "claude-cli")]
+        assert [(item["id"], item["side_calls"], item["client"]) for item in listed] == [
+            (thread, 3, "claude-cli")
+        ]
         assert listed[0]["title"] == "Mend the parser, please"
         assert listed[0]["tokens"] > 0
         detail = (await http.get(f"{url}/api/threads/{thread}")).json()
@@ -155,9 +153,7 @@ async def test_titles_a_thread_without_a_beginning_with_its_instructions(
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
     url = await gateways.start("none", key=None)
-    middle = [
-        {"role": "assistant", "content": f"Round {number}."} for number in range(9)
-    ]
+    middle = [{"role": "assistant", "content": f"Round {number}."} for number in range(9)]
     told = {"role": "system", "content": "You keep the memory.\nBe brief."}
     body = {
         "model": CHAT,
@@ -173,11 +169,7 @@ async def test_titles_a_thread_without_a_beginning_with_its_instructions(
     [
         ({"metadata": {"user_id": USER_ID}}, UUID),
         (
-            {
-                "metadata": {
-                    "user_id": json.dumps({"device_id": "d", "session_id": UUID})
-                }
-            },
+            {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": UUID})}},
             UUID,
         ),
         ({"metadata": {"user_id": "somebody"}}, ""),
@@ -211,9 +203,7 @@ def test_a_copilot_cache_key_is_not_a_session() -> None:
     fields = {"prompt_cache_key": "a15e188e5e21eb5d9703d9a85f826eed"}
     assert find_scope(headers, fields) == ""
     assert read_client(headers, fields).session == ""
-    assert (
-        find_scope({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
-    )
+    assert find_scope({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
 
 
 class HeldStore(StoreWrapper):
@@ -223,9 +213,7 @@ class HeldStore(StoreWrapper):
         super().__init__(store)
         self.go = asyncio.Event()
 
-    async def extend_thread(
-        self, thread: str, points: Any, *given: Any
-    ) -> list[ThreadLink | None]:
+    async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
         links: list[ThreadLink | None] = await self.wrapped_store.extend_thread(
@@ -242,16 +230,12 @@ async def test_a_subagent_waits_for_its_parent_s_answer_to_be_stored(
 
     held = HeldStore(setup.store)
     manager = setup.manager(store=held)
-    client, helper = (
-        HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2)
-    )
+    client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")
     parent = await manager.prepare(client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
     reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
-    answered = asyncio.create_task(
-        parent.record(Outcome(200, replace(reply, stop="tool_calls")))
-    )
+    answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
     child = await manager.prepare(helper.incoming())

@@ -18,13 +18,11 @@ from tests.gateway.gateway_setup import ChatClient, GatewaySetup, open_setup
 from tests.store.messages import texts_of
 
 RULES = "\n".join(
-    f"- Rule {number}: keep the ledger of branch {number} in order."
-    for number in range(20)
+    f"- Rule {number}: keep the ledger of branch {number} in order." for number in range(20)
 )
 CODER = f"You are a coding agent.\n{RULES}"
 NOTES = "\n".join(
-    f"- Memory type {number}: what a person says about topic {number}."
-    for number in range(20)
+    f"- Memory type {number}: what a person says about topic {number}." for number in range(20)
 )
 KEEPER = f"You extract what is worth remembering.\n{NOTES}\n- Rule 3: keep the ledger of branch 3 in order."
 EXTRACT = "Update the memory files from the recent conversation."

@@ -80,9 +80,7 @@ async def test_accepts_programs_and_its_own_pages() -> None:
         ):
             answer = await send_post(url, FILES, b"--x--", form, *page)
             assert answer.status == 200
-            assert not [
-                name for name in answer.names if name.startswith("access-control-")
-            ]
+            assert not [name for name in answer.names if name.startswith("access-control-")]
         assert len(upstream.received) == 4
 
 
@@ -111,9 +109,10 @@ async def test_answers_cors_requests_of_listed_origins_only(
     sites = SitePolicy((listed,))
     async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
         for authenticator in (None, Keys()):  # a preflight carries no key
-            async with open_raw_gateway(
-                upstream.url, sites=sites, authenticator=authenticator
-            ) as (url, _):
+            async with open_raw_gateway(upstream.url, sites=sites, authenticator=authenticator) as (
+                url,
+                _,
+            ):
                 asked = await send_bytes(url, preflight)
                 fields = (
                     (b"Origin", origin.encode()),
@@ -122,9 +121,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
                 answer = await send_post(
                     url, CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
                 )
-            assert (asked.status, answer.status) == (
-                (204, 200) if allowed else (403, 403)
-            )
+            assert (asked.status, answer.status) == ((204, 200) if allowed else (403, 403))
             if allowed:
                 for heard in (asked, answer):
                     values = [
@@ -134,9 +131,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
                     ]
                     assert values == [origin.encode()]
                     assert "origin" in heard.names["vary"]
-                assert (
-                    asked.names["access-control-allow-headers"] == "authorization, x-a"
-                )
+                assert asked.names["access-control-allow-headers"] == "authorization, x-a"
                 assert asked.names["access-control-allow-private-network"] == "true"
                 assert "access-control-allow-credentials" not in answer.names
         assert len(upstream.received) == (2 if allowed else 0)
@@ -158,9 +153,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
         ("localhost, evil.example", False),
     ],
 )
-async def test_answers_under_listed_host_names_and_addresses_only(
-    host: str, *, fine: bool
-) -> None:
+async def test_answers_under_listed_host_names_and_addresses_only(host: str, *, fine: bool) -> None:
     sites = SitePolicy(allowed_hosts=("gateway.example",))
     async with raw_gateway(sites=sites) as (url, upstream):
         answer = await send_get(url, "/v1/models", host=host)

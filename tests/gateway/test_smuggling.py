@@ -49,9 +49,7 @@ async def test_ignores_an_offered_upgrade(
     path: str, offer: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
-    hidden = post_request(CHAT, b'{"model":"evil-1"}') + post_request(
-        CHAT, b'{"model":"evil-2"}'
-    )
+    hidden = post_request(CHAT, b'{"model":"evil-1"}') + post_request(CHAT, b'{"model":"evil-2"}')
     async with raw_gateway(echo) as (url, upstream):
         request = post_request(path, hidden, *offer)
         whole = await send_bytes(url, request)
@@ -62,9 +60,7 @@ async def test_ignores_an_offered_upgrade(
             await writer.drain()
             await asyncio.sleep(0.01)
         pieces = await read_message(reader)
-        writer.write(
-            post_request(CHAT, b'{"model":"next"}')
-        )  # the connection stays usable
+        writer.write(post_request(CHAT, b'{"model":"next"}'))  # the connection stays usable
         following = await read_message(reader)
         writer.close()
         victim = await send_post(url, CHAT, b'{"model":"victim"}')
@@ -89,16 +85,12 @@ async def test_reads_chunked_and_pipelined_requests_after_an_offered_upgrade() -
     async with raw_gateway(echo) as (url, _):
         reader, writer = await connect(url)
         writer.write(chunked + head + b"\r\n" + chunked + post_request(FILES, b"last"))
-        bodies = [
-            (await read_message(reader)).body.partition(b"|")[2] for _ in range(4)
-        ]
+        bodies = [(await read_message(reader)).body.partition(b"|")[2] for _ in range(4)]
         writer.close()
     assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
 
-@pytest.mark.parametrize(
-    "path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"]
-)
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"])
 async def test_refuses_websockets(path: str) -> None:
     request = (
         b"GET "
@@ -140,12 +132,8 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
         client = UpstreamClient(Limits(answer_seconds=5))
         where = Upstream("only", upstream.url)
 
-        async def send(
-            body: bytes | AsyncIterator[bytes] | None, length: bytes
-        ) -> bytes:
-            answer = await client.send(
-                where, "POST", b"/x", [(b"content-length", length)], body
-            )
+        async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
+            answer = await client.send(where, "POST", b"/x", [(b"content-length", length)], body)
             try:
                 return b"".join([piece async for piece in answer.aiter_raw()])
             finally:
@@ -156,12 +144,8 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
                 with pytest.raises(Refused):
                     await send(pieces(content), b"9")
             else:
-                assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (
-                    content or b""
-                )
+                assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (content or b"")
             for number in range(3):
-                assert (
-                    await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
-                )
+                assert await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
         finally:
             await client.close()

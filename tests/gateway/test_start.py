@@ -65,9 +65,7 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
         assert bool(silent.received) == hangs
 
 
-async def _talk_with_writer(
-    tmp_path: Path, writer: Provider, entries: int
-) -> Sequence[int]:
+async def _talk_with_writer(tmp_path: Path, writer: Provider, entries: int) -> Sequence[int]:
     """Talk through a gateway whose summaries the model `writer` makes; return the compactions after each request."""
     async with open_setup(tmp_path, window=20_000) as setup:
         settings = (
@@ -132,9 +130,7 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
 ) -> None:
     """Claude's window is 200,000 tokens, or a million if the request asks for it."""
     async with open_setup(tmp_path, window=6_000) as setup:
-        url = await setup.start(
-            settings="compression: {economics: false, background: false}"
-        )
+        url = await setup.start(settings="compression: {economics: false, background: false}")
         client = setup.claude(url, await setup.key())
         history: list[Any] = []
         for number in range(6):
@@ -145,13 +141,12 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
         history.append({"role": "user", "content": "And now?"})
         asked: Any = {"model": CLAUDE, "max_tokens": 100, "messages": history}
         betas = {"anthropic-beta": "context-1m-2025-08-07"}
-        long = await client.messages.with_raw_response.create(
-            **asked, extra_headers=betas
-        )
+        long = await client.messages.with_raw_response.create(**asked, extra_headers=betas)
         short = await client.messages.with_raw_response.create(**asked)
-        assert [
-            answer.headers["x-everthread-compactions"] for answer in (long, short)
-        ] == ["0", "1"]
+        assert [answer.headers["x-everthread-compactions"] for answer in (long, short)] == [
+            "0",
+            "1",
+        ]
 
 
 def test_preloads_the_modules_of_the_first_requests() -> None:
@@ -164,7 +159,5 @@ def test_preloads_the_modules_of_the_first_requests() -> None:
         "'anyio._backends._asyncio'}\n"
         "print(*(needed - set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -73,9 +73,7 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
         app = GatewayApp(proxy, mounted_apps={"/mcp": page}, store_watch=watch)
         async with Gateway(app, grace_seconds=1.0) as running:
-            assert (
-                "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
-            )
+            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
             assert (await send_post(running.url, "/mcp")).status == 200
             for state in ("hangs", "fails"):
                 probe.state = state
@@ -92,9 +90,7 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
             assert proxy.metrics.value("failed_open", step="prepare") == 6
             probe.state = "there"
             now[0] += 10
-            assert (
-                "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
-            )
+            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
             assert (await send_post(running.url, "/mcp")).status == 200
     assert len(upstream.received) == 8
 
@@ -115,9 +111,7 @@ async def test_a_store_that_answers_other_calls_is_busy() -> None:
     assert silent.is_known_unresponsive
     probe.state = "fails"
     refusing = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
-    assert await refusing.is_unresponsive(), (
-        "what refuses is away, whatever it said before"
-    )
+    assert await refusing.is_unresponsive(), "what refuses is away, whatever it said before"
 
 
 async def test_waits_for_a_busy_store() -> None:

@@ -51,14 +51,12 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_summary_names_the_tools_of_its_client_only(
-    api: Api, setup: ManagerSetup
-) -> None:
+async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     having = client(api, [*OTHERS, *OURS], 12)
     lacking = client(api, OTHERS, 12)
     shown = [
-        summary((await manager.prepare(one.incoming())).sent)
+        summary((await manager.prepare(one.incoming())).outgoing)
         for one in (having, lacking, having, lacking)
     ]
     assert shown[0].count(MENTION) == 1
@@ -67,7 +65,7 @@ async def test_a_summary_names_the_tools_of_its_client_only(
     assert shown[0] == shown[2], "each sort of client gets its own bytes again"
     assert shown[1] == shown[3]
     grown = client(api, [*OTHERS, *OURS], 30)
-    assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
+    assert summary((await manager.prepare(grown.incoming())).outgoing).count(MENTION) == 1
 
 
 async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
@@ -79,12 +77,7 @@ async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
     await add_pin(setup.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
-            sent = await ask(
-                manager, talk, f"More: {make_text(900, f'page {len(talk.messages)}')}"
-            )
-            if (
-                sent.rewritten
-                and int(sent.headers["x-everthread-compactions"]) == depth
-            ):
+            sent = await ask(manager, talk, f"More: {make_text(900, f'page {len(talk.messages)}')}")
+            if sent.rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
                 break
         assert summary(sent).count("4711-B") == 1

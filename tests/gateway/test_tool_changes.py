@@ -89,8 +89,7 @@ async def test_changed_reading_tools_keep_the_compaction(
 
 READERS = ("mcp__everthread__expand", "mcp__everthread__search")
 ATTACHED = system_message(
-    "The following tools just became available and are ready to use:\n"
-    + "\n".join(READERS),
+    "The following tools just became available and are ready to use:\n" + "\n".join(READERS),
     *(
         {"type": "tool_addition", "tool": {"type": "tool_reference", "name": name}}
         for name in READERS
@@ -143,8 +142,8 @@ async def test_offers_recall_again_when_the_mcp_server_is_detached(
             client.add_user_message("What came before?")
         manager = setup.manager(recall=True, background=False)
         turn = await manager.prepare(client.incoming())
-        assert turn.sent.recall is is_offered
-        body = turn.sent.body.decode()
+        assert turn.outgoing.recall is is_offered
+        body = turn.outgoing.body.decode()
         assert ("with `recall`, by words" in body) is is_offered
         named = "with `mcp__everthread__expand` and `mcp__everthread__search`, by"
         assert (named in body) is not is_offered

@@ -90,9 +90,7 @@ def answer_with_bytes(data: bytes, *, close: bool = False) -> WriteAnswer:
             b"until the end",
         ),
         (
-            answer_with_bytes(
-                b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True
-            ),
+            answer_with_bytes(b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True),
             b"abc",
         ),
         (
@@ -111,9 +109,7 @@ def answer_with_bytes(data: bytes, *, close: bool = False) -> WriteAnswer:
         ),
     ],
 )
-async def test_reads_every_valid_form_of_answer(
-    answer: WriteAnswer, body: bytes
-) -> None:
+async def test_reads_every_valid_form_of_answer(answer: WriteAnswer, body: bytes) -> None:
     async with open_client(answer) as (ask, _):
         for _ in range(2):
             status, headers, heard = await ask()
@@ -136,9 +132,7 @@ async def test_reuses_a_connection() -> None:
         assert (await ask("HEAD", None))[2] == b""
         assert (await ask())[2] == b"{}"
         assert not upstream.left.is_set()
-        assert [request.line.split()[1] for request in upstream.received] == [
-            b"/v1/x?y=%2f"
-        ] * 5
+        assert [request.line.split()[1] for request in upstream.received] == [b"/v1/x?y=%2f"] * 5
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -176,9 +170,7 @@ async def test_stops_an_upload_when_the_upstream_has_answered() -> None:
                 yield b"x" * 10_000
                 await asyncio.sleep(0)
 
-        async def early(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
             while await reader.read(65_536):
@@ -198,9 +190,7 @@ async def test_stops_an_upload_when_the_upstream_has_answered() -> None:
 @pytest.mark.parametrize("status", [204, 304])
 async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> None:
     async with open_client(
-        answer_with_bytes(
-            b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status
-        )
+        answer_with_bytes(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status)
     ) as (ask, upstream):
         for _ in range(2):
             assert (await ask("GET", None))[::2] == (status, b"")
@@ -252,9 +242,7 @@ async def test_closes_the_connections_of_cancelled_requests() -> None:
         ),
     ],
 )
-async def test_refuses_a_missing_or_invalid_answer(
-    answer: WriteAnswer, status: int
-) -> None:
+async def test_refuses_a_missing_or_invalid_answer(answer: WriteAnswer, status: int) -> None:
     async with open_client(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
         with pytest.raises(Refused) as refused:
             await ask()
@@ -266,13 +254,9 @@ async def test_refuses_a_missing_or_invalid_answer(
     ("close", "kind"),
     [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)],
 )
-async def test_an_incomplete_answer_is_an_error(
-    *, close: bool, kind: type[Exception]
-) -> None:
+async def test_an_incomplete_answer_is_an_error(*, close: bool, kind: type[Exception]) -> None:
     async with open_client(
-        answer_with_bytes(
-            b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close
-        ),
+        answer_with_bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
         Limits(answer_seconds=0.2),
     ) as (ask, upstream):
         with pytest.raises(kind):

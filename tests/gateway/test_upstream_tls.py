@@ -72,15 +72,11 @@ class TlsUpstream:
     def url(self) -> str:
         return f"https://{HOST}:{self.port}"
 
-    async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         await self.upstream.serve(reader, writer)
 
-    def note_name(
-        self, _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
-    ) -> None:
+    def note_name(self, _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
         self.names.append(name)
 
 
@@ -102,9 +98,7 @@ async def test_relays_requests_answers_and_streams_over_tls(
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b'"stream"' not in request.body:
             big = json.dumps({"id": "x" * 700_000}).encode()
-            await whole_answer(200, [*JSON, (b"x-upstream", b"1")], big)(
-                request, writer
-            )
+            await whole_answer(200, [*JSON, (b"x-upstream", b"1")], big)(request, writer)
             return
         writer.write(response_head(200, STREAM))
         for number in range(3):
@@ -137,9 +131,7 @@ async def test_relays_requests_answers_and_streams_over_tls(
 
 
 @pytest.mark.parametrize("is_stranger", [False, True], ids=["other name", "stranger"])
-async def test_explains_an_invalid_certificate(
-    is_stranger: bool, authority: trustme.CA
-) -> None:
+async def test_explains_an_invalid_certificate(is_stranger: bool, authority: trustme.CA) -> None:
     upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
     issuer = trustme.CA() if is_stranger else authority
     name = HOST if is_stranger else "elsewhere.example"
@@ -156,9 +148,7 @@ async def test_explains_an_invalid_certificate(
 
 
 async def test_explains_that_an_upstream_has_no_tls() -> None:
-    async def answer(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -179,9 +169,7 @@ class TunnelProxy:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
-    async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await reader.readuntil(b"\r\n\r\n")
         self.lines.append(first.split(b"\r\n")[0])
         method, target, _ = self.lines[-1].split()
@@ -217,9 +205,7 @@ async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProxy]:
 CREDENTIAL = (b"Authorization", b"Bearer sk-1")
 
 
-async def test_uses_the_proxy_of_the_environment(
-    authority: trustme.CA, proxy: TunnelProxy
-) -> None:
+async def test_uses_the_proxy_of_the_environment(authority: trustme.CA, proxy: TunnelProxy) -> None:
     path = "/v1/chat/completions?a=%2f"
     relayed = whole_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
     upstream = RawUpstream(relayed)
@@ -294,9 +280,7 @@ async def test_does_not_use_a_connection_that_was_closed(
         upstream = Upstream("only", there.url)
 
         async def asked(method: str, path: bytes) -> int:
-            got = await client.send(
-                upstream, method, path, [], b"{}" if method == "POST" else None
-            )
+            got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
             assert b"".join([piece async for piece in got.aiter_raw()]) == b"{}"
             await got.aclose()
             return got.status_code
@@ -304,14 +288,10 @@ async def test_does_not_use_a_connection_that_was_closed(
         await asked("POST", b"/close")
         await ends.wait()
         assert await asked("POST", b"/next") == 200
-        assert there.connections == 2, (
-            "the closed one was seen, and nothing said into it"
-        )
+        assert there.connections == 2, "the closed one was seen, and nothing said into it"
         assert await asked("GET", b"/late") == 200
         assert heard == [b"/close", b"/next", b"/late", b"/late"]
         with pytest.raises(Exception, match="cannot be reached"):
             await asked("POST", b"/late")
-        assert len(heard) == 5, (
-            "a call that may have been paid for is not made again by itself"
-        )
+        assert len(heard) == 5, "a call that may have been paid for is not made again by itself"
         await client.close()

@@ -92,8 +92,7 @@ async def run_workers(
 
 def child_pids(pid: int) -> list[int]:
     return [
-        int(word)
-        for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+        int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
     ]
 
 
@@ -159,9 +158,7 @@ async def kill_worker(database: str, folder: Path) -> int:
                 answered = len(provider.log)
             assert any(talker.failures for talker in talkers)
             await until(lambda: len(child_pids(process.pid)) == 2)
-            assert set(child_pids(process.pid)) != set(before), (
-                "another takes its place"
-            )
+            assert set(child_pids(process.pid)) != set(before), "another takes its place"
             await asyncio.gather(*(talker.turn() for talker in talkers))
             await sdk.close()
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
@@ -171,21 +168,14 @@ async def kill_worker(database: str, folder: Path) -> int:
             assert "everthread_in_flight 0" in metrics
         store = open_store(database)
         try:
-            assert (
-                await find_problems(
-                    store, provider.log, talkers, ends=True, lost=2 * MANY
-                )
-                == {}
-            )
+            assert await find_problems(store, provider.log, talkers, ends=True, lost=2 * MANY) == {}
             return await count_compactions(store)
         finally:
             await store.close()
 
 
 def _requests(metrics: str) -> int:
-    found = re.findall(
-        r'everthread_requests_total\{api="[a-z_]+",status="200"\} (\S+)', metrics
-    )
+    found = re.findall(r'everthread_requests_total\{api="[a-z_]+",status="200"\} (\S+)', metrics)
     return sum(int(float(number)) for number in found)
 
 
@@ -208,21 +198,15 @@ async def test_every_worker_refuses_a_revoked_key(tmp_path: Path) -> None:
     store = open_store(tmp_path / "everthread.db")
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
-    config = (
-        "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
-    )
+    config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     try:
         async with run_workers(tmp_path, config) as (_, told):
             address = f"{told['url']}/metrics"
             shown = {"authorization": f"Bearer {token}"}
-            assert {
-                (await ask_anew(address, **shown)).status_code for _ in range(MANY)
-            } == {200}
+            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {200}
             await store.revoke_key(key.id)
             await asyncio.sleep(KEY_CACHE_SECONDS + 0.1)
-            assert {
-                (await ask_anew(address, **shown)).status_code for _ in range(MANY)
-            } == {401}
+            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {401}
     finally:
         await store.close()
 
@@ -238,10 +222,7 @@ def test_reports_once_why_workers_cannot_start(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert (
-        "everthread: without API keys the gateway listens on this machine only"
-        in done.stderr
-    )
+    assert "everthread: without API keys the gateway listens on this machine only" in done.stderr
 
 
 def test_does_not_share_a_port_with_other_programs() -> None:
@@ -260,9 +241,7 @@ def test_does_not_share_a_port_with_other_programs() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_keeps_the_newest_login_links_and_accepts_each_once(
-    shared: bool, tmp_path: Path
-) -> None:
+def test_keeps_the_newest_login_links_and_accepts_each_once(shared: bool, tmp_path: Path) -> None:
     links = LoginLinks(tmp_path / "links" if shared else None)
     others = LoginLinks(tmp_path / "links") if shared else links
     for number in range(MAX_LINKS + 5):

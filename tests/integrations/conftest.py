@@ -16,9 +16,7 @@ import pytest
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Make a package importable, and return the integration that uses it."""
 
-    def make(
-        package: str, version: str, files: dict[str, str], module: str
-    ) -> ModuleType:
+    def make(package: str, version: str, files: dict[str, str], module: str) -> ModuleType:
         facts = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
         facts.mkdir()
         (facts / "METADATA").write_text(

@@ -7,7 +7,9 @@ from typing import Any
 
 from everthread.config import parse_config
 
-FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
+FILLER = (
+    "the ledger of the northern branch was settled and every entry was compared with its receipt. "
+)
 
 
 def options(folder: Path) -> Any:

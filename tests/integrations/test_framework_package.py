@@ -45,9 +45,7 @@ def test_a_version_without_the_hook_is_an_import_error(
     with check_framework("langchain", "0.3", "langchain", "nothing"):
         pass
     with (
-        pytest.raises(
-            ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"
-        ),
+        pytest.raises(ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"),
         check_framework("langchain", "0.3", "langchain", "a hook"),
     ):
         raise ImportError("no name")

@@ -102,9 +102,7 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-async def threads(
-    tmp_path: Path, events: list[Event]
-) -> AsyncIterator[FrameworkThreads]:
+async def threads(tmp_path: Path, events: list[Event]) -> AsyncIterator[FrameworkThreads]:
     opened = open_threads(tmp_path, events)
     yield opened
     await opened.aclose()
@@ -147,12 +145,8 @@ async def test_a_long_conversation_stays_one_thread(
     assert thread.first.client == "lab"
     assert thread.first.client_session == "books"
     assert len(await store.usage(thread.first.id)) == len(framework.sent)
-    assert "7731-KESTREL" in await threads.recall(
-        "books", {"query": "code of the vault"}
-    )
-    assert "could not be looked up" in await threads.recall(
-        "books", {"id": "output:none"}
-    )
+    assert "7731-KESTREL" in await threads.recall("books", {"query": "code of the vault"})
+    assert "could not be looked up" in await threads.recall("books", {"id": "output:none"})
 
 
 async def test_a_fitted_call_has_the_events_and_the_note(
@@ -160,8 +154,7 @@ async def test_a_fitted_call_has_the_events_and_the_note(
 ) -> None:
     framework = Framework(threads)
     fitted_calls = [
-        await framework.ask(user(f"Entry {number}: {FILLER * 10}"))
-        for number in range(20)
+        await framework.ask(user(f"Entry {number}: {FILLER * 10}")) for number in range(20)
     ]
     calls_with_events = [
         turn
@@ -170,9 +163,7 @@ async def test_a_fitted_call_has_the_events_and_the_note(
     ]
     assert calls_with_events
     assert calls_with_events[0].is_changed
-    assert calls_with_events[0].note.startswith(
-        "Note: parts of this conversation are compacted"
-    )
+    assert calls_with_events[0].note.startswith("Note: parts of this conversation are compacted")
 
 
 async def test_another_process_continues_a_thread(
@@ -204,9 +195,7 @@ async def test_two_processes_continue_one_thread_in_turns(
     assert second.sent[-1] != second.history[:-1], "it was compacted"
     store = await threads.get_store()
     (thread,) = await store.list_threads()
-    stored_texts = [
-        text_of(message.body) for message in await store.history(thread.first.id)
-    ]
+    stored_texts = [text_of(message.body) for message in await store.history(thread.first.id)]
     assert stored_texts == [text_of(message) for message in second.history]
     assert thread.compactions == len(
         [event for event in events if isinstance(event, CompactionDone)]
@@ -298,9 +287,7 @@ async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     assert turn.items == [0, 1, 2]
     assert turn.prepared.thread != helper_call.prepared.thread
     store = await threads.get_store()
-    assert (
-        await store.session(helper_call.prepared.thread)
-    ).parent == turn.prepared.thread
+    assert (await store.session(helper_call.prepared.thread)).parent == turn.prepared.thread
     (conversation,) = await store.list_threads()
     assert conversation.first.id == turn.prepared.thread
     assert conversation.side_calls == 1
@@ -319,9 +306,7 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     later = open_threads(tmp_path, events)
     again = Framework(later, key="")
     again.history = first_framework.history
-    assert (
-        await again.ask(user("Once more."))
-    ).prepared.thread == first.prepared.thread
+    assert (await again.ask(user("Once more."))).prepared.thread == first.prepared.thread
     await later.aclose()
 
 
@@ -381,9 +366,7 @@ async def test_the_framework_continues_after_a_failure(
     await threads.record(None, answer("Hi."))
 
 
-def test_works_without_a_running_event_loop(
-    tmp_path: Path, events: list[Event]
-) -> None:
+def test_works_without_a_running_event_loop(tmp_path: Path, events: list[Event]) -> None:
     threads = open_threads(tmp_path, events)
     turn = threads.run_in_own_loop_and_wait(
         threads.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books"))
@@ -391,9 +374,7 @@ def test_works_without_a_running_event_loop(
     assert turn is not None
     threads.run_in_own_loop_and_wait(threads.record(turn, answer("Hi."), USAGE))
     threads.close()
-    assert "Hello." in threads.run_in_own_loop_and_wait(
-        threads.recall("books", {"query": "Hello"})
-    )
+    assert "Hello." in threads.run_in_own_loop_and_wait(threads.recall("books", {"query": "Hello"}))
     assert (
         threads.run_in_own_loop_and_wait(threads.recall("others", {"query": "Hello"}))
         == "Nothing was said in this conversation yet."

@@ -31,9 +31,7 @@ class Proxy:
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.key = SimpleNamespace(api_key="hashed")
-        self.history: list[dict[str, Any]] = [
-            {"role": "system", "content": "Be brief."}
-        ]
+        self.history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
         self.calls = 0
 
     async def ask(
@@ -47,23 +45,17 @@ class Proxy:
             "messages": list(self.history),
             "litellm_call_id": f"call-{self.calls}",
         }
-        data = await self.handler.async_pre_call_hook(
-            self.key, None, data, "acompletion"
-        )
+        data = await self.handler.async_pre_call_hook(self.key, None, data, "acompletion")
         sent = await self.handler.async_pre_call_deployment_hook(
             data, SimpleNamespace(value="acompletion")
         )
         if refused:
             failed = {**data, "exception": RuntimeError(REFUSAL)}
             await self.handler.async_log_failure_event(failed, None, 0, 0)
-            sent = await self.handler.async_pre_call_deployment_hook(
-                data, "acompletion"
-            )
+            sent = await self.handler.async_pre_call_deployment_hook(data, "acompletion")
         answer = {"role": "assistant", "content": f"Noted {self.calls}."}
         usage = SimpleNamespace(prompt_tokens=1_000, completion_tokens=5)
-        message = SimpleNamespace(
-            model_dump=lambda **_: {**answer, "provider_specific_fields": {}}
-        )
+        message = SimpleNamespace(model_dump=lambda **_: {**answer, "provider_specific_fields": {}})
         response = SimpleNamespace(
             choices=[SimpleNamespace(message=message, finish_reason="stop")],
             usage=usage,
@@ -102,9 +94,7 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
         {"role": "user", "content": "Hello."},
     ]
     for number in range(12):
-        sent = await proxy.ask(
-            f"Entry {number}: {FILLER * 8}", streamed=bool(number % 2)
-        )
+        sent = await proxy.ask(f"Entry {number}: {FILLER * 8}", streamed=bool(number % 2))
     smaller = await proxy.ask(f"Entry 13: {FILLER * 8}", refused=True)
     assert len(smaller) < len(sent)
     assert smaller[0]["content"][0] == {"type": "text", "text": "Be brief."}
@@ -112,16 +102,11 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     (thread,) = await handler.threads.run_in_own_loop(store.list_threads())
     assert thread.messages == len(proxy.history) - 1
-    assert (
-        len(await handler.threads.run_in_own_loop(store.usage(thread.first.id)))
-        == proxy.calls
-    )
+    assert len(await handler.threads.run_in_own_loop(store.usage(thread.first.id))) == proxy.calls
     handler.close()
 
 
-async def test_separates_the_conversations_of_two_keys(
-    stand_in: Any, tmp_path: Path
-) -> None:
+async def test_separates_the_conversations_of_two_keys(stand_in: Any, tmp_path: Path) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     first = Proxy(handler)
@@ -137,14 +122,10 @@ async def test_separates_the_conversations_of_two_keys(
     await first.ask("And on.")
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     assert sorted(
-        row.messages
-        for row in await handler.threads.run_in_own_loop(store.list_threads())
+        row.messages for row in await handler.threads.run_in_own_loop(store.list_threads())
     ) == [4, 6]
     assert (
-        await handler.async_pre_call_deployment_hook(
-            {"litellm_call_id": "x"}, "aembedding"
-        )
-        is None
+        await handler.async_pre_call_deployment_hook({"litellm_call_id": "x"}, "aembedding") is None
     )
     handler.close()
 

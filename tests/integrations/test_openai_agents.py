@@ -65,16 +65,13 @@ async def test_a_session_stores_items_and_filters_them_for_the_model(
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
     session = module.EverthreadSession("books", **options(tmp_path))
     items: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Entry {number}: {FILLER * 8}"}
-        for number in range(30)
+        {"role": "user", "content": f"Entry {number}: {FILLER * 8}"} for number in range(30)
     ]
     await session.add_items(items)
     assert await session.get_items() == items
     assert await session.get_items(2) == items[-2:]
     settings = SimpleNamespace(max_tokens=None)
-    agent = SimpleNamespace(
-        model="gpt-4o", tools=[session.recall_tool], model_settings=settings
-    )
+    agent = SimpleNamespace(model="gpt-4o", tools=[session.recall_tool], model_settings=settings)
     model_data = SimpleNamespace(input=items, instructions="Be brief.")
     filtered = await session.filter(
         SimpleNamespace(model_data=model_data, agent=agent, context=None)

@@ -30,9 +30,7 @@ class Clients:
     def openai(self) -> Any:
         """OpenAI's client; `Any`, because the tests pass plain dicts."""
         url = f"{self.provider.url}/v1"
-        client = AsyncOpenAI(
-            api_key="sk-lab", base_url=url, max_retries=0, timeout=self._timeout
-        )
+        client = AsyncOpenAI(api_key="sk-lab", base_url=url, max_retries=0, timeout=self._timeout)
         self._made.push_async_callback(client.close)
         return client
 
@@ -56,9 +54,7 @@ class Clients:
     ) -> Any:
         """Send a question over this API; return the client's own object."""
         if api == "openai_responses":
-            return await self.openai.responses.create(
-                model=model or GPT, input=text, **options
-            )
+            return await self.openai.responses.create(model=model or GPT, input=text, **options)
         messages = [{"role": "user", "content": text}]
         if api == "openai_chat":
             return await self.openai.chat.completions.create(
@@ -103,16 +99,12 @@ class Clients:
             elif api == "openai_responses":
                 if event.type == "response.output_text.delta":
                     pieces.append(event.delta)
-            elif (
-                event.type == "content_block_delta" and event.delta.type == "text_delta"
-            ):
+            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
                 pieces.append(event.delta.text)
 
 
 @asynccontextmanager
-async def open_clients(
-    provider: Provider, *, patience: float = 20.0
-) -> AsyncIterator[Clients]:
+async def open_clients(provider: Provider, *, patience: float = 20.0) -> AsyncIterator[Clients]:
     """Run the provider and yield clients for it, which give up after `patience` seconds."""
     async with provider, aclosing(Clients(provider, patience)) as clients:
         yield clients

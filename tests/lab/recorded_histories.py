@@ -8,9 +8,7 @@ from everthread.core.messages import Message
 from everthread.thread.options import RecallOptions, SessionOptions
 from tests.chat_messages import calls_message, function_call, result_message
 
-PLAIN = SessionOptions(
-    recall=RecallOptions(enabled=False), economics=False, background=False
-)
+PLAIN = SessionOptions(recall=RecallOptions(enabled=False), economics=False, background=False)
 """Compaction by size alone, nothing injected."""
 
 

@@ -26,11 +26,7 @@ def list_texts(log: Log) -> list[tuple[str, str]]:
 
 
 def list_user_words(log: Log) -> list[str]:
-    return [
-        user_text(message).strip()
-        for message in log.messages
-        if is_user_message(message)
-    ]
+    return [user_text(message).strip() for message in log.messages if is_user_message(message)]
 
 
 def list_results(log: Log) -> list[str]:
@@ -39,7 +35,4 @@ def list_results(log: Log) -> list[str]:
 
 def list_compactions(log: Log) -> list[tuple[int, str | None]]:
     """Return the index of the next entry and the summary of each compaction."""
-    return [
-        (compaction.next_entry_index, compaction.summary)
-        for compaction in log.compactions
-    ]
+    return [(compaction.next_entry_index, compaction.summary) for compaction in log.compactions]

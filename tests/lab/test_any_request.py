@@ -37,14 +37,9 @@ WORDS += [
     "signature",
 ]
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-5, 5)
-    | st.sampled_from(WORDS)
-    | st.text(max_size=4),
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(WORDS) | st.text(max_size=4),
     lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -85,16 +80,11 @@ LOGIC = ProviderLogic(index_models(None), ScriptedAnswers(), None, lambda: 0.0)
 async def test_answers_or_refuses_any_request_in_the_form_of_the_protocol(
     body: Any, protocol: Protocol
 ) -> None:
-    record = Record(
-        1, protocol.api, protocol.path, headers={}, arrival_time=0.0, body=body
-    )
+    record = Record(1, protocol.api, protocol.path, headers={}, arrival_time=0.0, body=body)
     outgoing = await LOGIC.answer(protocol, record)
     assert outgoing.status == record.status
     assert outgoing.status in (200, 400, 404)
     if outgoing.status != 200:
         assert json.loads(outgoing.body)["error"]["message"] == record.error
     elif outgoing.events is None:
-        assert (
-            protocol.codec.decode_reply(json.loads(outgoing.body)).message["role"]
-            == "assistant"
-        )
+        assert protocol.codec.decode_reply(json.loads(outgoing.body)).message["role"] == "assistant"

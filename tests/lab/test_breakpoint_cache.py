@@ -23,9 +23,7 @@ def turn(number: int, *, tokens: int = 500) -> list[Block]:
     return [question, Block(f"assistant {number}", tokens)]
 
 
-def use(
-    cache: BreakpointCache, blocks: list[Block], *, is_explicit: bool = False
-) -> CacheUse:
+def use(cache: BreakpointCache, blocks: list[Block], *, is_explicit: bool = False) -> CacheUse:
     prompt = sum(block.tokens for block in blocks)
     return cache.use(MODEL, blocks, prompt_tokens=prompt, is_explicit=is_explicit)
 

@@ -59,10 +59,7 @@ async def test_each_turn_reads_the_previous_prompt() -> None:
         first = await ask(clients, turns(1))
         assert first.cache_read_input_tokens == 0
         assert first.cache_creation_input_tokens > 1024
-        assert (
-            first.cache_creation.ephemeral_5m_input_tokens
-            == first.cache_creation_input_tokens
-        )
+        assert first.cache_creation.ephemeral_5m_input_tokens == first.cache_creation_input_tokens
         written = first.cache_creation_input_tokens
         for count in range(2, 8):
             clock.advance(290)
@@ -89,9 +86,7 @@ async def test_changed_tools_or_system_prompt_miss_the_cache() -> None:
             {"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}
         ]
         assert (await ask(clients, turns(3), tools=other)).cache_read_input_tokens == 0
-        assert (
-            await ask(clients, turns(3), system=f"{SYSTEM}!")
-        ).cache_read_input_tokens == 0
+        assert (await ask(clients, turns(3), system=f"{SYSTEM}!")).cache_read_input_tokens == 0
         assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
 
 
@@ -124,9 +119,7 @@ async def test_reports_writes_for_an_hour_apart() -> None:
     async with open_clients(Provider(clock=clock)) as clients:
         first = await ask(clients, turns(2), ttl="1h")
         assert (
-            first.cache_creation.ephemeral_1h_input_tokens
-            == first.cache_creation_input_tokens
-            > 0
+            first.cache_creation.ephemeral_1h_input_tokens == first.cache_creation_input_tokens > 0
         )
         assert first.cache_creation.ephemeral_5m_input_tokens == 0
         clock.advance(3000)

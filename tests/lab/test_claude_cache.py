@@ -27,10 +27,7 @@ def blocks(
     count: int, *marks: int, ttl: Ttl = "5m", tokens: int = 200, kind: str = "text"
 ) -> list[Block]:
     """Return this many blocks of 200 tokens, those at `marks` marked."""
-    return [
-        Block(f"block {at}", tokens, kind, ttl if at in marks else None)
-        for at in range(count)
-    ]
+    return [Block(f"block {at}", tokens, kind, ttl if at in marks else None) for at in range(count)]
 
 
 class Bench:
@@ -48,9 +45,7 @@ class Bench:
         model: str = "claude-sonnet-5",
     ) -> CacheUse:
         prompt = sum(block.tokens for block in prompt_blocks) + rest
-        return self.cache.use(
-            model, prompt_blocks, prompt_tokens=prompt, minimum=MINIMUM
-        )
+        return self.cache.use(model, prompt_blocks, prompt_tokens=prompt, minimum=MINIMUM)
 
 
 def test_writes_up_to_the_last_mark_and_reads_it_next_time() -> None:
@@ -102,10 +97,7 @@ def test_counts_parallel_calls_as_one_position(kind: str) -> None:
     bench.use(blocks(15, 14))
     many = [Block(f"parallel {at}", 10, kind) for at in range(40)]
     assert bench.use([*blocks(15), *many, Block("end", 10, mark="5m")]).read == 3000
-    mixed = [
-        Block(f"mixed {at}", 10, "tool_use" if at % 2 else "tool_result")
-        for at in range(40)
-    ]
+    mixed = [Block(f"mixed {at}", 10, "tool_use" if at % 2 else "tool_result") for at in range(40)]
     assert bench.use([*blocks(15), *mixed, Block("end", 10, mark="5m")]).read == 0
 
 
@@ -146,9 +138,7 @@ def test_models_do_not_share_a_cache() -> None:
 
 class TestTime:
     @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 300), ("1h", 3600)])
-    def test_expires_its_lifetime_after_the_last_use(
-        self, ttl: Ttl, seconds: float
-    ) -> None:
+    def test_expires_its_lifetime_after_the_last_use(self, ttl: Ttl, seconds: float) -> None:
         bench = Bench()
         bench.use(blocks(10, 9, ttl=ttl))
         for _ in range(3):
@@ -173,10 +163,7 @@ class TestTime:
         for turn in range(4):
             bench.clock.advance(200)
             bench.use(blocks(14 + turn, 13 + turn))
-        assert (
-            bench.use([*blocks(7, 6), Block("a new conversation", 100, mark="5m")]).read
-            == 0
-        )
+        assert bench.use([*blocks(7, 6), Block("a new conversation", 100, mark="5m")]).read == 0
 
 
 def test_divides_writes_by_lifetime() -> None:
@@ -204,8 +191,7 @@ def test_read_written_and_uncached_tokens_add_up(
 ) -> None:
     bench = Bench()
     prompt_blocks = [
-        Block(f"block {at}", tokens, mark=mark)
-        for at, (tokens, mark) in enumerate(shape)
+        Block(f"block {at}", tokens, mark=mark) for at, (tokens, mark) in enumerate(shape)
     ]
     for grown in (
         prompt_blocks,
@@ -236,9 +222,7 @@ def test_minimum_prefix_depends_on_the_model(model: str, tokens: int) -> None:
 
 def tool_loop(rounds: int, words: str) -> list[Message]:
     """Return one question and this many calls with results; the assistant says these words before each call."""
-    messages: list[Message] = [
-        {"role": "user", "content": "Make the tests of the ledger pass."}
-    ]
+    messages: list[Message] = [{"role": "user", "content": "Make the tests of the ledger pass."}]
     for number in range(rounds):
         messages.append(
             calls_message(
@@ -266,13 +250,9 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
         marked = apply_cache_control(
             tool_loop(rounds, words), native_anthropic=native, mark_tool_results=True
         )
-        body = CODECS[api].encode_request(
-            Request(CLAUDE, marked, system, [], {"max_tokens": 100})
-        )
+        body = CODECS[api].encode_request(Request(CLAUDE, marked, system, [], {"max_tokens": 100}))
         prompt = reader.read(api, CODECS[api].decode_request(body), body)
-        use = cache.use(
-            CLAUDE, prompt.blocks, prompt_tokens=prompt.tokens, minimum=1_024
-        )
+        use = cache.use(CLAUDE, prompt.blocks, prompt_tokens=prompt.tokens, minimum=1_024)
         used = used + prompt.tokens
         read = read + use.read
     return read / used

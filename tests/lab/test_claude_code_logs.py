@@ -88,9 +88,7 @@ def test_takes_the_largest_output_that_the_lines_of_an_answer_state() -> None:
 
 def test_streams_each_message_when_no_later_line_can_change_it() -> None:
     text = sample_text("claude_code_parallel_calls.jsonl")
-    lines = [
-        (number, json.loads(line)) for number, line in enumerate(text.split("\n"), 1)
-    ]
+    lines = [(number, json.loads(line)) for number, line in enumerate(text.split("\n"), 1)]
     read_lines: list[int] = []
 
     class Lines:

@@ -18,8 +18,7 @@ MODEL = "claude-sonnet-4-5"
 
 def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
     messages = [
-        (message, 1_700_000_000.0 + 20 * at)
-        for at, message in enumerate(make_history(turns))
+        (message, 1_700_000_000.0 + 20 * at) for at, message in enumerate(make_history(turns))
     ]
     return TrialRequest(
         "0123456789abcdef",
@@ -58,6 +57,4 @@ def test_refuses_a_thread_without_answers() -> None:
     nothing = replace(request(), messages=[question])
     with pytest.raises(InputError, match="no call to replay") as refused:
         replay_with_trial_settings(nothing)
-    assert str(copy.copy(refused.value)) == str(refused.value), (
-        "it can be sent out of a process"
-    )
+    assert str(copy.copy(refused.value)) == str(refused.value), "it can be sent out of a process"

@@ -107,9 +107,7 @@ async def test_closes_while_an_answer_hangs() -> None:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(provider.url.rpartition(":")[2])
         )
-        body = json.dumps(
-            {"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}
-        ).encode()
+        body = json.dumps({"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: lab\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         await _until(lambda: bool(provider.log))
@@ -140,9 +138,7 @@ async def test_echoes_if_a_fault_with_an_answer_has_no_reply(
 ) -> None:
     async with open_clients(Provider(script=[Fault(kind, seconds=0.01)])) as clients:
         answer = await clients.ask("openai_chat")
-    assert answer.startswith("You said: "), (
-        "and not with the words of an answer that is cut off"
-    )
+    assert answer.startswith("You said: "), "and not with the words of an answer that is cut off"
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -211,9 +207,7 @@ async def test_an_error_may_come_in_a_stream_with_status_200(
     assert provider.log[0].error
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"), [("stream_overflow", 400), ("stream_error", 500)]
-)
+@pytest.mark.parametrize(("kind", "status"), [("stream_overflow", 400), ("stream_error", 500)])
 async def test_an_error_meant_for_a_stream_refuses_a_request_without_one(
     kind: FaultKind, status: int
 ) -> None:
@@ -265,9 +259,7 @@ class TestPlan:
 
         assert fate(1) == fate(1) != fate(2)
         kinds = [fault.kind if fault else None for fault in fate(1)]
-        assert {
-            kind: 20 <= kinds.count(kind) <= 60 for kind in ("rate_limit", "reset")
-        } == {
+        assert {kind: 20 <= kinds.count(kind) <= 60 for kind in ("rate_limit", "reset")} == {
             "rate_limit": True,
             "reset": True,
         }
@@ -276,9 +268,7 @@ class TestPlan:
         script = [f"Answer {number}." for number in range(8)]
         rates: Any = {"rate_limit": 0.3, "server_error": 0.2, "delay": 0.2}
 
-        provider = Provider(
-            script=script, faults=FaultPlan(rates, seed=3, seconds=0.001)
-        )
+        provider = Provider(script=script, faults=FaultPlan(rates, seed=3, seconds=0.001))
         async with open_clients(provider) as clients:
             answers: list[str] = []
             while len(answers) < len(script):
@@ -304,9 +294,7 @@ class TestPlan:
             with pytest.raises(InputError, match="--fault"):
                 parse_fault(text)
         assert parse_fault("reset=0.5") == ("reset", 0.5)
-        assert [parse_fault(kind) for kind in FAULT_KINDS] == [
-            (kind, 1.0) for kind in FAULT_KINDS
-        ]
+        assert [parse_fault(kind) for kind in FAULT_KINDS] == [(kind, 1.0) for kind in FAULT_KINDS]
 
 
 async def _until(happened: Callable[[], bool]) -> None:
@@ -321,8 +309,5 @@ async def _until(happened: Callable[[], bool]) -> None:
 def _numbers(usage: dict[str, Any]) -> list[int]:
     values = [value for value in usage.values() if isinstance(value, int)]
     return values + [
-        number
-        for value in usage.values()
-        if isinstance(value, dict)
-        for number in _numbers(value)
+        number for value in usage.values() if isinstance(value, dict) for number in _numbers(value)
     ]

@@ -73,9 +73,7 @@ def test_codex_counts_tokens_after_the_outputs_of_the_tools() -> None:
 def test_every_answer_of_a_recorded_codex_session_has_its_usage() -> None:
     for path in sorted(shared_path("logs").glob("codex-*.jsonl.gz")):
         log = parse_log(gzip.decompress(path.read_bytes()).decode())
-        answers = [
-            entry for entry in log.entries if entry.message["role"] == "assistant"
-        ]
+        answers = [entry for entry in log.entries if entry.message["role"] == "assistant"]
         assert sum(entry.usage is not None for entry in answers) >= 0.99 * len(answers)
         assert log.window == 258_400
 
@@ -90,9 +88,7 @@ def test_copilot_events_become_messages() -> None:
     assert (log.kind, log.session) == ("copilot", "s-1")
     assert (log.system, log.model) == ("You are Copilot.", "gpt-5.5")
     assert list_user_words(log) == ["Fix it."]
-    first, last = (
-        entry for entry in log.entries if entry.message["role"] == "assistant"
-    )
+    first, last = (entry for entry in log.entries if entry.message["role"] == "assistant")
     assert first.model == "claude-opus-4.8"
     assert first.message["reasoning_content"] == "Look first."
     assert first.usage is not None

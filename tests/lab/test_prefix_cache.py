@@ -9,9 +9,7 @@ from everthread.testing import SteppedClock
 
 def prompt(*sizes: int, end: str = "") -> list[Block]:
     """Return blocks of these tokens, four characters each; the last one may end differently."""
-    blocks = [
-        Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)
-    ]
+    blocks = [Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)]
     return [*blocks, Block(end, 10)] if end else blocks
 
 

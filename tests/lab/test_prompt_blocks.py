@@ -70,9 +70,7 @@ CHAT_BODY: dict[str, Any] = {
 
 
 def read(protocol: Protocol, body: dict[str, Any]) -> Prompt:
-    return PromptReader(body["model"]).read(
-        protocol.api, protocol.codec.decode_request(body), body
-    )
+    return PromptReader(body["model"]).read(protocol.api, protocol.codec.decode_request(body), body)
 
 
 def test_orders_tools_system_prompt_and_messages() -> None:
@@ -122,28 +120,20 @@ def test_orders_tools_system_prompt_and_messages() -> None:
         ),
     ],
 )
-def test_counts_the_tokens_of_the_request(
-    protocol: Protocol, body: dict[str, Any]
-) -> None:
+def test_counts_the_tokens_of_the_request(protocol: Protocol, body: dict[str, Any]) -> None:
     request = protocol.codec.decode_request(body)
     counter = TokenCounter(body["model"])
-    expected = counter.request(
-        request.messages, system=request.system, tools=request.tools
-    )
+    expected = counter.request(request.messages, system=request.system, tools=request.tools)
     reader = PromptReader(body["model"])
     for _ in range(2):
-        prompt = reader.read(
-            protocol.api, protocol.codec.decode_request(copy.deepcopy(body)), body
-        )
+        prompt = reader.read(protocol.api, protocol.codec.decode_request(copy.deepcopy(body)), body)
         assert prompt.tokens == expected
         assert all(block.tokens >= 0 for block in prompt.blocks)
 
 
 def test_ignores_marks_and_the_form_of_a_text() -> None:
     plain = copy.deepcopy(BODY)
-    plain["messages"][0]["content"] = [
-        {"type": "text", "text": "What is in here?", **MARK}
-    ]
+    plain["messages"][0]["content"] = [{"type": "text", "text": "What is in here?", **MARK}]
     for part in (
         plain["tools"][1],
         plain["system"][1],

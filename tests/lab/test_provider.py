@@ -28,12 +28,8 @@ class TestModels:
                 ]
             assert (await clients.openai.models.retrieve("b/c")).id == "b/c"
 
-    @pytest.mark.parametrize(
-        "shows", ["max_model_len", "context_length", "context_window"]
-    )
-    async def test_lists_the_window_under_the_key_of_the_server(
-        self, shows: Any
-    ) -> None:
+    @pytest.mark.parametrize("shows", ["max_model_len", "context_length", "context_window"])
+    async def test_lists_the_window_under_the_key_of_the_server(self, shows: Any) -> None:
         provider = Provider(
             [
                 ServedModel("a", 4096),
@@ -51,9 +47,7 @@ class TestModels:
     @pytest.mark.parametrize("api", APIS)
     async def test_refuses_an_unknown_model(self, api: Api) -> None:
         async with open_clients(Provider()) as clients:
-            with pytest.raises(
-                (openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"
-            ):
+            with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"):
                 await clients.ask(api, model="gpt-9")
             with pytest.raises(openai.NotFoundError):
                 await clients.openai.models.retrieve("gpt-9")
@@ -90,9 +84,7 @@ class TestScript:
     async def test_fails_when_the_script_is_used_up(self) -> None:
         async with open_clients(Provider(script=["only"])) as clients:
             await clients.ask("openai_chat")
-            with pytest.raises(
-                openai.InternalServerError, match="1 answers, and all were given"
-            ):
+            with pytest.raises(openai.InternalServerError, match="1 answers, and all were given"):
                 await clients.ask("openai_chat")
 
     async def test_raises_the_error_of_a_script_function_when_closed(self) -> None:
@@ -129,9 +121,7 @@ class TestScript:
 
             def ask() -> str | None:
                 with OpenAI(api_key="sk-lab", base_url=f"{provider.url}/v1") as client:
-                    reply = client.chat.completions.create(
-                        model=GPT, messages=[user_message("Hi")]
-                    )
+                    reply = client.chat.completions.create(model=GPT, messages=[user_message("Hi")])
                     return reply.choices[0].message.content
 
             assert await asyncio.to_thread(ask) == "Hello."

@@ -60,20 +60,14 @@ async def test_refuses_a_trigger_that_is_not_last() -> None:
 
 async def test_compacts_at_the_compact_endpoint() -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
-        answer = await post(
-            provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
-        )
+        answer = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS})
         compaction = answer.json()
         assert compaction["object"] == "response.compaction"
         assert [item["type"] for item in compaction["output"]] == ["compaction"]
         assert (
-            await post(
-                provider, "/v1/responses/compact", {"model": "no", "input": ITEMS}
-            )
+            await post(provider, "/v1/responses/compact", {"model": "no", "input": ITEMS})
         ).status_code == 404
-        wrong = await post(
-            provider, "/v1/responses/compact", {"model": "gpt-5", "input": []}
-        )
+        wrong = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": []})
         assert wrong.status_code == 400
 
 
@@ -84,9 +78,7 @@ async def test_refuses_compactions_if_the_model_has_none() -> None:
         )
         assert answer.status_code == 400
         assert "compaction_trigger" in answer.text
-        path = await post(
-            provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
-        )
+        path = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS})
         assert path.status_code == 404
 
 
@@ -101,9 +93,7 @@ async def test_refuses_compactions_if_the_model_has_none() -> None:
 )
 async def test_checks_the_thinking_budget(budget: int | None, words: str) -> None:
     async with Provider({"claude-sonnet-5": 100_000}) as provider:
-        thinking = {"type": "enabled"} | (
-            {} if budget is None else {"budget_tokens": budget}
-        )
+        thinking = {"type": "enabled"} | ({} if budget is None else {"budget_tokens": budget})
         body = {
             "model": "claude-sonnet-5",
             "max_tokens": 4_000,
@@ -115,9 +105,7 @@ async def test_checks_the_thinking_budget(budget: int | None, words: str) -> Non
         assert words in answer.text
 
 
-@pytest.mark.parametrize(
-    ("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)]
-)
+@pytest.mark.parametrize(("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)])
 async def test_refuses_and_records_a_websocket(given: Any, status: int) -> None:
     async with (
         Provider({"gpt-5": 100_000}, **given) as provider,

@@ -80,9 +80,7 @@ class TestChat:
         assert usage.total_tokens == prompt + usage.completion_tokens
 
     @pytest.mark.parametrize("asks_for_usage", [False, True])
-    async def test_streams_calls_in_chunks_and_usage_if_asked(
-        self, asks_for_usage: bool
-    ) -> None:
+    async def test_streams_calls_in_chunks_and_usage_if_asked(self, asks_for_usage: bool) -> None:
         options: dict[str, Any] = (
             {"stream_options": {"include_usage": True}} if asks_for_usage else {}
         )
@@ -102,14 +100,10 @@ class TestChat:
 
 class TestResponses:
     @pytest.mark.parametrize("stream", [False, True])
-    async def test_answers_with_items_of_reasoning_text_and_call(
-        self, stream: bool
-    ) -> None:
+    async def test_answers_with_items_of_reasoning_text_and_call(self, stream: bool) -> None:
         async with open_clients(Provider(script=[CALL])) as clients:
             if stream:
-                async with clients.openai.responses.stream(
-                    model=GPT, input="Hi"
-                ) as events:
+                async with clients.openai.responses.stream(model=GPT, input="Hi") as events:
                     numbers = [event.sequence_number async for event in events]
                     reply = await events.get_final_response()
                 assert numbers == sorted(set(numbers))

@@ -41,9 +41,7 @@ SESSION = [
 
 def join_lines(*values: Any) -> str:
     """Join values as JSON lines; a text is a line already."""
-    return "\n".join(
-        value if isinstance(value, str) else json.dumps(value) for value in values
-    )
+    return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values)
 
 
 SESSION_TEXT = join_lines("\ufeff" + json.dumps(SESSION[0]), "", *SESSION[1:])
@@ -180,9 +178,7 @@ def test_reads_gzipped_json(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refuses_a_file_without_a_conversation(
-    text: str, reason: str, tmp_path: Path
-) -> None:
+def test_refuses_a_file_without_a_conversation(text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_text(text, "utf-8")
     with pytest.raises(TranscriptError, match=reason):
@@ -202,11 +198,7 @@ def test_reads_or_refuses_a_log_with_any_damage(name: str, data: st.DataObject) 
         half_line = lines[index][: len(lines[index]) // 2]
         damages = ["null", "[]", "{", '{"type": 3}', half_line]
         lines[index] = data.draw(st.sampled_from(damages))
-    values = [
-        json.loads(line)
-        for line in lines
-        if line.startswith("{") and line.endswith("}}")
-    ]
+    values = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}}")]
     wrong_values: st.SearchStrategy[Any] = st.sampled_from(
         [None, 7, "x", [], {"role": 5}, {"type": []}]
     )
@@ -220,9 +212,7 @@ def test_reads_or_refuses_a_log_with_any_damage(name: str, data: st.DataObject) 
     assert all(message["role"] for message in log.messages)
 
 
-@pytest.mark.parametrize(
-    "time", ["2026-01-01T00:00:00Z", 1_767_225_600_000, 1_767_225_600]
-)
+@pytest.mark.parametrize("time", ["2026-01-01T00:00:00Z", 1_767_225_600_000, 1_767_225_600])
 def test_parses_times(time: str | int) -> None:
     assert parse_time(time) == 1_767_225_600
 
@@ -296,9 +286,7 @@ async def test_imports_a_log_as_a_thread_once(tmp_path: Path) -> None:
 def test_reads_every_recorded_session_whole() -> None:
     for path in sorted(shared_path("logs").glob("*.jsonl.gz")):
         log = read_log(str(path))
-        answers = [
-            entry for entry in log.entries if entry.message["role"] == "assistant"
-        ]
+        answers = [entry for entry in log.entries if entry.message["role"] == "assistant"]
         assert all(entry.timestamp and entry.model for entry in answers), path
         usage_count = sum(entry.usage is not None for entry in answers)
         assert usage_count >= 0.99 * len(answers), path

@@ -72,10 +72,7 @@ THOUGHT = {"type": "thinking", "thinking": "a", "signature": "s"}
 def alternating_request(*contents: Any, **fields: Any) -> dict[str, Any]:
     """A request in which the user and the assistant speak in turn."""
     roles = ("user", "assistant")
-    messages = [
-        {"role": roles[at % 2], "content": content}
-        for at, content in enumerate(contents)
-    ]
+    messages = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
     return {"messages": messages, **fields}
 
 
@@ -124,9 +121,7 @@ async def test_refuses_invalid_chat_requests() -> None:
     async with open_clients(Provider(script=[])) as clients:
         for messages, words in CHAT:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
-                await clients.openai.chat.completions.create(
-                    model=GPT, messages=messages
-                )
+                await clients.openai.chat.completions.create(model=GPT, messages=messages)
             assert classify_error(caught.value).kind == "other"
 
 
@@ -146,9 +141,7 @@ async def test_refuses_invalid_anthropic_requests() -> None:
                     model=CLAUDE, **{"max_tokens": 9_000, **fields}
                 )
             assert classify_error(caught.value).kind == "other"
-        with pytest.raises(
-            anthropic.BadRequestError, match="max_tokens: Field required"
-        ):
+        with pytest.raises(anthropic.BadRequestError, match="max_tokens: Field required"):
             await clients.claude.post(
                 "/v1/messages",
                 cast_to=object,
@@ -170,9 +163,7 @@ async def test_accepts_a_valid_request() -> None:
             },
             {
                 "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "t1", "content": "a", **MARK}
-                ],
+                "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a", **MARK}],
             },
         ]
         system: Any = [text("Be careful.", HOUR)]
@@ -184,15 +175,9 @@ async def test_accepts_a_valid_request() -> None:
 
 
 async def test_limits_cache_marks_of_claude_over_chat() -> None:
-    async with open_clients(
-        Provider({"anthropic/claude-sonnet-5": 200_000})
-    ) as clients:
-        messages: Any = [
-            {"role": "user", "content": [text(word, MARK) for word in "abcde"]}
-        ]
-        with pytest.raises(
-            openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."
-        ):
+    async with open_clients(Provider({"anthropic/claude-sonnet-5": 200_000})) as clients:
+        messages: Any = [{"role": "user", "content": [text(word, MARK) for word in "abcde"]}]
+        with pytest.raises(openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."):
             await clients.openai.chat.completions.create(
                 model="anthropic/claude-sonnet-5", messages=messages
             )

@@ -39,9 +39,7 @@ WINDOW = 12_000
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT])
-async def test_a_replay_agrees_with_the_provider_over_http(
-    model: str, tmp_path: Path
-) -> None:
+async def test_a_replay_agrees_with_the_provider_over_http(model: str, tmp_path: Path) -> None:
     messages = make_history(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
     replayed = replay(
@@ -70,9 +68,7 @@ async def _send_over_http(
         is_claude = model == CLAUDE
         model_class = AnthropicModel if is_claude else OpenAIChatModel
         api = model_class.api
-        sender = model_class(
-            model, window=WINDOW, base_url=provider.base_url(api), api_key="lab"
-        )
+        sender = model_class(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
         setup = Setup(
             store,
             Route(
@@ -108,9 +104,7 @@ async def _send_over_http(
 def _log(messages: list[Message], models: list[str]) -> Log:
     names = iter(models)
     entries = [
-        LoggedMessage(
-            message, model=next(names) if message["role"] == "assistant" else ""
-        )
+        LoggedMessage(message, model=next(names) if message["role"] == "assistant" else "")
         for message in messages
     ]
     return Log("test", "core", entries, system="Be brief. " * 800)
@@ -136,9 +130,7 @@ def test_gives_the_cause_of_every_miss() -> None:
         times=times,
         compact=policy,
     )
-    assert {
-        at: call.miss for at, call in enumerate(replayed.everthread.calls) if call.miss
-    } == {
+    assert {at: call.miss for at, call in enumerate(replayed.everthread.calls) if call.miss} == {
         0: result.FIRST_CAUSE,
         10: result.EXPIRED_CAUSE,
         30: result.COMPACTION_CAUSE,
@@ -146,9 +138,7 @@ def test_gives_the_cause_of_every_miss() -> None:
         38: result.MODEL_CAUSE,
     }
     assert [made.call for made in replayed.compactions] == [30]
-    assert all(
-        call.missed_tokens > 0 for call in replayed.everthread.calls[1:] if call.miss
-    )
+    assert all(call.missed_tokens > 0 for call in replayed.everthread.calls[1:] if call.miss)
     # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
     after = replayed.everthread.calls[30:32]
     assert after[0].use.read > 500
@@ -175,8 +165,7 @@ def test_reports_prompts_too_short_for_the_cache() -> None:
 def test_baselines_are_refused_or_cost_more() -> None:
     replayed = replay(make_history(30), model=CLAUDE, window=WINDOW, options=PLAIN)
     ours, uncached, cached, dropped = (
-        replayed.strategy(name)
-        for name in ("everthread", "uncached", "cached", "truncated")
+        replayed.strategy(name) for name in ("everthread", "uncached", "cached", "truncated")
     )
     assert len(ours.calls) == len(dropped.calls) == 60
     assert ours.peak <= WINDOW
@@ -231,18 +220,14 @@ def test_ends_with_a_note_if_compaction_is_disabled() -> None:
 
 
 def test_reports_no_cost_without_a_price() -> None:
-    replayed = replay(
-        make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN
-    )
+    replayed = replay(make_history(2), model="nobodys-model", window=WINDOW, options=PLAIN)
     assert replayed.everthread.cost is None
     assert replayed.share_saved_by_caching() is None
     assert replayed.share_saved_against(replayed.strategy("uncached")) is None
 
 
 def test_refuses_invalid_times() -> None:
-    with pytest.raises(
-        InputError, match="times has 3 entries; the conversation has 4 calls"
-    ):
+    with pytest.raises(InputError, match="times has 3 entries; the conversation has 4 calls"):
         replay(make_history(2), times=[0.0, 1.0, 2.0])
     with pytest.raises(InputError, match="goes back"):
         replay(make_history(1), times=[5.0, 4.0])
@@ -252,8 +237,7 @@ def test_refuses_invalid_times() -> None:
 
 def test_takes_times_from_the_log() -> None:
     entries = [
-        LoggedMessage(message, 1_000.0 + 7 * index)
-        for index, message in enumerate(make_history(2))
+        LoggedMessage(message, 1_000.0 + 7 * index) for index, message in enumerate(make_history(2))
     ]
     plan = plan_replay(Log("t", "core", entries))
     assert (plan.time_source, plan.started_at) == ("log", 1_000.0)
@@ -368,8 +352,6 @@ def test_digests_of_growing_prompts_equal_fresh_digests(
 
 async def test_replay_works_inside_a_running_loop() -> None:
     async def inside() -> Replay:
-        return replay(
-            make_history(1), window=WINDOW, options=PLAIN, with_baselines=False
-        )
+        return replay(make_history(1), window=WINDOW, options=PLAIN, with_baselines=False)
 
     assert len((await inside()).everthread.calls) == 2

@@ -47,9 +47,7 @@ def _scale(usage: CanonicalUsage, factor: float) -> CanonicalUsage:
         "cache_write_tokens",
         "cache_write_1h_tokens",
     )
-    return replace(
-        usage, **{name: round(getattr(usage, name) * factor) for name in names}
-    )
+    return replace(usage, **{name: round(getattr(usage, name) * factor) for name in names})
 
 
 def _factor(number: int) -> float:
@@ -57,10 +55,7 @@ def _factor(number: int) -> float:
 
 
 def _figures(result: Replay) -> list[object]:
-    return [
-        [call.use for call in result.strategy(name).calls]
-        for name in ("everthread", "cached")
-    ]
+    return [[call.use for call in result.strategy(name).calls] for name in ("everthread", "cached")]
 
 
 def test_reads_system_prompt_cache_and_lifetime_from_the_first_call() -> None:
@@ -83,10 +78,7 @@ def test_misses_only_at_the_recorded_calls() -> None:
     log = _recorded([FIRST, WARM, WARM, MISSED, WARM, WARM, WARM, WARM])
     slow = replace(
         log,
-        entries=[
-            replace(entry, timestamp=1_000 * (entry.timestamp or 0))
-            for entry in log.entries
-        ],
+        entries=[replace(entry, timestamp=1_000 * (entry.timestamp or 0)) for entry in log.entries],
     )
     for recorded, kept in ((log, 9_000), (slow, 0)):
         calls = replay(recorded, options=PLAIN).strategy("cached").calls
@@ -114,9 +106,7 @@ def test_later_prompt_and_cache_counts_are_not_read() -> None:
         usages[0],
         *(_scale(usage, _factor(number)) for number, usage in enumerate(usages[1:])),
     ]
-    assert [usage.prompt_tokens for usage in scrambled] != [
-        usage.prompt_tokens for usage in usages
-    ]
+    assert [usage.prompt_tokens for usage in scrambled] != [usage.prompt_tokens for usage in usages]
     assert _figures(replay(_recorded(scrambled), options=PLAIN)) == _figures(
         replay(_recorded(usages), options=PLAIN)
     )
@@ -124,9 +114,7 @@ def test_later_prompt_and_cache_counts_are_not_read() -> None:
 
 def test_a_recorded_session_is_predicted_the_same_with_scrambled_counts() -> None:
     log = read_log(str(shared_path("logs", "claude-code-63_bd3f9b02f2_1.jsonl.gz")))
-    first = next(
-        number for number, entry in enumerate(log.entries) if entry.usage is not None
-    )
+    first = next(number for number, entry in enumerate(log.entries) if entry.usage is not None)
     entries = [
         replace(entry, usage=_scale(entry.usage, _factor(number)))
         if entry.usage and number > first
@@ -134,9 +122,7 @@ def test_a_recorded_session_is_predicted_the_same_with_scrambled_counts() -> Non
         for number, entry in enumerate(log.entries)
     ]
     scrambled = replace(log, entries=entries)
-    assert _figures(replay(scrambled, options=PLAIN)) == _figures(
-        replay(log, options=PLAIN)
-    )
+    assert _figures(replay(scrambled, options=PLAIN)) == _figures(replay(log, options=PLAIN))
 
 
 def test_agreement_ends_at_the_clients_own_compaction() -> None:

@@ -54,9 +54,7 @@ class _Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def found() -> Replay:
-    return replay(
-        make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN
-    )
+    return replay(make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
 
 
 def test_the_page_is_self_contained(found: Replay) -> None:
@@ -66,8 +64,7 @@ def test_the_page_is_self_contained(found: Replay) -> None:
     assert len(read.ids) == len(set(read.ids))
     assert not re.search(r"https?://|@import|url\(", text)
     assert not any(
-        {"src", "onclick", "onload"} & attributes.keys()
-        for _, attributes in read.elements
+        {"src", "onclick", "onload"} & attributes.keys() for _, attributes in read.elements
     )
     assert all(
         str(attributes["href"]).startswith("#")
@@ -88,11 +85,7 @@ def test_the_page_is_self_contained(found: Replay) -> None:
 def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
     text = render_report([found])
     read = _Page(text)
-    charts = [
-        attributes
-        for attributes in read.of("svg")
-        if attributes["class"] == "chart wide"
-    ]
+    charts = [attributes for attributes in read.of("svg") if attributes["class"] == "chart wide"]
     assert [chart["id"] for chart in charts] == ["context-1", "cost-1", "cache-1"]
     for chart in charts:
         assert chart["role"] == "img"
@@ -103,18 +96,10 @@ def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
         )
         assert held is not None
         lines = json.loads(held[1])["lines"]
-        assert (
-            int(str(chart["data-count"]))
-            == max(len(line["values"]) for line in lines)
-            == 60
-        )
-    text = "".join(
-        piece.partition("</svg>")[0] for piece in text.split('class="chart wide"')[1:]
-    )
+        assert int(str(chart["data-count"])) == max(len(line["values"]) for line in lines) == 60
+    text = "".join(piece.partition("</svg>")[0] for piece in text.split('class="chart wide"')[1:])
     marks = re.findall(r'<g class="mark"><title>compaction before call (\d+):', text)
-    assert [int(mark) for mark in marks] == [
-        made.call + 1 for made in found.compactions
-    ]
+    assert [int(mark) for mark in marks] == [made.call + 1 for made in found.compactions]
     assert text.count('<g class="miss">') == sum(
         bool(call.missed_tokens) for call in found.everthread.calls
     )
@@ -173,15 +158,11 @@ def test_several_replays_begin_with_an_overview(found: Replay) -> None:
 
 
 def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
-    short = replay(
-        make_history(1, words=2), model="nobodys-model", window=12_000, options=PLAIN
-    )
+    short = replay(make_history(1, words=2), model="nobodys-model", window=12_000, options=PLAIN)
     ways = [replace(way, facts=None) for way in short.strategies]
     text = render_report([replace(short, strategies=ways)])
     read = _Page(text)
-    assert [
-        chart["id"] for chart in read.of("svg") if chart["class"] == "chart wide"
-    ] == [
+    assert [chart["id"] for chart in read.of("svg") if chart["class"] == "chart wide"] == [
         "context-1",
         "cache-1",
     ]
@@ -192,11 +173,7 @@ def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
 
 def test_one_value_and_none_can_be_drawn() -> None:
     for values in ([5.0], [0.0], []):
-        _Page(
-            draw_chart(
-                Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])
-            )
-        )
+        _Page(draw_chart(Chart("c", "Title", "Told", "tokens", [Line("one", "a", values)])))
     assert [format_tick(value, "$") for value in (0.0, 0.005, 0.5, 2.0, 1_200.0)] == [
         "$0",
         "$0.005",
@@ -204,9 +181,7 @@ def test_one_value_and_none_can_be_drawn() -> None:
         "$2",
         "$1,200",
     ]
-    assert [
-        format_tick(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)
-    ] == [
+    assert [format_tick(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == [
         "0",
         "500",
         "12.5k",

@@ -83,19 +83,14 @@ class TestRecorded:
         messages = json.loads(
             shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
         )["messages"]
-        start = next(
-            at for at, message in enumerate(messages) if message["role"] == "user"
-        )
+        start = next(at for at, message in enumerate(messages) if message["role"] == "user")
         talk = messages[start : start + 24]
         while talk[-1]["role"] != "assistant" or calls_of(talk[-1]):
             talk.pop()
         turns = [at for at in range(1, len(talk)) if talk[at]["role"] == "assistant"]
 
         provider = Provider({CLAUDE: 200_000}, RecordedAnswers(talk))
-        expected = [
-            (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
-            for at in turns
-        ]
+        expected = [(text_of(talk[at]), [call.name for call in calls_of(talk[at])]) for at in turns]
         async with open_clients(provider) as clients:
             answers = []
             for at in turns:
@@ -111,9 +106,7 @@ class TestRecorded:
                     )
                 )
             assert answers == expected
-        assert all(
-            record.shared and record.shared.is_extension for record in provider.log[1:]
-        )
+        assert all(record.shared and record.shared.is_extension for record in provider.log[1:])
 
 
 class TestFiles:
@@ -181,7 +174,7 @@ def test_splits_a_stream_without_changing_its_message(
         whole.feed(event)
     events = list(split_events(protocol.codec.encode_stream(reply)))
     deltas = [delta for event in events for delta in pieces.feed(event)]
-    assert openai_chat.encode_messages(
-        [pieces.reply().message]
-    ) == openai_chat.encode_messages([whole.reply().message])
+    assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages(
+        [whole.reply().message]
+    )
     assert all(len(delta.text) <= 24 for delta in deltas if delta.kind == "text")

@@ -29,9 +29,7 @@ from tests.shared_data import shared_path
 
 def _call(number: int, command: str) -> list[Message]:
     return [
-        calls_message(
-            function_call(f"late_{number}", "bash", f'{{"command": "{command}"}}')
-        ),
+        calls_message(function_call(f"late_{number}", "bash", f'{{"command": "{command}"}}')),
         result_message(f"late_{number}", f"shown_by_a_result_{number}"),
     ]
 
@@ -42,11 +40,7 @@ def _log(summary: str | None, *later: str, restored: str = "") -> Log:
         *make_history(12),
         {"role": "user", "content": "Mind shown_by_a_result_0 and the_old_identifier."},
     ]
-    after = [
-        message
-        for number, command in enumerate(later)
-        for message in _call(number, command)
-    ]
+    after = [message for number, command in enumerate(later) for message in _call(number, command)]
     entries = [LoggedMessage(message) for message in (*before, *after)]
     return Log(
         "log",
@@ -71,9 +65,7 @@ def test_counts_names_known_before_and_used_before_a_result_shows_them() -> None
         "cat shown_by_a_result_0 brand_new_identifier",
     )
     (found,) = find_measurable_compactions(log)
-    assert found.needed_names == Names(
-        frozenset({"part_3.py"}), frozenset({"the_old_identifier"})
-    )
+    assert found.needed_names == Names(frozenset({"part_3.py"}), frozenset({"the_old_identifier"}))
 
 
 def test_measures_every_context_in_the_same_way() -> None:
@@ -119,9 +111,7 @@ def test_agrees_with_the_benchmark() -> None:
     compared = compare_log(log)
     assert compared.compactions
     for benchmark_name, name in names.items():
-        assert asdict(totals.scores[benchmark_name]) == asdict(
-            sum_held_counts([compared], name)
-        )
+        assert asdict(totals.scores[benchmark_name]) == asdict(sum_held_counts([compared], name))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +124,6 @@ def test_agrees_with_the_benchmark() -> None:
 def test_measures_recorded_compactions(
     name: str, needs: tuple[int, int], own: tuple[int, int]
 ) -> None:
-    (made,) = compare_log(
-        read_log(str(shared_path("logs", f"{name}.jsonl.gz")))
-    ).compactions
+    (made,) = compare_log(read_log(str(shared_path("logs", f"{name}.jsonl.gz")))).compactions
     assert (made.files, made.identifiers) == needs
     assert (made.held["own"].files, made.held["own"].identifiers) == own

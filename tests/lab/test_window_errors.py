@@ -23,9 +23,7 @@ SUMS = ("openai", "anthropic", "vllm", "openrouter", "sglang")
 """Dialects that refuse an output for which the prompt leaves no room."""
 
 
-async def expect_refusal(
-    clients: Clients, text: str, model: str = GPT, **options: Any
-) -> Any:
+async def expect_refusal(clients: Clients, text: str, model: str = GPT, **options: Any) -> Any:
     with pytest.raises(openai.APIStatusError) as caught:
         await clients.request("openai_chat", text, model=model, **options)
     return caught.value
@@ -61,9 +59,7 @@ async def test_some_dialects_refuse_an_output_without_room(dialect: str) -> None
     assert verdict.available_output == 4096 - prompt
 
 
-@pytest.mark.parametrize(
-    "dialect", ["openai", "anthropic", "gemini", "groq", "bedrock"]
-)
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "groq", "bedrock"])
 async def test_refuses_an_output_that_the_model_cannot_write(dialect: str) -> None:
     provider = Provider([ServedModel(GPT, 100_000, dialect, max_output=4096)])
     async with open_clients(provider) as clients:
@@ -91,9 +87,7 @@ async def test_cuts_a_reply_at_the_end_of_the_window() -> None:
     async with open_clients(
         Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100])
     ) as clients:
-        reply = await clients.openai.chat.completions.create(
-            model="llama-3", messages=messages
-        )
+        reply = await clients.openai.chat.completions.create(model="llama-3", messages=messages)
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.total_tokens <= window
 

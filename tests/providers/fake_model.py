@@ -17,9 +17,7 @@ TOO_LONG = ModelError(
     status=400,
     body={"error": {"code": "context_length_exceeded", "message": "too long"}},
 )
-REQUEST = Request(
-    "first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500}
-)
+REQUEST = Request("first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500})
 
 Step = StreamDelta | Reply | Exception | float
 """A float is a pause in seconds."""
@@ -99,9 +97,7 @@ class EventRecorder:
         self.now += seconds
 
 
-async def call_model(
-    model: StreamingModel, *, stream: bool, request: Request = REQUEST
-) -> Reply:
+async def call_model(model: StreamingModel, *, stream: bool, request: Request = REQUEST) -> Reply:
     """Return the model's reply, as a whole or at the end of a stream."""
     if not stream:
         return await model.complete(request)

@@ -72,9 +72,7 @@ async def open_model(
 
 
 def make_request(text: str = "Hello?", **params: Any) -> Request:
-    return Request(
-        NAME, [{"role": "user", "content": text}], system="You help.", params=params
-    )
+    return Request(NAME, [{"role": "user", "content": text}], system="You help.", params=params)
 
 
 async def collect_pieces(

@@ -101,9 +101,9 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
             deltas, [reply] = await collect_pieces(model, first)
             fragments = [delta for delta in deltas if delta.kind == "call"]
             assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
-            assert json.loads(
-                "".join(d.arguments for d in fragments if d.index == 1)
-            ) == {"path": "ü.py"}
+            assert json.loads("".join(d.arguments for d in fragments if d.index == 1)) == {
+                "path": "ü.py"
+            }
         else:
             reply = await model.complete(first)
         assert reply.stop == "tool_calls"
@@ -121,14 +121,10 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
 
 
 @both_ways
-async def test_sends_reasoning_and_unknown_fields_back_verbatim(
-    api: Api, stream: bool
-) -> None:
+async def test_sends_reasoning_and_unknown_fields_back_verbatim(api: Api, stream: bool) -> None:
     body = REASONING_REPLIES[api]
     answered = CODECS[api].decode_reply(body, model=NAME)
-    first_answer = (
-        sse_reply(encode_stream(api, answered)) if stream else json_reply(body)
-    )
+    first_answer = sse_reply(encode_stream(api, answered)) if stream else json_reply(body)
     request = make_request()
     with recording_server([first_answer, json_reply(body)]) as server:
         async with connect_model(api, server.url) as model:
@@ -170,15 +166,11 @@ async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
     answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
     with recording_server([script_answer(api, answer, stream=stream)]) as server:
         async with connect_model(api, server.url) as model:
-            await (
-                collect_pieces(model, request) if stream else model.complete(request)
-            )
+            await (collect_pieces(model, request) if stream else model.complete(request))
     expected_body = CODECS[api].encode_request(request)
     if stream:
         expected_body |= {"stream": True}
-        expected_body |= (
-            {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
-        )
+        expected_body |= {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
     assert server.requests[0].raw == encode_json_body(expected_body)
     assert server.requests[0].headers["authorization"] == "Bearer sk-secret-0123456789"
 
@@ -196,9 +188,7 @@ async def test_reports_status_and_wait_of_a_rate_limit(api: Api, stream: bool) -
 @both_ways
 async def test_understands_an_overflow_with_its_limit(api: Api, stream: bool) -> None:
     async with open_model(api, models={NAME: 2_000}) as (model, provider):
-        error = await failure_of(
-            model, make_request("word " * 5_000, max_tokens=10), stream=stream
-        )
+        error = await failure_of(model, make_request("word " * 5_000, max_tokens=10), stream=stream)
     assert error.status == provider.log[0].status
     verdict = classify_error(error)
     assert verdict.kind == "prompt_too_long"
@@ -207,14 +197,10 @@ async def test_understands_an_overflow_with_its_limit(api: Api, stream: bool) ->
 
 
 @pytest.mark.parametrize("kind", ["stream_overflow", "stream_error"])
-async def test_an_error_inside_a_stream_keeps_the_partial_answer(
-    api: Api, kind: Any
-) -> None:
+async def test_an_error_inside_a_stream_keeps_the_partial_answer(api: Api, kind: Any) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
         error = await failure_of(model, stream=True)
-    assert (classify_error(error).kind == "prompt_too_long") is (
-        kind == "stream_overflow"
-    )
+    assert (classify_error(error).kind == "prompt_too_long") is (kind == "stream_overflow")
     assert NAME in str(error)
     assert error.body
     assert error.partial is not None
@@ -251,9 +237,7 @@ async def test_takes_a_stream_without_events_for_an_overflow(api: Api) -> None:
 
 
 @both_ways
-async def test_names_the_address_that_answers_with_a_web_page(
-    api: Api, stream: bool
-) -> None:
+async def test_names_the_address_that_answers_with_a_web_page(api: Api, stream: bool) -> None:
     page = Scripted((b"<html><body>Please log in</body></html>",), content_type=HTML)
     with recording_server([page]) as server:
         error = await failure_at(api, server.url, stream=stream)
@@ -263,9 +247,7 @@ async def test_names_the_address_that_answers_with_a_web_page(
 
 
 @both_ways
-async def test_names_the_variable_of_a_wrong_key_and_hides_the_key(
-    api: Api, stream: bool
-) -> None:
+async def test_names_the_variable_of_a_wrong_key_and_hides_the_key(api: Api, stream: bool) -> None:
     refusal = json_reply(
         {"error": {"message": "Incorrect API key: sk-secret-0123456789"}}, status=401
     )

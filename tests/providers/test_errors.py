@@ -32,16 +32,14 @@ async def test_classifies_errors_of_the_sdk_like_their_bodies(api: Api) -> None:
     cases = [
         case
         for case in CASES[APIS.index(api) :: len(APIS)]
-        if 400 <= (case.get("status") or 0) < 600
-        and "(no body)" not in str(case.get("message"))
+        if 400 <= (case.get("status") or 0) < 600 and "(no body)" not in str(case.get("message"))
     ]
     replies = [json_reply(_body(case), status=case["status"]) for case in cases]
 
     with recording_server(replies) as server:
         async with connect_model(api, server.url) as model:
             errors = [
-                await failure_of(model, stream=bool(number % 2))
-                for number in range(len(cases))
+                await failure_of(model, stream=bool(number % 2)) for number in range(len(cases))
             ]
     assert len(cases) > 20
     for case, error in zip(cases, errors, strict=True):
@@ -84,13 +82,8 @@ def _body(case: dict[str, Any]) -> Any:
         ({}, None, None),
     ],
 )
-def test_how_long_to_wait(
-    headers: dict[str, str], body: Any, seconds: float | None
-) -> None:
-    assert (
-        find_retry_seconds(headers, body, now=datetime(2024, 1, 1, tzinfo=UTC))
-        == seconds
-    )
+def test_how_long_to_wait(headers: dict[str, str], body: Any, seconds: float | None) -> None:
+    assert find_retry_seconds(headers, body, now=datetime(2024, 1, 1, tzinfo=UTC)) == seconds
 
 
 def status(number: int, message: str = "no", **error: Any) -> ModelError:
@@ -105,10 +98,7 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
 @pytest.mark.parametrize(
     ("error", "passing", "out_of_service"),
     [
-        *[
-            (status(code), True, True)
-            for code in (408, 409, 425, 429, 500, 502, 503, 504, 529)
-        ],
+        *[(status(code), True, True) for code in (408, 409, 425, 429, 500, 502, 503, 504, 529)],
         *[(status(code), False, True) for code in (401, 402, 403, 404, 501)],
         *[(status(code), False, False) for code in (400, 422)],
         (status(500, TOO_LONG), False, False),
@@ -157,9 +147,7 @@ def test_a_sentence_says_who_where_what_and_what_to_do() -> None:
 
 def test_a_key_of_one_letter_takes_no_letters_out_of_words() -> None:
     assert (
-        ModelAddress("gpt-5", "https://api.example", key="a").clean_message(
-            "a bad request"
-        )
+        ModelAddress("gpt-5", "https://api.example", key="a").clean_message("a bad request")
         == "a bad request"
     )
     assert "sesame-open-1" not in ModelAddress(

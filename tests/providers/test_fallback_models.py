@@ -58,9 +58,7 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(
             params={**request.params, "refitted": True},
         )
 
-    model = FallbackModel(
-        [first, second], fit_request=refit, events=watch, clock=watch.clock
-    )
+    model = FallbackModel([first, second], fit_request=refit, events=watch, clock=watch.clock)
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
     whole = await call_model(model, stream=stream)
     assert text_of(whole.message) == "from the second"
@@ -76,9 +74,7 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(
 
 
 async def test_asks_the_first_model_again_after_its_pause() -> None:
-    first, second = pair(
-        [[BUSY], [make_reply("a")]], [[make_reply("b")], [make_reply("c")]]
-    )
+    first, second = pair([[BUSY], [make_reply("a")]], [[make_reply("b")], [make_reply("c")]])
     watch = EventRecorder()
     model = FallbackModel(
         [first, second], events=watch, clock=watch.clock, out_of_service_seconds=60
@@ -94,9 +90,7 @@ async def test_asks_the_first_model_again_after_its_pause() -> None:
 
 @both_ways
 @pytest.mark.parametrize("error", [TOO_LONG, ModelError("bad field", status=400)])
-async def test_does_not_pass_on_an_invalid_request(
-    error: ModelError, stream: bool
-) -> None:
+async def test_does_not_pass_on_an_invalid_request(error: ModelError, stream: bool) -> None:
     first, second = pair([[error]], [])
     with pytest.raises(ModelError) as caught:
         await call_model(FallbackModel([first, second]), stream=stream)

@@ -35,9 +35,7 @@ async def test_the_cap_leaves_room_for_the_prompt(
 ) -> None:
     model = ScriptedModel(["ok", "ok"], name="gpt-4o", window=8_000, api=api)
     params = {} if cap is None else {"max_tokens": cap}
-    request = Request(
-        model.name, [{"role": "user", "content": "word " * words}], params=params
-    )
+    request = Request(model.name, [{"role": "user", "content": "word " * words}], params=params)
     await FittingModel(model).complete(request)
     (found,) = list(model.requests[0].params.values()) or [None]
     assert (found is None) == (sent is None)

@@ -83,7 +83,9 @@ async def counting_server(
 
 
 def chunked(pieces: list[bytes], *, end: bool = True) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     return head + body + (b"0\r\n\r\n" if end else b"")
 
@@ -150,9 +152,7 @@ def abandoned_generators() -> Iterator[list[str]]:
 
 @every_api
 @pytest.mark.parametrize("broken", [False, True], ids=["left", "unreadable"])
-async def test_an_unfinished_stream_leaves_no_open_generator(
-    api: Api, broken: bool
-) -> None:
+async def test_an_unfinished_stream_leaves_no_open_generator(api: Api, broken: bool) -> None:
     pieces = encode_stream(api, HELLO)[:-2] + ([b"data: {\n\n"] if broken else [])
     async with counting_server(chunked(pieces, end=False)) as (url, _):
         model = model_at(api, url)
@@ -210,13 +210,9 @@ def test_a_model_works_in_several_event_loops() -> None:
         "print([asyncio.run(model.complete(make_request())).stop for _ in range(3)])\n"
         "asyncio.run(model.aclose())\n"
     )
-    with recording_server(
-        [script_answer("openai_chat", HELLO, stream=False)] * 3
-    ) as server:
+    with recording_server([script_answer("openai_chat", HELLO, stream=False)] * 3) as server:
         command = [sys.executable, "-c", program, server.url]
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=ROOT
-        )
+        result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.strip() == "['stop', 'stop', 'stop']"
 
 
@@ -278,17 +274,11 @@ async def sent_by(model: HttpModel, request: Request) -> dict[str, Any]:
         ({"previous_response_id": "r"}, None, None),
     ],
 )
-async def test_responses_are_stored_only_on_request(
-    params: Any, store: Any, include: Any
-) -> None:
+async def test_responses_are_stored_only_on_request(params: Any, store: Any, include: Any) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
-    body = await sent_by(
-        model, Request("gpt-5", make_request().messages, params=params)
-    )
+    body = await sent_by(model, Request("gpt-5", make_request().messages, params=params))
     assert (body.get("store"), body.get("include")) == (store, include)
-    assert "include" not in await sent_by(
-        model, Request("gpt-4o", make_request().messages)
-    )
+    assert "include" not in await sent_by(model, Request("gpt-4o", make_request().messages))
 
 
 @pytest.mark.parametrize(
@@ -305,9 +295,9 @@ async def test_anthropic_requests_always_have_an_output_cap(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
-    assert (
-        await sent_by(model, Request(name, make_request().messages, params=params))
-    )["max_tokens"] == cap
+    assert (await sent_by(model, Request(name, make_request().messages, params=params)))[
+        "max_tokens"
+    ] == cap
 
 
 async def test_sends_headers_and_the_key() -> None:

@@ -18,24 +18,20 @@ from everthread.providers.catalog import ask_endpoint
 from everthread.providers.local import LocalModel
 from tests.providers.http_models import APIS, collect_pieces, failure_of
 
-HELLO = Request(
-    "smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0}
-)
+HELLO = Request("smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0})
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_answers_streams_and_refuses_an_overflow(
-    local_file: Path, api: Api
-) -> None:
+async def test_answers_streams_and_refuses_an_overflow(local_file: Path, api: Api) -> None:
     model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
     try:
         whole = await model.complete(HELLO)
         deltas, [streamed] = await collect_pieces(model, HELLO)
         assert text_of(whole.message)
         assert text_of(streamed.message) == text_of(whole.message)
-        assert "".join(
-            delta.text for delta in deltas if delta.kind == "text"
-        ) == text_of(whole.message)
+        assert "".join(delta.text for delta in deltas if delta.kind == "text") == text_of(
+            whole.message
+        )
         for reply in (whole, streamed):
             usage = normalize_usage(reply.usage, api=api)
             assert usage.prompt_tokens > 10
@@ -53,9 +49,7 @@ async def test_answers_streams_and_refuses_an_overflow(
 async def _asked_by_a_stranger(model: LocalModel) -> None:
     """Another process on this machine has no key, and learns nothing."""
     client = await model.start()
-    report = await ask_endpoint(
-        client.base_url, "smollm2", api=model.api, api_key="wrong"
-    )
+    report = await ask_endpoint(client.base_url, "smollm2", api=model.api, api_key="wrong")
     assert report.window is None
 
 
@@ -65,14 +59,10 @@ async def test_answers_after_a_stream_was_left_early(
     async def run() -> Reply:
         model = LocalModel(local_file, window=1_024)
         try:
-            story = Request(
-                "any", [{"role": "user", "content": "Tell a very long story."}]
-            )
+            story = Request("any", [{"role": "user", "content": "Tell a very long story."}])
             async for _ in model.stream(story):
                 break
-            return await model.complete(
-                replace(HELLO, params={"max_tokens": 4, "temperature": 0})
-            )
+            return await model.complete(replace(HELLO, params={"max_tokens": 4, "temperature": 0}))
         finally:
             await model.aclose()
 

@@ -28,9 +28,7 @@ async def test_sends_no_request_without_permission(*, is_stream: bool) -> None:
     model = ScriptedModel([[make_reply()]], name="gpt-4o")
     metered = MeteredModel(model, lambda _: None, refuse)
     request = Request(model.name, [{"role": "user", "content": "Hello"}])
-    answer = (
-        collect_pieces(metered, request) if is_stream else metered.complete(request)
-    )
+    answer = collect_pieces(metered, request) if is_stream else metered.complete(request)
     with pytest.raises(ModelError, match="limit of today"):
         await answer
     assert model.requests == []

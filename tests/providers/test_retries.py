@@ -54,9 +54,7 @@ def retrying(
 async def test_retries_with_growing_waits(
     stream: bool,
 ) -> None:
-    inner = ScriptedModel(
-        [[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]]
-    )
+    inner = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]])
     watch = EventRecorder()
     whole = await call_model(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
@@ -140,9 +138,7 @@ async def test_retries_a_stream_that_sent_only_usage() -> None:
     )
     watch = EventRecorder()
     deltas, [whole] = await collect_pieces(retrying(inner, watch), REQUEST)
-    assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [
-        {"input_tokens": 8}
-    ]
+    assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [{"input_tokens": 8}]
     assert text_of(whole.message) == "Hi"
     assert inner.closed == 2
 
@@ -169,7 +165,5 @@ async def test_waits_minutes_for_a_rate_limit() -> None:
     watch = EventRecorder()
     limit = ModelError("slow down", status=429)
     model = ScriptedModel([*([limit] for _ in range(6)), [make_reply("at last")]])
-    assert (await retrying(model, watch).complete(REQUEST)).message[
-        "content"
-    ] == "at last"
+    assert (await retrying(model, watch).complete(REQUEST)).message["content"] == "at last"
     assert sum(watch.waits) > 60

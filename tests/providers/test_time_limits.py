@@ -102,9 +102,7 @@ async def test_does_not_convert_other_timeouts(stream: bool) -> None:
 async def test_waits_without_limits() -> None:
     inner = ScriptedModel([[text_delta("a"), 0.01, make_reply()]])
     limits = TimeLimits(first_seconds=None, between_seconds=None, total_seconds=None)
-    assert (
-        await call_model(TimeLimitedModel(inner, limits), stream=True)
-    ).stop == "stop"
+    assert (await call_model(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -99,9 +99,7 @@ async def test_reads_long_context_headers() -> None:
 
 @pytest.mark.parametrize("shows", get_args(WindowField))
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_reads_the_window_from_the_list_of_models(
-    shows: WindowField, api: Api
-) -> None:
+async def test_reads_the_window_from_the_list_of_models(shows: WindowField, api: Api) -> None:
     async def run() -> EndpointReport:
         served = [
             ServedModel("a/b", 7_777, shows=shows),
@@ -147,16 +145,12 @@ def listing(*entries: dict[str, Any]) -> Scripted:
 )
 async def test_reads_window_fields(entry: dict[str, Any], window: int | None) -> None:
     other = {"id": "n", "context_length": 1_111}
-    assert (
-        await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)
-    ).window == window
+    assert (await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)).window == window
 
 
 async def test_prefers_the_running_window_to_the_trained_one() -> None:
     trained = listing({"id": "m", "meta": {"n_ctx_train": 70_000}})
-    props = json_reply(
-        {"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1}
-    )
+    props = json_reply({"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1})
     assert (await asked(MISSING, trained, props)).window == 4_096
     assert (await asked(MISSING, trained, MISSING)).window == 70_000
 
@@ -165,9 +159,7 @@ async def test_takes_the_only_model_of_a_server() -> None:
     assert (
         await asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096}))
     ).window == 4_096
-    several = listing(
-        {"id": "x", "max_model_len": 4_096}, {"id": "y", "max_model_len": 4_096}
-    )
+    several = listing({"id": "x", "max_model_len": 4_096}, {"id": "y", "max_model_len": 4_096})
     assert (await asked(MISSING, several, MISSING)).window is None
 
 
@@ -253,9 +245,7 @@ OLLAMA_LIST = listing({"id": "m", "object": "model", "owned_by": "library"})
         ([], None, ""),
     ],
 )
-async def test_asks_ollama_for_the_window(
-    shown: Any, window: int | None, where: str
-) -> None:
+async def test_asks_ollama_for_the_window(shown: Any, window: int | None, where: str) -> None:
     report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, json_reply(shown))
     assert report.window == window
     assert where in report.source

@@ -62,9 +62,7 @@ class Postgres:
                 )
             ]
             self._filled = [name for name in tables if _rows(connection, name)]
-            sequences = connection.execute(
-                "SELECT sequencename FROM pg_sequences"
-            ).fetchall()
+            sequences = connection.execute("SELECT sequencename FROM pg_sequences").fetchall()
             self._shape = self._look(connection)
         emptied = [
             f'DELETE FROM "{name}"'  # noqa: S608
@@ -72,9 +70,7 @@ class Postgres:
             if name not in self._filled
         ]
         emptied += [f'ALTER SEQUENCE "{name}" RESTART' for (name,) in sequences]
-        self._emptying = (
-            "SET session_replication_role = replica; " + "; ".join(emptied)
-        ).encode()
+        self._emptying = ("SET session_replication_role = replica; " + "; ".join(emptied)).encode()
 
     def url_of(self, name: str) -> str:
         return make_conninfo(self.url, dbname=name)
@@ -134,10 +130,7 @@ def _rows(connection: psycopg.Connection[Any], table: str) -> list[Any]:
 
 def as_url(conninfo: str) -> str:
     """Return connection settings as the URL that a user would write."""
-    known = {
-        name: quote(str(value), safe="")
-        for name, value in conninfo_to_dict(conninfo).items()
-    }
+    known = {name: quote(str(value), safe="") for name, value in conninfo_to_dict(conninfo).items()}
     login = ":".join(known.pop(name) for name in ("user", "password") if name in known)
     database = known.pop("dbname", "")
     return f"postgresql://{login}@/{database}?{'&'.join(f'{name}={value}' for name, value in known.items())}"
@@ -205,15 +198,15 @@ def _clear_server(server: Server) -> None:
         made = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
         for (name,) in admin.execute(made).fetchall():
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
-        made = "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND left(rolname, 3) <> 'pg_'"
+        made = (
+            "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND left(rolname, 3) <> 'pg_'"
+        )
         for (name,) in admin.execute(made).fetchall():
             admin.execute(f'DROP ROLE "{name}"'.encode())
 
 
 @pytest.fixture
-def new_url(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[Callable[..., str]]:
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Return a function that makes the URL of a fresh database of either kind."""
     made: list[str] = []
 
@@ -257,9 +250,7 @@ def store(database: Database, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def other_store(
-    kind: str, new_url: Callable[..., str], clock: Clock
-) -> Iterator[Store]:
+def other_store(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[Store]:
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened

@@ -84,9 +84,7 @@ class ForkServer:
         assert self.process.stdout is not None
         print(json.dumps(question), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
-        assert answer, (
-            f"the process that starts children has ended: {self.process.wait()}"
-        )
+        assert answer, f"the process that starts children has ended: {self.process.wait()}"
         return int(answer)
 
 
@@ -162,10 +160,7 @@ class Speaker:
             elif dice < self.undo + 0.12:
                 await _compact(store, thread, self.name)
             else:
-                texts = [
-                    f"{self.name}.{said + number}"
-                    for number in range(chance.randint(1, 3))
-                ]
+                texts = [f"{self.name}.{said + number}" for number in range(chance.randint(1, 3))]
                 said += len(texts)
                 self.log("ask", thread, *texts)
                 await store.append(thread, [_message(text) for text in texts])
@@ -297,9 +292,7 @@ def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
     Path(log).write_text(json.dumps(told))
 
 
-def fill(
-    *, url: str, log: str, grow: str | None = None, limit: int | None = None
-) -> None:
+def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = None) -> None:
     """Write until the disk is full: on a small disk that can `grow`, or with a limit on the size of files."""
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -307,9 +300,7 @@ def fill(
     def make_room() -> None:
         if grow is not None:
             subprocess.run(["mount", "-o", "remount,size=64m", grow], check=True)
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        )
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     async def write() -> dict[str, Any]:
         store = open_store(url)
@@ -331,9 +322,7 @@ def fill(
                 break
         make_room()
         await store.append(session.id, [_message("there is room again")])
-        stored = [
-            str(message.body["content"]) for message in await store.history(session.id)
-        ]
+        stored = [str(message.body["content"]) for message in await store.history(session.id)]
         problems = (await store.check()).problems
         await store.close()
         return {

@@ -49,10 +49,7 @@ def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
 async def new_thread(store: Store, *messages: NewMessage | str, **more: Any) -> str:
     """Create a thread and return its id; a text is a message of the user."""
     thread = (await store.create_session(NewSession(**more))).id
-    new = [
-        user_message(message) if isinstance(message, str) else message
-        for message in messages
-    ]
+    new = [user_message(message) if isinstance(message, str) else message for message in messages]
     await store.append(thread, new)
     return thread
 
@@ -62,9 +59,7 @@ async def numbered_thread(store: Store, count: int, **more: Any) -> str:
     return await new_thread(store, *numbered_texts(1, count), **more)
 
 
-async def append_texts(
-    store: Store, thread: str, *texts: str, **more: Any
-) -> list[StoredMessage]:
+async def append_texts(store: Store, thread: str, *texts: str, **more: Any) -> list[StoredMessage]:
     return await store.append(thread, user_messages(*texts), **more)
 
 

@@ -196,9 +196,7 @@ def _usable(programs: Path, directory: Path) -> Path:
     # A wheel's, found relative to the programs.
     libraries = package.with_name(f"{package.name}.libs")
     for source in filter(Path.is_dir, (programs.parent, libraries)):
-        shutil.copytree(
-            source, directory / source.relative_to(package.parent), symlinks=True
-        )
+        shutil.copytree(source, directory / source.relative_to(package.parent), symlinks=True)
     return directory / programs.relative_to(package.parent)
 
 
@@ -262,9 +260,7 @@ def _keep(folder: Path) -> None:
         address.write_text(json.dumps({"error": str(error)}))
         return
     address.write_text(
-        json.dumps(
-            {"directory": str(server.directory), "programs": str(server.programs)}
-        )
+        json.dumps({"directory": str(server.directory), "programs": str(server.programs)})
     )
     if os.fork():
         return

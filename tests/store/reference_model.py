@@ -73,12 +73,8 @@ class Model:
         return made
 
     async def start(self, number: int, _: int) -> None:
-        session = await self.store.create_session(
-            NewSession(system=f"prompt {number % 3}")
-        )
-        self.threads.append(
-            Thread(session.id, [], [ModelSession(session.id, [])], [session.id])
-        )
+        session = await self.store.create_session(NewSession(system=f"prompt {number % 3}"))
+        self.threads.append(Thread(session.id, [], [ModelSession(session.id, [])], [session.id]))
         await self.append(len(self.threads) - 1, number % 4)
 
     async def append(self, number: int, amount: int) -> None:
@@ -121,9 +117,7 @@ class Model:
         arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
         tip.shows += arrived
         shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
-        thread.chain.append(
-            ModelSession(made.session.id, shows, len(shows), set(texts_of(middle)))
-        )
+        thread.chain.append(ModelSession(made.session.id, shows, len(shows), set(texts_of(middle))))
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
         await self._learn(thread)
@@ -147,9 +141,7 @@ class Model:
         at = history[amount % len(history)]
         later = set(history[history.index(at) + 1 :])
         shares = history[: history.index(at) + 1]
-        made = await self.store.branch(
-            thread.every_id[amount % len(thread.every_id)], self.ids[at]
-        )
+        made = await self.store.branch(thread.every_id[amount % len(thread.every_id)], self.ids[at])
         source = next(
             (
                 stretch
@@ -164,9 +156,7 @@ class Model:
             if shows == shares
             else ModelSession(made.id, list(shows), len(shows))
         )
-        self.threads.append(
-            Thread(made.id, [] if shows == shares else shares, [first], [made.id])
-        )
+        self.threads.append(Thread(made.id, [] if shows == shares else shares, [first], [made.id]))
 
     async def end(self, number: int, _: int) -> None:
         thread = self.pick(number)
@@ -176,9 +166,7 @@ class Model:
 
     async def delete(self, number: int, _: int) -> None:
         thread = self.pick(number)
-        assert await self.store.delete_thread(thread.every_id[-1]) == len(
-            thread.every_id
-        )
+        assert await self.store.delete_thread(thread.every_id[-1]) == len(thread.every_id)
         self.threads.remove(thread)
         with pytest.raises(UnknownIdError):
             await self.store.session(thread.id)
@@ -197,9 +185,7 @@ class Model:
             for key in thread.every_id:
                 assert await store.get_compression_tip(key) == thread.tip.id
             assert await read_context(store, thread.id) == ", ".join(thread.tip.shows)
-            assert await read_history(store, thread.every_id[-1]) == ", ".join(
-                thread.history
-            )
+            assert await read_history(store, thread.every_id[-1]) == ", ".join(thread.history)
             assert (await store.session(thread.tip.id)).is_live is not thread.ended
 
 

@@ -27,13 +27,9 @@ async def search_texts(store: Store, query: str, **bounds: Any) -> list[str]:
     return texts
 
 
-async def assert_finds(
-    store: Store, expected: Mapping[str, set[str]], **bounds: Any
-) -> None:
+async def assert_finds(store: Store, expected: Mapping[str, set[str]], **bounds: Any) -> None:
     """Check which texts each query finds."""
-    found = {
-        query: set(await search_texts(store, query, **bounds)) for query in expected
-    }
+    found = {query: set(await search_texts(store, query, **bounds)) for query in expected}
     assert found == expected
 
 

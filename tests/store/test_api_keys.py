@@ -32,9 +32,7 @@ async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
     clock.now += 1
     plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
     await store.create_key(plain)
-    assert await store.find_key(KEY.digest, DAY) == StoredKey(
-        KEY, made, None, None, NO_USE
-    )
+    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NO_USE)
     assert await store.find_key("0" * 64, DAY) is None
     assert [found.key for found in await store.list_keys(DAY)] == [plain, KEY]
     assert [found.key for found in await store.list_keys(DAY, tenant="acme")] == [KEY]
@@ -43,16 +41,12 @@ async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
             await store.create_key(same)
 
 
-async def test_a_key_is_revoked_once_and_stays_listed(
-    store: Store, clock: Clock
-) -> None:
+async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock) -> None:
     await store.create_key(KEY)
     at = clock.now
     assert await store.revoke_key(KEY.id) == at
     clock.now += 9
-    assert await store.revoke_key(KEY.id) == at, (
-        "when it was, not when it was asked for again"
-    )
+    assert await store.revoke_key(KEY.id) == at, "when it was, not when it was asked for again"
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
     assert found.revoked == at
@@ -82,9 +76,7 @@ async def test_two_processes_count_together_and_share_one_secret(
     stores: list[Store],
 ) -> None:
     uses = {f"k{number}": KeyUse(1, 10) for number in range(5)}
-    await asyncio.gather(
-        *(store.count_use(DAY, uses) for store in stores for _ in range(10))
-    )
+    await asyncio.gather(*(store.count_use(DAY, uses) for store in stores for _ in range(10)))
     assert set((await stores[0].count_use(DAY, uses)).values()) == {KeyUse(41, 410)}
     secrets = await asyncio.gather(
         *(store.shared_secret("tenants") for store in stores for _ in range(3))

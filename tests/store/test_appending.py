@@ -47,9 +47,7 @@ async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
         expected = [text for each, text in calls if each == thread]
         assert texts_of(await store.history(thread)) == expected
         placed = [
-            stored
-            for (each, _), [stored] in zip(calls, results, strict=True)
-            if each == thread
+            stored for (each, _), [stored] in zip(calls, results, strict=True) if each == thread
         ]
         assert [message.seq for message in placed] == list(range(20))
         assert placed == await store.messages(thread)
@@ -73,10 +71,7 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         store.learn_limit("url", "model", 2**70, source="too large"),
         append_texts(store, two, "f"),
     )
-    wrong = [
-        type(result) if isinstance(result, EverthreadError) else None
-        for result in results
-    ]
+    wrong = [type(result) if isinstance(result, EverthreadError) else None for result in results]
     assert wrong == [
         None,
         UnknownIdError,
@@ -128,9 +123,7 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
         append_texts(store, thread, "later"),
     )
     assert await read_context(store, thread) == "m5, m6, early, also early, late, later"
-    assert (await read_history(store, thread)).endswith(
-        "m6, early, also early, late, later"
-    )
+    assert (await read_history(store, thread)).endswith("m6, early, also early, late, later")
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])

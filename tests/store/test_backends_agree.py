@@ -152,18 +152,14 @@ def corpus() -> list[NewMessage]:
     """Messages of all kinds of fragments; some long enough to be cut, some with one word over and over."""
     make = random.Random(11)  # noqa: S311 - a corpus, always the same
     texts = [
-        make.choice(" \n-").join(make.choices(FRAGMENTS, k=make.randint(1, 25)))
-        for _ in range(150)
+        make.choice(" \n-").join(make.choices(FRAGMENTS, k=make.randint(1, 25))) for _ in range(150)
     ]
     texts += [" ".join(make.choices(FRAGMENTS, k=3_000)) for _ in range(3)] + [
         "0 " * 700 + "error",
         "的" * 600 + "库",
     ]
     events = (f"event {number}" for number in range(len(texts)))
-    made = [
-        user_message(text, event=event)
-        for text, event in zip(texts, events, strict=True)
-    ]
+    made = [user_message(text, event=event) for text, event in zip(texts, events, strict=True)]
     return [
         *made,
         tool_result("terminal", "error in main.py", event="a"),
@@ -175,9 +171,7 @@ async def ask(store: Store, query: SearchQuery) -> list[tuple[int | None, str, f
     return [(hit.message, hit.snippet, hit.score) for hit in await store.search(query)]
 
 
-async def both_answer(
-    both: Both, query: SearchQuery
-) -> list[tuple[int | None, str, float]]:
+async def both_answer(both: Both, query: SearchQuery) -> list[tuple[int | None, str, float]]:
     first, second = [await ask(store, query) for store in both]
     assert first == second
     return first
@@ -199,8 +193,7 @@ def test_any_query_finds_the_same(both: Both) -> None:
     def check(text: str) -> None:
         everything = asyncio.run(both_answer(both, SearchQuery(text, limit=1_000)))
         assert (
-            asyncio.run(both_answer(both, SearchQuery(text, limit=5, offset=2)))
-            == everything[2:7]
+            asyncio.run(both_answer(both, SearchQuery(text, limit=5, offset=2))) == everything[2:7]
         )
 
     check()
@@ -227,8 +220,7 @@ def test_any_query_within_bounds_finds_the_same(both: Both) -> None:
         )
         within = {hit[0] for hit in asyncio.run(both_answer(both, query))}
         assert within <= {
-            hit[0]
-            for hit in asyncio.run(both_answer(both, SearchQuery(text, limit=1_000)))
+            hit[0] for hit in asyncio.run(both_answer(both, SearchQuery(text, limit=1_000)))
         }
 
     check()
@@ -243,10 +235,7 @@ def test_any_text_is_found_by_its_own_words(both: Both) -> None:
         words = redact(text).split()
         first = data.draw(st.integers(0, max(len(words) - 1, 0)))
         part = " ".join(words[first : first + data.draw(st.integers(1, 4))])
-        ids = [
-            asyncio.run(store.append("thread", [user_message(text)]))[0].id
-            for store in both
-        ]
+        ids = [asyncio.run(store.append("thread", [user_message(text)]))[0].id for store in both]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))
         assert not parse_query(part).variants or ids[0] in {hit[0] for hit in hits}

@@ -25,10 +25,7 @@ from tests.store.tables import count_rows
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
-    return {
-        str(message.body["content"]): message.id
-        for message in await store.history(session_id)
-    }
+    return {str(message.body["content"]): message.id for message in await store.history(session_id)}
 
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
@@ -105,10 +102,7 @@ async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
     assert await read_context(store, continuation.session.id) == "m1, summary, m3, m8"
-    assert (
-        await read_context(store, (await store.branch(thread, ids["m3"])).id)
-        == "m1, m2, m3"
-    )
+    assert await read_context(store, (await store.branch(thread, ids["m3"])).id) == "m1, m2, m3"
     assert (
         await read_context(store, (await store.branch(thread, ids["m8"])).id)
         == "m1, summary, m3, m8"

@@ -66,18 +66,12 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
     assert (await store.insights(since=0, until=1e12)).total.calls == 2
 
 
-@pytest.mark.parametrize(
-    "cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12]
-)
-async def test_an_invalid_cost_is_refused(
-    store: Store, thread: str, cost: Decimal
-) -> None:
+@pytest.mark.parametrize("cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12])
+async def test_an_invalid_cost_is_refused(store: Store, thread: str, cost: Decimal) -> None:
     with pytest.raises(InputError):
         await store.record_usage(NewUsage(thread, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
-        await store.record_usage(
-            NewUsage(thread, "m", CanonicalUsage(input_tokens=10**20))
-        )
+        await store.record_usage(NewUsage(thread, "m", CanonicalUsage(input_tokens=10**20)))
     with pytest.raises(UnknownIdError):
         await store.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
 
@@ -133,9 +127,7 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             "session": thread,
         }
         rows.append(row)
-        await store.record_usage(
-            NewUsage(thread, row["model"], usage, row["task"], row["cost"])
-        )
+        await store.record_usage(NewUsage(thread, row["model"], usage, row["task"], row["cost"]))
         if number % 4 == 0:
             await compact_session(store, thread)
     return rows
@@ -188,8 +180,7 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                 ):
                     keys = sorted({row[group] for row in chosen})
                     assert names == [
-                        sum_rows(key, [row for row in chosen if row[group] == key])
-                        for key in keys
+                        sum_rows(key, [row for row in chosen if row[group] == key]) for key in keys
                     ]
                 compacted = sum(row["tool"] % 4 == 0 for row in chosen)
                 assert (found.compactions, found.tokens_saved) == (
@@ -216,9 +207,7 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     assert (found.compactions, found.tokens_saved) == (1, 60)
 
 
-async def test_days_are_utc_and_in_order(
-    store: Store, thread: str, clock: Clock
-) -> None:
+async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock) -> None:
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(
             NewUsage(thread, "m", CanonicalUsage(input_tokens=1), created=moment)
@@ -231,9 +220,7 @@ async def test_days_are_utc_and_in_order(
     ]
 
 
-async def test_computes_the_share_read_from_the_cache(
-    store: Store, thread: str
-) -> None:
+async def test_computes_the_share_read_from_the_cache(store: Store, thread: str) -> None:
     assert (await store.insights(since=0, until=1e12)).total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
     await store.record_usage(NewUsage(thread, "m", usage))

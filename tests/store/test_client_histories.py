@@ -90,9 +90,7 @@ def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
     context = ProxiedContext(
         [summary, ContextEntry(3)], range(3), compacted_count=4, inherited_count=0
     )
-    return NewRewrite(
-        rewrite, RECORD, context, scope="", digest="d4", digests=[rewrite.digest]
-    )
+    return NewRewrite(rewrite, RECORD, context, scope="", digest="d4", digests=[rewrite.digest])
 
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
@@ -300,18 +298,14 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
                 sql = chance.choice([delete, undo])
                 tx.run(f"{sql} WHERE strength = ?", (removed.strength,))
         full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
-        resumed, search, _ = await store.match_rewrites(
-            "t", engines, digests, skeletons, search
-        )
+        resumed, search, _ = await store.match_rewrites("t", engines, digests, skeletons, search)
         assert [(exact[:1], similar) for exact, similar in resumed] == [
             (exact[:1], similar) for exact, similar in full
         ]
         if chance.random() < 0.1:  # the client continued from an earlier message
             digests[-1] = "other"
             full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
-            resumed, *_ = await store.match_rewrites(
-                "t", engines, digests, skeletons, search
-            )
+            resumed, *_ = await store.match_rewrites("t", engines, digests, skeletons, search)
             assert resumed == full
 
 
@@ -475,12 +469,8 @@ def client_link(
     """A request of a client's session, as the gateway stores one."""
     digest = f"{thread}-{len(bodies)}-{previous}"
     session = NewSession(id=thread, kind=kind, client="coder", client_session="s1")
-    link = ThreadLink(
-        "default", "", digest, previous, "", thread, len(bodies), None, ""
-    )
-    new = [
-        NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)
-    ]
+    link = ThreadLink("default", "", digest, previous, "", thread, len(bodies), None, "")
+    new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)]
     return NewThreadLink(link, previous, session, None, new, client_parent)
 
 
@@ -517,18 +507,14 @@ async def test_a_second_conversation_of_one_client_session_is_separate(
     await extend(store, client_link("second", "main", ask("Now the printer")))
     await extend(store, client_link("words", "side", ask("Just a word")))
     assert {row.first.id for row in await store.list_threads()} == {"first", "second"}
-    await extend(
-        store, client_link("words", "side", ask("And another"), previous="words-1-")
-    )
+    await extend(store, client_link("words", "side", ask("And another"), previous="words-1-"))
     assert {row.first.id for row in await store.list_threads()} == {
         "first",
         "second",
         "words",
     }, "it goes on"
     await extend(store, client_link("helper", "subagent", ask("Help")))
-    await extend(
-        store, client_link("stray", "subagent", ask("Help"), client_parent="s9")
-    )
+    await extend(store, client_link("stray", "subagent", ask("Help"), client_parent="s9"))
     listed = {row.first.id: row.first.shown_kind for row in await store.list_threads()}
     assert listed == {
         "first": "main",

@@ -29,9 +29,7 @@ from tests.store.searching import search
 from tests.store.tables import count_rows, transaction
 
 
-async def test_compaction_continues_the_thread_in_a_new_session(
-    store: Store, clock: Clock
-) -> None:
+async def test_compaction_continues_the_thread_in_a_new_session(store: Store, clock: Clock) -> None:
     old = await numbered_thread(
         store, 8, title="T", platform="cli", user="ann", model="m", system="S"
     )
@@ -113,9 +111,7 @@ async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) 
     thread = await numbered_thread(store, 6)
     first = await compact_session(store, thread)
     third = await commit_compaction(store, first)
-    second = await commit_compaction(
-        store, thread, pending=user_messages("not mine to store")
-    )
+    second = await commit_compaction(store, thread, pending=user_messages("not mine to store"))
     assert (second.is_committed, second.session) == (False, third.session)
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
     assert len(await store.compactions(thread)) == 2
@@ -123,17 +119,13 @@ async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) 
 
 async def test_repeated_compaction_returns_the_same_continuation(store: Store) -> None:
     thread = await numbered_thread(store, 6)
-    first, again = [
-        await commit_compaction(store, thread, new="mine") for _ in range(2)
-    ]
+    first, again = [await commit_compaction(store, thread, new="mine") for _ in range(2)]
     assert first == again
     assert (again.is_committed, again.session.id) == (True, "mine")
     assert len(await store.compactions(thread)) == 1
 
 
-async def test_one_of_many_simultaneous_compactions_wins(
-    store: Store, stores: list[Store]
-) -> None:
+async def test_one_of_many_simultaneous_compactions_wins(store: Store, stores: list[Store]) -> None:
     thread = await numbered_thread(store, 6)
     made = await asyncio.gather(*(commit_compaction(one, thread) for one in stores * 3))
     assert sum(continuation.is_committed for continuation in made) == 1
@@ -164,9 +156,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     assert await store.export(thread) == before
 
 
-async def test_compaction_record_is_stored_unchanged(
-    store: Store, clock: Clock
-) -> None:
+async def test_compaction_record_is_stored_unchanged(store: Store, clock: Clock) -> None:
     thread = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(thread)]
     record = NewCompaction(

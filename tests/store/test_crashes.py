@@ -38,9 +38,7 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
             for seed in range(number, min(number + 10, kills)):
                 logs.append(folder / f"{seed}.log")
                 talking.append(
-                    nursery.start(
-                        "talk", url=url, log=str(logs[-1]), seed=seed, threads=threads
-                    )
+                    nursery.start("talk", url=url, log=str(logs[-1]), seed=seed, threads=threads)
                 )
                 if seed % 4:
                     wait_for_new_messages(logs[-1:])

@@ -51,9 +51,7 @@ def count_all_rows(store: Store) -> dict[str, int]:
 
 async def full_thread(store: Store, word: str) -> str:
     """Create a thread with something of every kind, all of it containing a unique word."""
-    thread = await new_thread(
-        store, *numbered_messages(1, 6, word), system=f"prompt {word}"
-    )
+    thread = await new_thread(store, *numbered_messages(1, 6, word), system=f"prompt {word}")
     await compact_session(store, thread, words=f"summary of {word}")
     await store.undo(thread)
     await compact_session(store, thread)
@@ -117,19 +115,15 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     one = await store.branch(thread, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
     sibling = await store.branch(thread, messages[1].id)
-    histories = {
-        key: await read_history(store, key) for key in (one.id, two.id, sibling.id)
-    }
-    contexts = {
-        key: await read_context(store, key) for key in (one.id, two.id, sibling.id)
-    }
+    histories = {key: await read_history(store, key) for key in (one.id, two.id, sibling.id)}
+    contexts = {key: await read_context(store, key) for key in (one.id, two.id, sibling.id)}
     await store.delete_thread(thread)
     for key in (one.id, two.id, sibling.id):
         assert await read_history(store, key) == histories[key]
         assert await read_context(store, key) == contexts[key]
-        assert {
-            h.message for h in await search(store, "shared", thread=key, limit=50)
-        } == {message.id for message in await store.history(key)}
+        assert {h.message for h in await search(store, "shared", thread=key, limit=50)} == {
+            message.id for message in await store.history(key)
+        }
     assert (await store.session(one.id)).system == "S"
     assert await found_threads(store, "later") == set()
     assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
@@ -144,9 +138,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
-    thread = await new_thread(
-        store, user_message("first", event="e"), *user_messages("second")
-    )
+    thread = await new_thread(store, user_message("first", event="e"), *user_messages("second"))
     branch = await store.branch(thread, (await store.messages(thread))[1].id)
     await store.append(branch.id, [user_message("mine", event="e")])
     await store.delete_thread(thread)
@@ -182,9 +174,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
         stored = await store.put_output(thread, text, call_id="c", tool="run")
         await append_texts(store, thread, f"see {stored.id} for it")
     branch = await store.branch(thread, (await store.messages(thread))[0].id)
-    assert [stored.id for stored in await store.outputs(branch.id)] == [
-        output_id(early)
-    ]
+    assert [stored.id for stored in await store.outputs(branch.id)] == [output_id(early)]
     await store.delete_thread(thread)
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
@@ -212,9 +202,7 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
             return_exceptions=True,
         )
         assert all(
-            isinstance(each, UnknownIdError)
-            for each in results
-            if isinstance(each, BaseException)
+            isinstance(each, UnknownIdError) for each in results if isinstance(each, BaseException)
         ), results
         assert (await store.session(fresh.id)).system == "the only prompt"
         assert (await store.check()).problems == ()

@@ -85,11 +85,7 @@ def test_neighbouring_chunks_overlap() -> None:
     found = list(split_text(WORDS * 2_000))
     assert len(found) > 5
     for before, after in pairwise(found):
-        assert (
-            OVERLAP_CHARS
-            <= before.start + len(before.text) - after.start
-            <= 2 * OVERLAP_CHARS
-        )
+        assert OVERLAP_CHARS <= before.start + len(before.text) - after.start <= 2 * OVERLAP_CHARS
 
 
 def test_chunks_cut_no_words() -> None:
@@ -115,30 +111,20 @@ def test_every_phrase_of_a_text_is_in_a_chunk(words: list[str]) -> None:
 def test_secrets_are_redacted_before_the_text_is_split() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(CHUNK_CHARS - 60, CHUNK_CHARS + 60, 7):
-        chunks, redacted = redact_and_split(
-            "x " * (filler // 2) + f"token: {secret} " + "y " * 300
-        )
+        chunks, redacted = redact_and_split("x " * (filler // 2) + f"token: {secret} " + "y " * 300)
         assert redacted
         for chunk in chunks:
             assert not any(
-                part in chunk.text
-                for part in (secret[:12], secret[12:24], secret[-12:])
+                part in chunk.text for part in (secret[:12], secret[12:24], secret[-12:])
             )
-            assert not any(
-                "a8kd02" in term or "hu5gs0fo" in term for term in chunk.terms
-            )
+            assert not any("a8kd02" in term or "hu5gs0fo" in term for term in chunk.terms)
 
 
 def test_searchable_text_of_a_message() -> None:
     call = function_call("1", "grep", '{"pattern": "x"}')
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
-    assert (
-        searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"})
-        == "result"
-    )
-    assert (
-        searchable_text(calls_message(call, text="so")) == 'so\ngrep {"pattern": "x"}'
-    )
+    assert searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"}) == "result"
+    assert searchable_text(calls_message(call, text="so")) == 'so\ngrep {"pattern": "x"}'
     blocks = [
         {"type": "tool_result", "tool_use_id": "1", "content": "block"},
         {"type": "text", "text": "and"},
@@ -150,9 +136,7 @@ def test_searchable_text_of_a_message() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_filter_names_differ_exactly_if_values_differ(one: str, other: str) -> None:
     for kind in ("role", "tool"):
-        assert (make_filter_name(kind, one) == make_filter_name(kind, other)) == (
-            one == other
-        )
+        assert (make_filter_name(kind, one) == make_filter_name(kind, other)) == (one == other)
     assert make_filter_name("role", one) != make_filter_name("tool", one)
     token = make_filter_name("tenant", one)
     assert token.isascii()
@@ -238,9 +222,7 @@ async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     big = "x" * (MAX_BATCH_CHARS // 2)
-    await store.append(
-        thread.id, [user_message(f"{big} needle{number}") for number in range(4)]
-    )
+    await store.append(thread.id, [user_message(f"{big} needle{number}") for number in range(4)])
     batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     assert len(await search(store, "needle*")) == 4

@@ -28,9 +28,7 @@ async def test_one_holder_at_a_time(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me")
     assert (mine.thread, mine.holder) == (thread, "me")
     assert await store.acquire(thread, "you", 60) is None
-    assert await store.acquire(other, "you", 60) is not None, (
-        "another thread is another lease"
-    )
+    assert await store.acquire(other, "you", 60) is not None, "another thread is another lease"
     await store.release(mine)
     yours = await acquire_lease(store, thread, "you")
     assert yours.fence > mine.fence
@@ -91,9 +89,7 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
     assert await store.get_compression_tip(thread) == tip
 
 
-async def test_an_expired_lease_that_was_not_taken_still_counts(
-    store: Store, thread: str
-) -> None:
+async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me", 0.0)
     await append_texts(store, thread, "fine", lease=mine)
     longer = await store.renew(mine, 60)

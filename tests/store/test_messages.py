@@ -29,9 +29,7 @@ from tests.store.messages import (
     user_messages,
 )
 
-CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from(
-    "\0\ud800\udfff\u2028'\"?%{}\\"
-)
+CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from("\0\ud800\udfff\u2028'\"?%{}\\")
 TEXT = st.text(CHARACTERS, max_size=30)
 NUMBERS = (
     st.integers()
@@ -40,9 +38,7 @@ NUMBERS = (
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXT,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
 BODIES = st.fixed_dictionaries(
@@ -52,9 +48,7 @@ BODIES = st.fixed_dictionaries(
     st.fixed_dictionaries({"role": TEXT, "content": VALUES}),
     st.dictionaries(TEXT, VALUES),
 )
-EACH = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40
-)
+EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 
 
 @EACH
@@ -67,9 +61,7 @@ async def test_any_json_is_returned_unchanged(store: Store, bodies: list[Any]) -
         assert [json.dumps(message.body) for message in found] == before, (
             "key order and every character count"
         )
-    assert [json.dumps(body) for body in bodies] == before, (
-        "what is given is not changed"
-    )
+    assert [json.dumps(body) for body in bodies] == before, "what is given is not changed"
 
 
 @EACH
@@ -108,9 +100,7 @@ async def test_unusual_event_ids_are_stored_or_refused(
 async def test_message_of_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
     # Derived: searching is not the point.
-    thread = await new_thread(
-        store, user_message(text, kind="derived"), *user_messages("after")
-    )
+    thread = await new_thread(store, user_message(text, kind="derived"), *user_messages("after"))
     assert await read_context(store, thread) == f"{text}, after"
 
 
@@ -126,9 +116,7 @@ async def test_invalid_messages_are_refused_and_nothing_is_stored(
     assert await store.messages(thread) == []
 
 
-async def test_a_too_deeply_nested_message_is_refused(
-    store: Store, thread: str
-) -> None:
+async def test_a_too_deeply_nested_message_is_refused(store: Store, thread: str) -> None:
     body: Any = {"role": "user", "content": []}
     inner = body["content"]
     for _ in range(100_000):
@@ -140,9 +128,7 @@ async def test_a_too_deeply_nested_message_is_refused(
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, 10**12, 2**70, "many"])
-async def test_invalid_token_count_is_refused(
-    store: Store, thread: str, tokens: Any
-) -> None:
+async def test_invalid_token_count_is_refused(store: Store, thread: str, tokens: Any) -> None:
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
         await store.append(thread, [user_message("x", tokens=tokens)])
     assert await store.messages(thread) == []
@@ -223,9 +209,7 @@ async def test_repeated_event_returns_its_current_position(
 async def test_simultaneous_appends_keep_the_order_of_their_calls(
     store: Store, thread: str
 ) -> None:
-    await asyncio.gather(
-        *(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40))
-    )
+    await asyncio.gather(*(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40)))
     expected = ", ".join(f"{n}a, {n}b" for n in range(40))
     assert await read_context(store, thread) == expected
     assert [message.seq for message in await store.messages(thread)] == list(range(80))

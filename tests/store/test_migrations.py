@@ -86,11 +86,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
     url = new_url(kind, empty=True)
     with ForkServer() as nursery:
         assert (
-            nursery.wait(
-                nursery.start(
-                    "migrate_and_die", url=url, statements=points(kind)[point]
-                )
-            )
+            nursery.wait(nursery.start("migrate_and_die", url=url, statements=points(kind)[point]))
             == -9
         )
     store = open_later(url)
@@ -119,9 +115,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
         open_store(url)
 
 
-async def test_several_processes_migrate_at_once(
-    kind: str, new_url: Callable[..., str]
-) -> None:
+async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
     with ForkServer() as nursery:
         for _ in range(2):
             url = new_url(kind, empty=True)
@@ -141,16 +135,12 @@ async def test_a_newer_schema_is_refused_and_not_touched(
     newer = latest_of(store) + 1
     execute(url, f"INSERT INTO schema_version VALUES ({newer}, 'tomorrow')")  # noqa: S608 - a number
     before = file_of(url).read_bytes() if kind == "sqlite" else b""
-    with pytest.raises(
-        SchemaTooNewError, match=rf"schema {newer}.*up to {newer - 1}.*upgrade"
-    ):
+    with pytest.raises(SchemaTooNewError, match=rf"schema {newer}.*up to {newer - 1}.*upgrade"):
         open_store(url)
     assert kind != "sqlite" or file_of(url).read_bytes() == before
 
 
-async def test_opening_again_changes_nothing(
-    kind: str, new_url: Callable[..., str]
-) -> None:
+async def test_opening_again_changes_nothing(kind: str, new_url: Callable[..., str]) -> None:
     url = new_url(kind)
     first = open_at(url, Clock())
     thread = await new_thread(first, "kept")
@@ -174,9 +164,7 @@ def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
 
 def test_another_programs_tables_are_left_alone(new_url: Callable[..., str]) -> None:
     url = new_url("postgresql", empty=True)
-    execute(
-        url, "CREATE TABLE sessions (theirs TEXT)", "INSERT INTO sessions VALUES ('x')"
-    )
+    execute(url, "CREATE TABLE sessions (theirs TEXT)", "INSERT INTO sessions VALUES ('x')")
     with pytest.raises(StoreError, match="sessions"):
         open_store(url)
     with psycopg.connect(url) as server:

@@ -18,9 +18,7 @@ from tests.store.messages import (
 )
 
 
-async def test_thread_figures_sum_calls_and_compactions(
-    store: Store, clock: Clock
-) -> None:
+async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clock) -> None:
     one = await numbered_thread(store, 6, tenant="a")
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
@@ -71,9 +69,7 @@ async def test_thread_figures_sum_calls_and_compactions(
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
-    by_client = await store.sum_usage_by(
-        "client", since=0, until=clock.now + 1, tenant="a"
-    )
+    by_client = await store.sum_usage_by("client", since=0, until=clock.now + 1, tenant="a")
     assert [(row.key, row.calls) for row in by_client] == [("", 2)]
 
 
@@ -95,9 +91,7 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     assert tokens > 9_200
 
 
-async def test_last_change_differs_after_every_change(
-    store: Store, clock: Clock
-) -> None:
+async def test_last_change_differs_after_every_change(store: Store, clock: Clock) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
     thread_changes = [await store.last_change(thread=thread)]
     tenant_changes = [await store.last_change(tenant="a")]
@@ -121,12 +115,8 @@ async def test_last_change_differs_after_every_change(
     assert len(set(tenant_changes)) == 5
 
 
-async def test_messages_of_a_session_are_summed_and_looked_up(
-    store: Store, clock: Clock
-) -> None:
-    thread = await new_thread(
-        store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400)
-    )
+async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, clock: Clock) -> None:
+    thread = await new_thread(store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400))
     ids = [message.id for message in await store.messages(thread)]
     tip = await compact_session(store, thread, words="in short")
     row = await store.thread_row(thread)
@@ -147,6 +137,6 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
     assert len(await store.context_sizes(tip, start=3)) == 1
     whole, shortened = await store.shown_messages(tip, ids)
     assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
-    assert [
-        message.body["content"] for message in await store.session_summaries(tip)
-    ] == ["in short"]
+    assert [message.body["content"] for message in await store.session_summaries(tip)] == [
+        "in short"
+    ]

@@ -211,9 +211,7 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
         "--store",
         "postgresql://localhost/work",
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install everthread[postgres]" in done.stderr
@@ -404,9 +402,7 @@ async def test_a_message_queued_by_another_process_is_noticed(
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
-    new = NewQueuedTurn(
-        "t1", thread, "default", {"role": "user", "content": "hi"}, "once"
-    )
+    new = NewQueuedTurn("t1", thread, "default", {"role": "user", "content": "hi"}, "once")
     await other.queue_turn(new, max_waiting=9)
     assert await heard.get() == thread
     await asyncio.to_thread(own_server.stop)
@@ -438,9 +434,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
             append_texts(two, thread, f"d{turn}"),
         )
         await one.release(lease)
-    assert not [
-        record for record in caplog.records if "tried again" in record.getMessage()
-    ]
+    assert not [record for record in caplog.records if "tried again" in record.getMessage()]
     assert len(await one.history(thread)) == 2 + 4 * 20
     for each in (one, two):
         await each.close()

@@ -21,9 +21,7 @@ from everthread.store.search.snippets import SNIPPET_CHARS, make_snippet
 def describe_variants(query: str) -> str:
     """Return the ways to run a query, separated by `|`: phrases with commas between them, a prefix with a star."""
     return " | ".join(
-        ", ".join(
-            " ".join(phrase.terms) + "*" * phrase.last_is_prefix for phrase in phrases
-        )
+        ", ".join(" ".join(phrase.terms) + "*" * phrase.last_is_prefix for phrase in phrases)
         for phrases in parse_query(query).variants
     )
 
@@ -69,29 +67,21 @@ def test_parses_a_query_into_its_variants(query: str, variants: str) -> None:
 
 
 def test_a_long_query_is_cut() -> None:
-    ((in_a_row,), words) = parse_query(
-        " ".join(f"w{number}" for number in range(1_000))
-    ).variants
+    ((in_a_row,), words) = parse_query(" ".join(f"w{number}" for number in range(1_000))).variants
     assert len(in_a_row.terms) == MAX_QUERY_WORDS
     assert len(words) == MAX_QUERY_WORDS
-    (phrase,) = parse_query(
-        '"' + " ".join(f"w{number}" for number in range(1_000)) + '"'
-    ).variants[0]
+    (phrase,) = parse_query('"' + " ".join(f"w{number}" for number in range(1_000)) + '"').variants[
+        0
+    ]
     assert len(phrase.terms) == MAX_PHRASE_TERMS
 
 
 @given(st.text())
 def test_every_text_is_a_query(text: str) -> None:
     asked = parse_query(text)
-    terms = [
-        term
-        for phrases in asked.variants
-        for phrase in phrases
-        for term in phrase.terms
-    ]
+    terms = [term for phrases in asked.variants for phrase in phrases for term in phrase.terms]
     assert all(
-        (term and term == encode_term(term).replace("__", "_")) or "_" in term
-        for term in terms
+        (term and term == encode_term(term).replace("__", "_")) or "_" in term for term in terms
     )
     assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
     assert bool(asked.variants) == bool(asked.highlighted)
@@ -107,9 +97,7 @@ def test_id_windows_cover_every_id_once_newest_first(first: int, before: int) ->
     assert all(first <= start < end <= before for _, start, end in found)
     assert all(end - start <= 2048 for _, start, end in found[:1])
     assert all(
-        ((end - 1) >> bits) - (start >> bits) < 32
-        for bits, start, end in found
-        if bits is not None
+        ((end - 1) >> bits) - (start >> bits) < 32 for bits, start, end in found if bits is not None
     )
 
 
@@ -144,9 +132,7 @@ def test_a_snippet_shows_the_part_with_the_most_words() -> None:
 
 
 def test_snippet_prefers_a_whole_word() -> None:
-    assert "the art of" in snippet_of(
-        "party start cart " + FILLER + "the art of " + FILLER, "art"
-    )
+    assert "the art of" in snippet_of("party start cart " + FILLER + "the art of " + FILLER, "art")
     assert "party" in snippet_of(FILLER + "party" + FILLER, "art")
 
 
@@ -163,12 +149,8 @@ def test_snippet_prefers_a_whole_word() -> None:
         ("getUserName", "getUser"),
     ],
 )
-@pytest.mark.parametrize(
-    "before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200]
-)
-def test_snippet_shows_the_match_in_any_spelling(
-    said: str, query: str, before: str
-) -> None:
+@pytest.mark.parametrize("before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200])
+def test_snippet_shows_the_match_in_any_spelling(said: str, query: str, before: str) -> None:
     assert said in snippet_of(f"{before} {said} {before}", query)
 
 

@@ -51,11 +51,7 @@ class Explaining:
     def __getattr__(self, name: str) -> Any:
         # Queries made inside the inner transaction pass through this one, too.
         method = getattr(type(self.tx), name, None)
-        return (
-            functools.partial(method, self)
-            if callable(method)
-            else getattr(self.tx, name)
-        )
+        return functools.partial(method, self) if callable(method) else getattr(self.tx, name)
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         self.asked += 1
@@ -67,9 +63,7 @@ class Explaining:
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
-    def all_of_each(
-        self, queries: Sequence[tuple[str, Sequence[Any]]]
-    ) -> list[list[Row]]:
+    def all_of_each(self, queries: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
         return [self.all(*query) for query in queries]
 
     def _scanned(self, sql: str, values: Sequence[Any]) -> Iterator[str]:
@@ -159,9 +153,7 @@ async def test_the_neighbours_of_a_page_are_one_query_through_an_index(
 
     with transaction(store) as tx:
         explaining: Any = Explaining(tx)
-        found = find_neighbours(
-            explaining, [(hit.message, hit.snippet) for hit in hits]
-        )
+        found = find_neighbours(explaining, [(hit.message, hit.snippet) for hit in hits])
     assert (explaining.asked, explaining.whole) == (1, [])
     assert sum(any(pair) for pair in found) == 50
 
@@ -188,9 +180,7 @@ class CountsRows(Explaining):
         (explained,) = self.tx.all(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
         self.asked += sum(
             _passed_over(
-                json.loads(explained[0])
-                if isinstance(explained[0], str)
-                else explained[0]
+                json.loads(explained[0]) if isinstance(explained[0], str) else explained[0]
             )
         )
         return self.tx.all(sql, values)

@@ -24,9 +24,7 @@ from tests.store.searching import recall_texts
 NOISE = numbered_texts(1, 20, "Nothing new on day ")
 
 
-async def recall_page(
-    store: Store, question: str, thread: str, **bounds: Any
-) -> list[str]:
+async def recall_page(store: Store, question: str, thread: str, **bounds: Any) -> list[str]:
     return await recall_texts(
         store, question, thread=thread, for_page=True, **{"limit": 8, **bounds}
     )
@@ -41,16 +39,12 @@ async def test_shows_a_call_with_its_result_as_one_passage(store: Store) -> None
         store,
         "Please release it.",
         call("bash", '{"command": "git commit -m \\"Release v7\\""}'),
-        tool_result(
-            "bash", "husky: pre-commit script failed for the release commit", "c1"
-        ),
+        tool_result("bash", "husky: pre-commit script failed for the release commit", "c1"),
         *NOISE,
     )
     question = "why did the release commit fail"
     [text] = [
-        text
-        for text in await recall_page(store, question, thread)
-        if "script failed" in text
+        text for text in await recall_page(store, question, thread) if "script failed" in text
     ]
     assert text.startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
     query = RecallQuery(question, "default", thread=thread, role="tool", for_page=True)
@@ -83,9 +77,7 @@ async def test_shows_a_call_and_its_result_without_a_shared_word(
         "role": "assistant",
         "content": "The parent folder of walnut.py must be somewhere.",
     }
-    long_result = "\n".join(
-        [*(f"line {number} of it" for number in range(300)), "No such pattern"]
-    )
+    long_result = "\n".join([*(f"line {number} of it" for number in range(300)), "No such pattern"])
     thread = await new_thread(
         store,
         NewMessage(thought),
@@ -96,15 +88,9 @@ async def test_shows_a_call_and_its_result_without_a_shared_word(
         tool_result("bash", "The oven of the bakery is cold.", "c2"),
         *NOISE,
     )
-    best, *_ = await recall_page(
-        store, "where is the parent folder of walnut.py", thread
-    )
-    assert best.startswith(
-        "The parent folder of walnut.py must be somewhere.\n→ …line 2"
-    )
-    assert best.endswith("line 299 of it\nNo such pattern"), (
-        "the end of a long result is shown"
-    )
+    best, *_ = await recall_page(store, "where is the parent folder of walnut.py", thread)
+    assert best.startswith("The parent folder of walnut.py must be somewhere.\n→ …line 2")
+    assert best.endswith("line 299 of it\nNo such pattern"), "the end of a long result is shown"
     best, *_ = await recall_page(store, "is the bakery oven cold", thread)
     assert best == 'bash {"command": "make bread"}\n→ The oven of the bakery is cold.'
 
@@ -117,9 +103,7 @@ async def test_shows_short_texts_that_differ_in_a_figure_together(
         for number in (272, 1813, 97, 41)
     ]
     thread = await new_thread(store, *results, *NOISE)
-    best, *_ = await recall_page(
-        store, "how many characters has the README", thread, limit=4
-    )
+    best, *_ = await recall_page(store, "how many characters has the README", thread, limit=4)
     texts = best.split("\n≈ ")
     assert len(texts) == len(set(texts)) == 3
 
@@ -143,9 +127,7 @@ async def test_long_passages_use_the_characters_that_short_ones_leave(
     store: Store,
 ) -> None:
     record = "reservation LQ940Q " + "of flights and passengers " * 30 + "amount 533"
-    thread = await new_thread(
-        store, tool_result("look_up", record), "I have reservation LQ940Q."
-    )
+    thread = await new_thread(store, tool_result("look_up", record), "I have reservation LQ940Q.")
     question = "what was paid for reservation LQ940Q"
     bounds = {"thread": thread, "limit": 8, "max_chars": 300}
     texts = await recall_texts(store, question, **bounds)
@@ -160,13 +142,9 @@ async def test_has_passages_with_the_identifier_of_the_question(store: Store) ->
     letters = random.Random(1)  # noqa: S311 - no secret
 
     def words(count: int) -> str:
-        return " ".join(
-            "".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count)
-        )
+        return " ".join("".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count))
 
-    records = [
-        tool_result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)
-    ]
+    records = [tool_result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)]
     messages = [
         f"{words(6)} outbound flight {words(2)} booked {words(2)} instead {words(4)}."
         for _ in range(20)
@@ -198,9 +176,7 @@ async def test_calls_of_a_tool_named_like_the_question_leave_room_for_other_text
     store: Store,
 ) -> None:
     messages: list[NewMessage | str] = [
-        call(
-            "bash", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}'
-        )
+        call("bash", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}')
     ]
     for number in range(620):
         change = f'{{"path": "src/part{number}.ts", "new_str": "return next;"}}'
@@ -245,9 +221,7 @@ async def test_named_month_counts_although_the_text_does_not_mention_it(
 @pytest.mark.parametrize(
     "query", ["rule number 3", "rule 3", "tell me what rule no. 3 says", "rule #3"]
 )
-async def test_numbered_text_comes_before_others_of_its_kind(
-    store: Store, query: str
-) -> None:
+async def test_numbered_text_comes_before_others_of_its_kind(store: Store, query: str) -> None:
     words = ["deploy", "merge", "release", "rebase", "tag", "format"]
     rules = [f"Rule {n}: never {word} on a Friday." for n, word in enumerate(words, 1)]
     others = ["The number of rules is 6.", "3 rules are new.", "Rule numbers are ours."]

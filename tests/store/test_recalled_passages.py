@@ -39,9 +39,7 @@ async def test_best_text_need_not_hold_every_word_nor_the_same_form(
         "Caroline: The weather was fine.",
         *numbered_texts(1, 30, "Melanie: Work was busy again, week "),
     )
-    best, *_ = await recall_texts(
-        store, "When did Melanie paint a sunrise?", thread=thread
-    )
+    best, *_ = await recall_texts(store, "When did Melanie paint a sunrise?", thread=thread)
     assert "lake sunrise" in best
     only_common_words = "When was that, and what is it?"
     for question in (only_common_words, "zebra quantum?", ""):
@@ -83,9 +81,7 @@ async def test_named_day_counts_and_identifiers_count_more_than_words(
         user_message("We looked at main, app and src in py.", created=day),
         tool_result("read_file", "def run(): # src/app/main.py", created=day),
     )
-    best, *_ = await recall_texts(
-        store, "How was the meeting on May 23, 2023?", thread=thread
-    )
+    best, *_ = await recall_texts(store, "How was the meeting on May 23, 2023?", thread=thread)
     assert best == "The meeting went well, take 0."
     best, *_ = await recall_texts(store, "what is in src/app/main.py", thread=thread)
     assert "def run" in best
@@ -116,17 +112,13 @@ async def test_branch_recalls_shared_messages_and_no_later_ones(store: Store) ->
     parent = await new_thread(store, "The lighthouse keeper is Odd.", "Fine.")
     last = (await store.messages(parent))[1]
     branch = await store.branch(parent, last.id, new=NewSession(kind="branch"))
-    await append_texts(
-        store, parent, "He moved away.", "The lighthouse keeper is now Ingrid."
-    )
+    await append_texts(store, parent, "He moved away.", "The lighthouse keeper is now Ingrid.")
     texts = await recall_texts(store, "Who is the lighthouse keeper?", thread=branch.id)
     assert "The lighthouse keeper is Odd." in texts
     assert not any("Ingrid" in text or "moved" in text for text in texts)
 
 
-async def test_finds_outputs_and_cuts_them_to_the_matching_part(
-    store: Store, clock: Clock
-) -> None:
+async def test_finds_outputs_and_cuts_them_to_the_matching_part(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, "Please run it.", "And once more.")
     clock.now += 60
     noise = "noise line\n" * 400
@@ -159,9 +151,7 @@ async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
 ) -> None:
     other = await new_thread(store)
     for number in range(12):
-        question = (
-            "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
-        )
+        question = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
         await append_texts(store, thread, question)
         await append_texts(store, other, f"Ledger {number} is settled.")
@@ -189,10 +179,7 @@ async def test_branch_continues_the_turns_of_its_parent(store: Store) -> None:
 
 async def test_long_message_is_searched_by_its_distinctive_words(store: Store) -> None:
     answer = "The zebra crossing at Quayside floods."
-    filler = [
-        f"The report of department {number} was discussed at length."
-        for number in range(90)
-    ]
+    filler = [f"The report of department {number} was discussed at length." for number in range(90)]
     thread = await new_thread(store, answer, *filler)
     question = (
         "discussed department report length " * 8
@@ -247,9 +234,7 @@ async def test_word_in_nearly_every_text_does_not_distinguish(
 async def test_finds_frequent_words_together_in_an_old_text(store: Store) -> None:
     together = "The red lamp and the green lamp are for the harbour door."
     apart = [
-        f"The {word} {number}."
-        for number in range(1_010)
-        for word in ("lamp", "harbour", "door")
+        f"The {word} {number}." for number in range(1_010) for word in ("lamp", "harbour", "door")
     ]
     thread = await new_thread(store, together, *apart)
     for question in ("which lamp is at the harbour door", "green harbour"):

@@ -108,16 +108,12 @@ async def test_searches_a_thread_by_any_of_its_ids(store: Store) -> None:
     await new_thread(store, "needle elsewhere")
     tip = await compact_session(store, thread)
     texts = set(numbered_texts(1, 6, "needle "))
-    await assert_bounds_find(
-        store, "needle", ({"thread": thread}, texts), ({"thread": tip}, texts)
-    )
+    await assert_bounds_find(store, "needle", ({"thread": thread}, texts), ({"thread": tip}, texts))
     with pytest.raises(UnknownIdError):
         await search_texts(store, "needle", thread="unknown")
 
 
-async def test_searches_the_messages_and_outputs_of_a_session(
-    store: Store, clock: Clock
-) -> None:
+async def test_searches_the_messages_and_outputs_of_a_session(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
     await store.put_output(thread, "needle output", tool="terminal")
     clock.now += 10

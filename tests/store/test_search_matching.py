@@ -45,9 +45,7 @@ async def test_long_query_needs_every_word_however_old_the_text(store: Store) ->
         "monday failed motor crane harbour gantry": set(),
     }
     await assert_finds(store, expected)
-    page = await store.find(
-        SearchQuery("why did the harbour crane motor fail, gantry?")
-    )
+    page = await store.find(SearchQuery("why did the harbour crane motor fail, gantry?"))
     assert old in page.hits[0].snippet
 
 
@@ -159,9 +157,7 @@ async def test_finds_chinese_japanese_and_korean_characters(
         "+words",
     ],
 )
-async def test_text_that_is_not_syntax_is_taken_literally(
-    store: Store, query: str
-) -> None:
+async def test_text_that_is_not_syntax_is_taken_literally(store: Store, query: str) -> None:
     text = "these words are unbalanced words words"
     await new_thread(store, text, "others")
     await assert_finds(store, {query: {text}})
@@ -306,12 +302,8 @@ asyncio.run(main())
 """
 
 
-async def test_finds_a_message_of_a_dead_process(
-    store: Store, thread: str, url: str
-) -> None:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", APPEND_AND_DIE, url, thread
-    )
+async def test_finds_a_message_of_a_dead_process(store: Store, thread: str, url: str) -> None:
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", APPEND_AND_DIE, url, thread)
     assert await child.wait() == 0
     await assert_finds(store, {"another process": {"from another process"}})
 

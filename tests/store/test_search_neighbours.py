@@ -31,9 +31,7 @@ async def find_neighbours(store: Store, query: str) -> list[tuple[str, str]]:
     return [(str(hit.before or ""), str(hit.after or "")) for hit in hits]
 
 
-async def assert_neighbours(
-    store: Store, expected: Mapping[str, tuple[str, str]]
-) -> None:
+async def assert_neighbours(store: Store, expected: Mapping[str, tuple[str, str]]) -> None:
     """Check the texts before and after the only hit of each query."""
     neighbours = {query: await find_neighbours(store, query) for query in expected}
     assert neighbours == {query: [texts] for query, texts in expected.items()}
@@ -95,9 +93,7 @@ async def test_tool_result_in_a_user_message_is_shown_with_its_tool(
 
 async def test_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     token = "ghp_" + "a1B2c3D4e5F6" * 3
-    await new_thread(
-        store, f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"
-    )
+    await new_thread(store, f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}")
     [(before, after)] = await find_neighbours(store, "needle")
     assert before.startswith("user: the key is ")
     assert token[:12] not in before
@@ -132,9 +128,7 @@ async def test_finds_neighbours_across_a_compaction(store: Store) -> None:
     thread = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(thread)]
     shorter = user_message("short", kind="derived", origin=ids[3])
-    await store.continue_session(
-        thread, [ids[0], summary_message(), shorter], seen_count=4
-    )
+    await store.continue_session(thread, [ids[0], summary_message(), shorter], seen_count=4)
     await store.append(thread, numbered_messages(5, 6))
     expected = {
         "m4": ("user: m3", "user: m5"),

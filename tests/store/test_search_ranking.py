@@ -17,9 +17,7 @@ from tests.store.searching import FILLER, search, search_texts
 
 
 async def test_whole_identifier_comes_first(store: Store) -> None:
-    await new_thread(
-        store, "main.py is it", "src/main.py.bak main py", "main, then py", "main/py"
-    )
+    await new_thread(store, "main.py is it", "src/main.py.bak main py", "main, then py", "main/py")
     first, *_, last = await search_texts(store, "main.py")
     assert first == "main.py is it"
     assert last == "main, then py"
@@ -65,9 +63,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
     question = "Which database do we use for staging?"
     answer = "The staging database is PostgreSQL 16 on the harbour machine."
     repeats = [
-        NewMessage(
-            {"role": "assistant", "content": f"Job {n}: {question} I look it up."}
-        )
+        NewMessage({"role": "assistant", "content": f"Job {n}: {question} I look it up."})
         for n in range(30)
     ]
     thread = await new_thread(store, answer, *repeats)
@@ -75,8 +71,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
     exact_hits = await search(store, question, limit=100)
     assert len(exact_hits) == 31
     pages = [
-        await store.find(SearchQuery(question, limit=8, offset=start))
-        for start in range(0, 40, 8)
+        await store.find(SearchQuery(question, limit=8, offset=start)) for start in range(0, 40, 8)
     ]
     assert answer in [hit.snippet for hit in pages[0].hits]
     assert [page.has_more for page in pages] == [True] * 3 + [False] * 2
@@ -96,10 +91,7 @@ async def test_closest_texts_come_in_pages(store: Store) -> None:
         "frida prague linen",
         "gustav vienna bronze",
     )
-    texts = [
-        f"{words}: the harbour crane was painted. {words} {words}"
-        for words in distinct_words
-    ]
+    texts = [f"{words}: the harbour crane was painted. {words} {words}" for words in distinct_words]
     await new_thread(store, *texts, *numbered_texts(1, 90))
     question = "Was the harbour crane painted purple?"
     first = await store.find(SearchQuery(question, limit=5))

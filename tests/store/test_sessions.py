@@ -85,9 +85,7 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     main = await new_thread(store, "go")
-    agent = await store.session(
-        await new_thread(store, "sub", kind="subagent", parent=main)
-    )
+    agent = await store.session(await new_thread(store, "sub", kind="subagent", parent=main))
     assert (agent.kind, agent.parent, agent.thread) == ("subagent", main, agent.id)
     assert await store.get_compression_tip(main) == main
     assert await store.threads_started_by(main) == [agent]
@@ -107,9 +105,7 @@ async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
         await store.create_session(NewSession(kind="subagent", parent=main, tenant="b"))
     [message] = await store.messages(main)
     for child in (
-        await store.create_session(
-            NewSession(kind="subagent", parent=main, tenant="a")
-        ),
+        await store.create_session(NewSession(kind="subagent", parent=main, tenant="a")),
         (await commit_compaction(store, main)).session,
         await store.branch(main, message.id, new=NewSession(tenant="b")),
     ):
@@ -121,9 +117,7 @@ async def test_resolve_by_unique_prefix(store: Store) -> None:
         await store.create_session(NewSession(id=name))
     assert (await store.resolve("abd")).id == "abd"
     assert (await store.resolve("abc-2")).id == "abc-2"
-    assert (await store.resolve("ab")).id == "ab", (
-        "an exact id wins over those it begins"
-    )
+    assert (await store.resolve("ab")).id == "ab", "an exact id wins over those it begins"
     assert (await store.resolve("A")).id == "ABC"
     assert (await store.resolve("é")).id == "é1"
     with pytest.raises(AmbiguousIdError, match="abc-1"):
@@ -143,9 +137,7 @@ async def test_a_prefix_is_unique_within_its_tenant(store: Store) -> None:
         await store.resolve("a01", tenant="a")
 
 
-async def test_lists_are_newest_first_paged_and_filtered(
-    store: Store, clock: Clock
-) -> None:
+async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Clock) -> None:
     for number in range(7):
         clock.now += 1
         await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
@@ -157,16 +149,12 @@ async def test_lists_are_newest_first_paged_and_filtered(
         "s5",
         "s4",
     ]
-    assert [
-        s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)
-    ] == ["s0"]
+    assert [s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)] == ["s0"]
     assert [s.id for s in await store.list_sessions(tenant="b")] == ["s5", "s3", "s1"]
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
-async def test_a_session_ends_and_an_append_reopens_it(
-    store: Store, clock: Clock
-) -> None:
+async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, "one")
     ended = await store.end_session(thread, "user")
     assert (ended.ended, ended.end_reason, ended.is_live) == (clock.now, "user", False)

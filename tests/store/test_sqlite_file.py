@@ -113,9 +113,7 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     """Create a store with a thread and close it, so that all of it is in one file."""
     path = tmp_path / "store.db"
     store = open_store(path)
-    thread = await new_thread(
-        store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
-    )
+    thread = await new_thread(store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES)))
     await search(store, "words")
     await store.close()
     return path, thread
@@ -128,11 +126,7 @@ WORDS = "some words that fill a page "
 
 def pages_with_words(whole: bytes | bytearray) -> list[int]:
     """Return the offsets of the pages that hold messages."""
-    return [
-        at
-        for at in range(0, len(whole), 4096)
-        if WORDS.encode() in whole[at : at + 4096]
-    ]
+    return [at for at in range(0, len(whole), 4096) if WORDS.encode() in whole[at : at + 4096]]
 
 
 async def everything(path: Path, session: str) -> list[str]:
@@ -334,9 +328,7 @@ def check_nothing_is_lost(found: dict[str, Any]) -> None:
     assert found["stored"][-1] == "there is room again"
 
 
-async def test_a_home_with_a_percent_sign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "100%25 mine"
     monkeypatch.setenv("EVERTHREAD_HOME", str(home))
     await open_store(store_url(Config())).close()

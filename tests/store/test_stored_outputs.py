@@ -25,9 +25,7 @@ from tests.store.tables import transaction
     text=st.text(st.characters(exclude_categories=())),
     call=st.text(st.characters(exclude_categories=())),
 )
-async def test_any_text_is_returned_unchanged(
-    store: Store, text: str, call: str
-) -> None:
+async def test_any_text_is_returned_unchanged(store: Store, text: str, call: str) -> None:
     thread = await new_thread(store)
     stored = await store.put_output(thread, text, call_id=call, tool=call)
     assert (stored.id, stored.size) == (output_id(text), len(text))

@@ -35,9 +35,7 @@ def messages_of_tokens(*tokens: int | None) -> list[NewMessage]:
     return [user_message(f"of {count}", tokens=count) for count in tokens]
 
 
-async def test_lists_the_last_used_threads_first_in_pages(
-    store: Store, clock: Clock
-) -> None:
+async def test_lists_the_last_used_threads_first_in_pages(store: Store, clock: Clock) -> None:
     for number in range(7):
         clock.now += 1
         await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
@@ -136,14 +134,10 @@ async def test_an_imported_thread_has_the_same_row_in_the_list(
     assert there == here
 
 
-async def test_check_reports_wrong_counts(
-    kind: str, new_url: Callable[..., str]
-) -> None:
+async def test_check_reports_wrong_counts(kind: str, new_url: Callable[..., str]) -> None:
     url = new_url(kind)
     store = open_store(url)
     await store.create_session(NewSession(id="s"))
     execute(url, "UPDATE sessions SET said = 3")
-    assert (await store.check()).problems == (
-        "1 thread(s) are listed with wrong counts",
-    )
+    assert (await store.check()).problems == ("1 thread(s) are listed with wrong counts",)
     await store.close()

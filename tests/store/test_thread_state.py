@@ -24,13 +24,9 @@ DAY = 86_400.0
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(st.characters(exclude_categories=())),
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -138,16 +134,10 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     assert await store.pins(branch.id) == [kept]
 
 
-async def test_failures_are_counted_by_tenant_and_kind(
-    store: Store, clock: Clock
-) -> None:
+async def test_failures_are_counted_by_tenant_and_kind(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
-    await store.add_failures(
-        {("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1}
-    )
-    await store.add_failures(
-        {("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1}
-    )
+    await store.add_failures({("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1})
+    await store.add_failures({("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1})
     assert await store.failures() == [("it failed", 4), ("a compaction failed", 1)]
     assert await store.failures(tenant="acme") == [("it failed", 3)]
     assert await store.failures(since=clock.now + 1) == []

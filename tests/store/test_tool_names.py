@@ -17,8 +17,7 @@ from tests.store.searching import search
 def calling(**tools: str) -> NewMessage:
     """Calls, by their ids."""
     calls = [
-        {"id": key, "type": "function", "function": {"name": name}}
-        for key, name in tools.items()
+        {"id": key, "type": "function", "function": {"name": name}} for key, name in tools.items()
     ]
     body: Any = calls_message(*calls)
     return NewMessage(body)
@@ -74,12 +73,8 @@ async def test_a_call_far_back_is_found(store: Store) -> None:
 async def test_of_calls_with_one_id_the_last_before_the_result_counts(
     store: Store,
 ) -> None:
-    thread = await new_thread(
-        store, calling(c="first"), answer("c", "walnut"), calling(c="second")
-    )
-    await store.append(
-        thread, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
-    )
+    thread = await new_thread(store, calling(c="first"), answer("c", "walnut"), calling(c="second"))
+    await store.append(thread, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")])
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["first"],
         ["second"],
@@ -88,27 +83,17 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
 
 
 async def test_finds_the_call_before_a_compaction(store: Store) -> None:
-    thread = await new_thread(
-        store, *user_messages("a", "b", "c", "d"), calling(c="terminal")
-    )
+    thread = await new_thread(store, *user_messages("a", "b", "c", "d"), calling(c="terminal"))
     await compact_session(store, thread, tail=1, pending=[answer("c", "walnut")])
     await store.append(thread, [answer("c", "hazel")])
-    assert (
-        await tools_of(store, "walnut")
-        == await tools_of(store, "hazel")
-        == ["terminal"]
-    )
+    assert await tools_of(store, "walnut") == await tools_of(store, "hazel") == ["terminal"]
 
 
 async def test_tool_name_of_the_result_wins_and_unknown_calls_have_none(
     store: Store,
 ) -> None:
-    thread = await new_thread(
-        store, calling(call="terminal"), tool_result("named", "walnut")
-    )
-    await store.append(
-        thread, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
-    )
+    thread = await new_thread(store, calling(call="terminal"), tool_result("named", "walnut"))
+    await store.append(thread, [answer("nobody", "hazel", tokens=9), answer("", "beech")])
     assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
         ["named"],
         [""],
@@ -122,19 +107,13 @@ async def test_results_in_content_blocks(store: Store) -> None:
         store,
         blocks(
             "assistant",
-            *(
-                {"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}}
-                for key in "ab"
-            ),
+            *({"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}} for key in "ab"),
         ),
     )
     parts = [
-        {"type": "tool_result", "tool_use_id": key, "content": f"walnut {key}"}
-        for key in "ab"
+        {"type": "tool_result", "tool_use_id": key, "content": f"walnut {key}"} for key in "ab"
     ]
-    await store.append(
-        thread, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
-    )
+    await store.append(thread, [blocks("user", parts[0], tokens=5), blocks("user", *parts)])
     assert sorted(await tools_of(store, "walnut")) == ["tool_a", "tool_a,tool_b"]
     assert len(await hits(store, "walnut", tool="tool_a")) == 2
     assert len(await hits(store, "walnut", tool="tool_b")) == 1
@@ -142,9 +121,7 @@ async def test_results_in_content_blocks(store: Store) -> None:
 
 
 async def test_import_names_the_tools(store: Store, other_store: Store) -> None:
-    thread = await new_thread(
-        store, calling(c="terminal"), answer("c", "walnut", tokens=3)
-    )
+    thread = await new_thread(store, calling(c="terminal"), answer("c", "walnut", tokens=3))
     await other_store.import_lines(await store.export(thread))
     assert await tools_of(other_store, "walnut") == ["terminal"]
     assert await accounts(other_store) == await accounts(store) == {"terminal": (1, 3)}

@@ -73,9 +73,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
         key = reverted if number == 1 else tip
-        await store.record_usage(
-            NewUsage(key, "m", usage, "auxiliary", cost, estimated=True)
-        )
+        await store.record_usage(NewUsage(key, "m", usage, "auxiliary", cost, estimated=True))
     for call in ("c1", "c2"):
         await store.put_output(thread, "out\0put \ud800", call_id=call, tool="run")
     history = await store.history(thread)
@@ -173,10 +171,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     lines = await store.export(branch.id)
     await other_store.import_lines(lines)
     assert await other_store.export(branch.id) == lines
-    assert (
-        await read_history(other_store, branch.id)
-        == "m1, m2, m3, m4, m5, m6, m7, m8, b1"
-    )
+    assert await read_history(other_store, branch.id) == "m1, m2, m3, m4, m5, m6, m7, m8, b1"
     assert await read_context(other_store, branch.id) == "m1, summary, m7, m8, b1"
 
 
@@ -188,9 +183,7 @@ async def test_several_threads_in_one_file(store: Store, other_store: Store) -> 
     assert await read_history(other_store, two) == "m4, m5, m6"
 
 
-async def test_existing_threads_are_refused_and_nothing_changes(
-    store: Store, clock: Clock
-) -> None:
+async def test_existing_threads_are_refused_and_nothing_changes(store: Store, clock: Clock) -> None:
     thread = await rich_thread(store, clock)
     other = await new_thread(store, "x")
     lines = await store.export(thread)
@@ -206,9 +199,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(
     await store.delete_thread(thread)
     await store.import_lines(lines)
     assert await store.export(thread) == lines
-    assert (await store.insights(since=0, until=1e12)).total.calls == 3, (
-        "accounts are not doubled"
-    )
+    assert (await store.insights(since=0, until=1e12)).total.calls == 3, "accounts are not doubled"
 
 
 async def test_malformed_lines_are_refused_and_nothing_is_stored(
@@ -331,9 +322,7 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
 async def test_import_without_the_continuation_can_be_continued(
     store: Store,
 ) -> None:
-    await store.import_lines(
-        [HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")]
-    )
+    await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
     await store.append("a", numbered_messages(1, 6))
     assert (await commit_compaction(store, "a")).is_committed
     assert await read_history(store, "a") == "m1, m2, m3, m4, m5, m6"
@@ -366,8 +355,6 @@ async def test_sessions_that_form_no_thread_are_refused(
 
 async def test_refused_import_names_the_line(store: Store) -> None:
     with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
-        await store.import_lines(
-            [HEAD, session("a"), {"type": "places", "session": "a"}]
-        )
+        await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
     with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):
         await store.import_lines([HEAD, session("a", started="x" * 1_000)])

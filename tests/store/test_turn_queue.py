@@ -28,9 +28,7 @@ async def queue_turn(
     )
 
 
-async def test_turns_are_answered_in_order_and_queued_once(
-    store: Store, thread: str
-) -> None:
+async def test_turns_are_answered_in_order_and_queued_once(store: Store, thread: str) -> None:
     first = await queue_turn(store, thread, "one \0 \ud800", key="k")
     again = await queue_turn(store, thread, "other words", key="k")
     second = await queue_turn(store, thread, "two")
@@ -48,31 +46,21 @@ async def test_turns_are_answered_in_order_and_queued_once(
     )
     ended = await store.end_turn(first.id, "answered", {"text": "yes"}, lease=lease)
     assert (ended.state, ended.result) == ("answered", {"text": "yes"})
-    assert (
-        await store.end_turn(first.id, "failed", {}, lease=lease)
-    ).state == "answered"
-    assert [turn.id for turn in await store.turns(thread, only_open=True)] == [
-        second.id
-    ]
+    assert (await store.end_turn(first.id, "failed", {}, lease=lease)).state == "answered"
+    assert [turn.id for turn in await store.turns(thread, only_open=True)] == [second.id]
     assert [turn.position for turn in await store.turns(thread)] == [2, 1]
     assert (await store.cancel_turn(second.id, tenant="default")).state == "cancelled"
     assert (await store.begin_turn(lease)).turn is None
 
 
-async def test_simultaneous_turns_get_different_positions(
-    store: Store, thread: str
-) -> None:
+async def test_simultaneous_turns_get_different_positions(store: Store, thread: str) -> None:
     turns = await asyncio.gather(
         *(queue_turn(store, thread, str(number), max_waiting=7) for number in range(10))
     )
-    assert sorted(turn.position for turn in turns if turn is not None) == list(
-        range(1, 8)
-    )
+    assert sorted(turn.position for turn in turns if turn is not None) == list(range(1, 8))
 
 
-async def test_a_lost_turn_is_ended_by_the_next_holder(
-    store: Store, thread: str
-) -> None:
+async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store, thread: str) -> None:
     turn = await queue_turn(store, thread, "one")
     other = await queue_turn(store, thread, "two")
     assert turn is not None
@@ -99,9 +87,7 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(
     assert await store.list_idle_queues() == [thread]
 
 
-async def test_turns_belong_to_their_tenant_and_thread(
-    store: Store, thread: str
-) -> None:
+async def test_turns_belong_to_their_tenant_and_thread(store: Store, thread: str) -> None:
     turn = await queue_turn(store, thread, "one")
     assert turn is not None
     for call in (store.turn, store.cancel_turn):

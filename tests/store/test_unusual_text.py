@@ -34,17 +34,13 @@ async def test_message_with_unusual_text_is_stored_and_found(
             {"role": "tool", "content": f"walnut {odd}", "tool_call_id": odd},
             event="result",
         ),
-        NewMessage(
-            {"role": f"r{odd}", "content": f"walnut {odd}", "name": odd}, event="role"
-        ),
+        NewMessage({"role": f"r{odd}", "content": f"walnut {odd}", "name": odd}, event="role"),
     ]
     snippets = []
     for each in (store, other_store):
         thread = await new_thread(each, *messages, id="s")
         assert texts_of(await each.history(thread))[:3] == texts
-        await each.put_output(
-            thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
-        )
+        await each.put_output(thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}")
         hits = await search(each, "walnut")
         assert SECRET not in "".join(hit.snippet for hit in hits)
         snippets.append(
@@ -55,9 +51,7 @@ async def test_message_with_unusual_text_is_stored_and_found(
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_query_with_unusual_text(
-    store: Store, other_store: Store, odd: str
-) -> None:
+async def test_query_with_unusual_text(store: Store, other_store: Store, odd: str) -> None:
     found = []
     for each in (store, other_store):
         await new_thread(
@@ -81,10 +75,7 @@ async def test_query_with_unusual_text(
             SearchQuery("walnut", tenant=odd),
         ]
         found.append(
-            [
-                [(hit.message, hit.snippet) for hit in await each.search(query)]
-                for query in asked
-            ]
+            [[(hit.message, hit.snippet) for hit in await each.search(query)] for query in asked]
         )
     assert found[0] == found[1]
 

@@ -122,8 +122,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
         assert isinstance(loop, CountingLoop)
         async with keep_busy(store):
             tasks = [
-                asyncio.ensure_future(append_texts(store, session.id, str(n)))
-                for n in range(100)
+                asyncio.ensure_future(append_texts(store, session.id, str(n))) for n in range(100)
             ]
             await asyncio.sleep(0)
             database.commits = 0
@@ -166,14 +165,10 @@ async def test_writes_without_a_waiter_join_the_next_batch_or_share_their_own(
     assert len(await store.usage(session.id)) == 6
 
 
-async def test_closing_writes_what_is_queued_and_then_refuses(
-    url: str, clock: Clock
-) -> None:
+async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: Clock) -> None:
     store = open_at(url, clock)
     thread = await new_thread(store)
-    tasks = [
-        asyncio.ensure_future(append_texts(store, thread, str(n))) for n in range(20)
-    ]
+    tasks = [asyncio.ensure_future(append_texts(store, thread, str(n))) for n in range(20)]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*tasks)) == 20
@@ -189,9 +184,7 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     await again.close()
 
 
-def test_closed_event_loop_does_not_stop_the_writer(
-    database: Any, store: Store
-) -> None:
+def test_closed_event_loop_does_not_stop_the_writer(database: Any, store: Store) -> None:
     thread = asyncio.run(new_thread(store))
 
     async def leave() -> None:
@@ -240,9 +233,7 @@ async def test_disk_fills_up_during_a_batch(file: SqliteDatabase) -> None:
 
     store = Store(cast("Any", WatchedDatabase(Small(file.path))))
     thread = await new_thread(store, "before")
-    calls = [
-        append_texts(store, thread, f"{n} {os.urandom(3_000).hex()}") for n in range(30)
-    ]
+    calls = [append_texts(store, thread, f"{n} {os.urandom(3_000).hex()}") for n in range(30)]
     results = await call_together(store, *calls)
     failed = [result for result in results if isinstance(result, BaseException)]
     assert failed
@@ -317,9 +308,9 @@ async def test_a_caller_that_needs_only_the_decision_does_not_wait_for_the_disk(
     sql = "INSERT INTO state (scope, name, value, changed) VALUES ('s', ?, '1', 0)"
     await writer.write(lambda tx: tx.run(sql, ("decided",)), return_before_sync=True)
     with contextlib.closing(file.connect_reader()) as other:
-        assert other.all("SELECT name FROM state WHERE scope = 's'") == [
-            ("decided",)
-        ], "every process sees it"
+        assert other.all("SELECT name FROM state WHERE scope = 's'") == [("decided",)], (
+            "every process sees it"
+        )
     durable = asyncio.ensure_future(writer.write(lambda tx: tx.run(sql, ("durable",))))
     await asyncio.sleep(0.05)
     assert not durable.done()
@@ -430,9 +421,7 @@ class LosesAnswers(PostgresDatabase):
 
 
 @pytest.mark.parametrize("after", [True, False])
-async def test_a_commit_whose_answer_is_lost_is_done_once(
-    server: str, after: bool
-) -> None:
+async def test_a_commit_whose_answer_is_lost_is_done_once(server: str, after: bool) -> None:
     database = LosesAnswers(server, after=after)
     database.prepare()
     store = Store(cast("Any", database))

@@ -27,9 +27,7 @@ async def test_a_question_finds_its_answer_marked_as_closest(
         await append(store, thread, calls_message(call), result)
     lookup = look_up(store, thread)
 
-    question = (
-        "Who was the painter of that Aldermoor cupboard, and which brush was used?"
-    )
+    question = "Who was the painter of that Aldermoor cupboard, and which brush was used?"
     page = await lookup.search(question)
     assert page.is_approximate
     assert page.excerpts[0].text == FACT
@@ -45,9 +43,7 @@ async def test_a_question_finds_its_answer_marked_as_closest(
     assert loose_page.is_approximate
     assert loose_page.excerpts[0].text == FACT
     assert not (await lookup.search(question, role="assistant")).excerpts
-    assert not (await lookup.search(question, offset=5)).excerpts, (
-        "there is only one page"
-    )
+    assert not (await lookup.search(question, offset=5)).excerpts, "there is only one page"
 
     (only,) = (await lookup.search("rate", path="src/net.py")).excerpts
     assert only.text == "def rate(): return 'net'"
@@ -56,9 +52,7 @@ async def test_a_question_finds_its_answer_marked_as_closest(
         await lookup.search("rate", mode="regex", path="src/net.py")
 
 
-@pytest.mark.parametrize(
-    "query", ["rule number 3", "What does rule number 3 say?", "number 3"]
-)
+@pytest.mark.parametrize("query", ["rule number 3", "What does rule number 3 say?", "number 3"])
 async def test_an_exact_phrase_comes_first(store: Store, query: str) -> None:
     texts = [
         f"Rule number {number}: team {number % 4} reviews the number of open changes."
@@ -87,6 +81,4 @@ async def test_lookup_and_store_both_find_a_single_rare_word(
     page = await store.find(SearchQuery(question, "default", thread))
     assert page.is_approximate
     assert excerpts[0].text == page.hits[0].snippet == FACT
-    assert [excerpt.id for excerpt in excerpts] == [
-        f"message:{hit.message}" for hit in page.hits
-    ]
+    assert [excerpt.id for excerpt in excerpts] == [f"message:{hit.message}" for hit in page.hits]

@@ -33,14 +33,9 @@ def test_pauses_after_two_ineffective_compactions() -> None:
     assert not pause.is_active(20_500, 1_003), "it is over"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "holds"), [(0, True), (299, True), (300, False), (-1, False)]
-)
+@pytest.mark.parametrize(("seconds", "holds"), [(0, True), (299, True), (300, False), (-1, False)])
 def test_the_pause_ends_after_five_minutes(seconds: int, holds: bool) -> None:
-    assert (
-        pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds)
-        is holds
-    )
+    assert pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds) is holds
 
 
 def test_an_effective_compaction_resets_the_count() -> None:

@@ -126,9 +126,7 @@ class OnlyCompress(ContextEngine):
         **_how: Any,
     ) -> Compaction:
         self._services.events("begun", pid=os.getpid())
-        draft = await self._services.summarizer.summarize(
-            SummaryRequest(messages, [], 500)
-        )
+        draft = await self._services.summarizer.summarize(SummaryRequest(messages, [], 500))
         return Compaction(
             messages=[messages[-1]],
             summary="",
@@ -166,17 +164,11 @@ async def test_a_worker_process_makes_the_same_compaction_as_the_engine(
 ) -> None:
     def writer() -> Summarizer:
         sections = {"Goal": "Tidy the modules.", "Critical Context": "None is lost."}
-        return (
-            ScriptedSummarizer(sections)
-            if has_model
-            else JournalWriter(TokenCounter(MODEL))
-        )
+        return ScriptedSummarizer(sections) if has_model else JournalWriter(TokenCounter(MODEL))
 
     made, pid, _ = await run(CompactionRunner(uses_processes=True), writer(), engine)
     assert pid != os.getpid()
-    services = Services(
-        writer(), TokenCounter(MODEL), BUDGET, clock=lambda: 0.0, is_stored=True
-    )
+    services = Services(writer(), TokenCounter(MODEL), BUDGET, clock=lambda: 0.0, is_stored=True)
     own = engine(services)
     own.pin(["Keep the tests green."])
     direct = await own.compress(CONVERSATION)
@@ -232,9 +224,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
-    made, _, _ = await runner.run(
-        setup_of(), Job(CONVERSATION), SummarySource(DeferredJournal())
-    )
+    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), SummarySource(DeferredJournal()))
     since = [assistant_message("All tidy."), user_message("Thanks!")]
     refitted = await runner.refit(setup_of(), RefitJob(made, len(CONVERSATION), since))
     assert refitted.messages[-2:] == since

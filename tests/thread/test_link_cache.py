@@ -13,9 +13,7 @@ FAMILY = Family("t", "")
 
 def history_of(*texts: str) -> History:
     messages = [{"role": "user", "content": text} for text in texts]
-    return build_history(
-        [identify_message("openai_chat", message) for message in messages]
-    )
+    return build_history([identify_message("openai_chat", message) for message in messages])
 
 
 def test_a_link_stored_after_its_successor_is_not_the_last_one() -> None:
@@ -39,9 +37,7 @@ def test_updates_an_earlier_link_with_its_stored_form() -> None:
     second = first.match_after(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
-    assert not cache.update_earlier(first.make_link(start), history.digest(2)), (
-        "it is an end"
-    )
+    assert not cache.update_earlier(first.make_link(start), history.digest(2)), "it is an end"
     cache.remember(second.make_link(history), history)
     stored = replace(first.make_link(start), message=7)
     assert cache.update_earlier(stored, history.digest(2))

@@ -22,9 +22,7 @@ async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
     clock = SteppedClock()
     limits = ModelLimits(store, clock)
     elsewhere = ModelLimits(store, clock)
-    assert (
-        await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
-    )
+    assert await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
     assert await limits.find_window(key("a"), 128_000) == 8_000
     assert await elsewhere.find_window(key("a"), 128_000) == 8_000, "it is stored"
     assert await elsewhere.find_window(key("b"), 128_000) == 128_000
@@ -46,12 +44,7 @@ async def test_ignores_an_implausible_limit(
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
     verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
-    assert (
-        await limits.learn_window(
-            key("a"), verdict, 128_000, sent, is_credible=believed
-        )
-        is None
-    )
+    assert await limits.learn_window(key("a"), verdict, 128_000, sent, is_credible=believed) is None
     assert await limits.find_window(key("a"), 128_000) == 128_000
 
 
@@ -140,9 +133,7 @@ async def test_learns_only_the_window_if_prompt_and_output_cap_exceed_it(
     store: Store,
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
-    filled = ErrorVerdict(
-        "max_tokens_too_large", "both", context_limit=64_000, input_tokens=63_620
-    )
+    filled = ErrorVerdict("max_tokens_too_large", "both", context_limit=64_000, input_tokens=63_620)
     assert await learn(limits, filled, tokens=3_000) == 64_000, (
         "stated input and cap together exceed it"
     )
@@ -154,9 +145,7 @@ async def test_remembers_a_stated_window_that_equals_the_known_one(
     store: Store,
 ) -> None:
     limits = ModelLimits(store, SteppedClock())
-    both = ErrorVerdict(
-        "max_tokens_too_large", "both", context_limit=64_000, input_tokens=10_000
-    )
+    both = ErrorVerdict("max_tokens_too_large", "both", context_limit=64_000, input_tokens=10_000)
     assert await learn(limits, both, tokens=10_000, window=64_000) is None
     assert await limits.load_learnt_window(key("a")) == 64_000
 

@@ -38,9 +38,7 @@ async def test_every_compaction_carries_a_pin_until_it_is_deleted(
     for compactions in (1, 2):
         assert (await compact_times(compactions)).count(pin_lines) == 1
     branch = await conversation.branch()
-    assert [
-        pin_of_branch.text for pin_of_branch in await setup.store.pins(branch.id)
-    ] == [pin.text]
+    assert [pin_of_branch.text for pin_of_branch in await setup.store.pins(branch.id)] == [pin.text]
     await setup.store.delete_pin(conversation.id, pin.id)
     assert await setup.store.pins(conversation.id) == []
     assert "4711-B" not in await compact_times(3)

@@ -27,9 +27,7 @@ def compacted_state(calls: int) -> ContextState:
     state = ContextState(tokens_after_compaction=3_000)
     state.call_pattern = state.call_pattern.after_compaction()
     for number in range(calls):
-        state.observe(
-            CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0
-        )
+        state.observe(CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0)
     return state
 
 
@@ -67,15 +65,11 @@ def test_never_delays_a_compaction_beyond_the_limit() -> None:
         size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
         if tokens >= size.delay_limit:
             assert decide(12_000, tokens, compacted_state(1)) == "compact"
-    assert (
-        PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000
-    ), "1.7 times the threshold"
-    asks = PromptSize(
-        0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output_cap=32_000
+    assert PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000, (
+        "1.7 times the threshold"
     )
-    assert asks.delay_limit <= 64_000 - 16_000, (
-        "the answer has its quarter of the window"
-    )
+    asks = PromptSize(0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output_cap=32_000)
+    assert asks.delay_limit <= 64_000 - 16_000, "the answer has its quarter of the window"
 
 
 def test_waits_for_the_end_of_a_turn() -> None:

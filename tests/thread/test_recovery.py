@@ -25,16 +25,11 @@ def test_a_cap_never_falls_below_a_thinking_budget() -> None:
 
 def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
     tried = RecoveryAttempts()
-    verdict = classify_error(
-        status=400, body="prompt is too long: 9000 tokens > 8000 maximum"
-    )
+    verdict = classify_error(status=400, body="prompt is too long: 9000 tokens > 8000 maximum")
     steps = [tried.next_step(verdict, output_cap=None, enabled=True) for _ in range(4)]
     assert [step.action for step in steps] == ["compact"] * 3 + ["give_up"]
     assert tried.failure_text == "and nothing in it could be made smaller"
-    assert (
-        RecoveryAttempts().next_step(verdict, output_cap=None, enabled=False).action
-        == "give_up"
-    )
+    assert RecoveryAttempts().next_step(verdict, output_cap=None, enabled=False).action == "give_up"
 
 
 @pytest.mark.parametrize(

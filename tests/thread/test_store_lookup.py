@@ -33,9 +33,7 @@ async def store_thread(store: Store, *texts: str, tenant: str = "default") -> st
     return session.thread
 
 
-async def search_all_pages(
-    lookup: StoreLookup, query: str, **options: Any
-) -> list[Any]:
+async def search_all_pages(lookup: StoreLookup, query: str, **options: Any) -> list[Any]:
     """Return the excerpts of all pages of a search."""
     excerpts: list[Any] = []
     offset: int | None = 0
@@ -49,12 +47,8 @@ async def search_all_pages(
     return excerpts
 
 
-@pytest.mark.parametrize(
-    ("mode", "query"), [("text", "invoice"), ("regex", r"^Invoice \d+:")]
-)
-async def test_pages_contain_every_match_once(
-    store: Store, mode: Any, query: str
-) -> None:
+@pytest.mark.parametrize(("mode", "query"), [("text", "invoice"), ("regex", r"^Invoice \d+:")])
+async def test_pages_contain_every_match_once(store: Store, mode: Any, query: str) -> None:
     thread = await store_thread(
         store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
     )
@@ -160,9 +154,7 @@ async def test_finds_stored_outputs_but_not_earlier_searches(store: Store) -> No
     )
     for mode in ("text", "regex"):
         excerpts = await search_all_pages(look_up(store, thread), "E-7731", mode=mode)
-        assert [(excerpt.id, excerpt.tool) for excerpt in excerpts] == [
-            (stored_output.id, "dump")
-        ]
+        assert [(excerpt.id, excerpt.tool) for excerpt in excerpts] == [(stored_output.id, "dump")]
         assert "code E-7731 " in excerpts[0].text
 
 
@@ -207,9 +199,7 @@ async def test_searches_other_threads_only_if_allowed(
         assert not await search_all_pages(thread_lookup, "vault", mode=mode)
         assert [
             excerpt.thread
-            for excerpt in await search_all_pages(
-                tenant_lookup, "vault", mode=mode, scope="all"
-            )
+            for excerpt in await search_all_pages(tenant_lookup, "vault", mode=mode, scope="all")
         ] == [other]
     with pytest.raises(InputError):
         await thread_lookup.search("vault", scope="all")

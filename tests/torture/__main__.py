@@ -52,9 +52,7 @@ def hash_code() -> str:
     digest = hashlib.sha256()
     for name in sorted(set(listed.split(b"\n")) - {b""}):
         file = ROOT / os.fsdecode(name)
-        digest.update(
-            name + b"\0" + (file.read_bytes() if file.is_file() else b"") + b"\0"
-        )
+        digest.update(name + b"\0" + (file.read_bytes() if file.is_file() else b"") + b"\0")
     return digest.hexdigest()[:16] if listed else ""
 
 
@@ -67,9 +65,7 @@ class PartResult:
         before = json.loads(self.file.read_text("utf-8")) if self.file.is_file() else {}
         if code and before.get("code") == code:
             self.found["tests"] = {
-                name: test
-                for name, test in before["tests"].items()
-                if test["outcome"] != "failed"
+                name: test for name, test in before["tests"].items() if test["outcome"] != "failed"
             }
 
     def passed_before(self) -> list[str]:
@@ -78,9 +74,7 @@ class PartResult:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
-        test = self.found["tests"].setdefault(
-            report.nodeid, {"outcome": "passed", "seconds": 0.0}
-        )
+        test = self.found["tests"].setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
         test["seconds"] = round(test["seconds"] + report.duration, 2)
         if test["outcome"] != "failed":
             test["outcome"] = report.outcome
@@ -103,9 +97,7 @@ class PartResult:
         self.found["at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         RESULTS.mkdir(parents=True, exist_ok=True)
         half = self.file.with_suffix(".tmp")
-        half.write_text(
-            json.dumps(self.found, indent=1, sort_keys=True) + "\n", "utf-8"
-        )
+        half.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n", "utf-8")
         half.replace(self.file)
 
 
@@ -125,9 +117,7 @@ def run_part(part: str) -> bool:
         arguments = [f"tests/torture/test_{part}.py", "--timeout=3600"]
         arguments += [f"--deselect={name}" for name in result.passed_before()]
     code = pytest.main(["-q", "--rootdir", str(ROOT), *arguments], plugins=[result])
-    nothing_left = code == pytest.ExitCode.NO_TESTS_COLLECTED and bool(
-        result.passed_before()
-    )
+    nothing_left = code == pytest.ExitCode.NO_TESTS_COLLECTED and bool(result.passed_before())
     fine = code == pytest.ExitCode.OK or nothing_left
     result.write("passed" if fine else "failed")
     return fine
@@ -151,9 +141,7 @@ def run_parts(wanted: list[str]) -> int:
             [sys.executable, "-m", "tests.torture", part], cwd=ROOT, check=False
         ).returncode:
             failed.append(part)
-    print(
-        f"{'failed: ' + ', '.join(failed) if failed else 'all passed'}; results are in {RESULTS}"
-    )
+    print(f"{'failed: ' + ', '.join(failed) if failed else 'all passed'}; results are in {RESULTS}")
     return 1 if failed else 0
 
 

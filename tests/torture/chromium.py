@@ -54,9 +54,7 @@ def find_axe(folder: Path) -> str:
         str(folder),
         "axe-core@4",
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=180, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     file = folder / "node_modules" / "axe-core" / "axe.min.js"
     if done.returncode or not file.exists():
         pytest.skip(f"axe-core cannot be installed: {done.stderr[:200]}")
@@ -100,9 +98,7 @@ class Tab:
 
     async def look(self, width: int, *, dark: bool = False) -> None:
         """Set the width of the window, and light or dark colours."""
-        scheme = [
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        ]
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -142,9 +138,7 @@ class Tab:
     async def submit(self, selector: str) -> None:
         """Press a form's button, and wait for the page that follows."""
         before = self._last
-        await self.run(
-            f"document.querySelector({json.dumps(selector)}).requestSubmit()"
-        )
+        await self.run(f"document.querySelector({json.dumps(selector)}).requestSubmit()")
         await self._wait(lambda: self._last != before)
 
     async def _wait(self, is_there: Callable[[], bool]) -> None:
@@ -154,9 +148,7 @@ class Tab:
                 await self._news.wait()
 
     async def picture(self, file: Path) -> None:
-        drawn = await self.call(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=False
-        )
+        drawn = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
         file.write_bytes(base64.b64decode(drawn["data"]))
 
     async def key(self, key: str) -> None:
@@ -205,13 +197,11 @@ class Chromium:
     async def tab(self) -> Tab:
         context = (await self.send("Target.createBrowserContext"))["browserContextId"]
         target = (
-            await self.send(
-                "Target.createTarget", url="about:blank", browserContextId=context
-            )
+            await self.send("Target.createTarget", url="about:blank", browserContextId=context)
         )["targetId"]
-        session = (
-            await self.send("Target.attachToTarget", targetId=target, flatten=True)
-        )["sessionId"]
+        session = (await self.send("Target.attachToTarget", targetId=target, flatten=True))[
+            "sessionId"
+        ]
         tab = self._tabs[session] = Tab(self.send, session)
         for domain in ("Page", "Runtime", "Log"):
             await tab.call(f"{domain}.enable")
@@ -228,9 +218,7 @@ class Chromium:
 async def chromium() -> AsyncIterator[Chromium]:
     """Run a browser with an empty profile until the block ends."""
     program = find_chromium()
-    with tempfile.TemporaryDirectory(
-        prefix="chromium-", ignore_cleanup_errors=True
-    ) as profile:
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             program,
             *FLAGS,

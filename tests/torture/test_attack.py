@@ -96,10 +96,9 @@ def answer_body(api: Api, text: str, *, stream: bool) -> list[bytes]:
             "usage": {"input_tokens": 50, "output_tokens": 9},
         }
     else:
-        return [
-            f"data: {json.dumps(event)}\n\n".encode()
-            for event in chat_events(text, usage)
-        ] + [b"data: [DONE]\n\n"]
+        return [f"data: {json.dumps(event)}\n\n".encode() for event in chat_events(text, usage)] + [
+            b"data: [DONE]\n\n"
+        ]
     return [json.dumps(value).encode()]
 
 
@@ -148,23 +147,16 @@ class Upstream:
             if self.chance.random() < 0.5:
                 writer.close()
             return
-        api: Api = next(
-            api for api, path in PATHS.items() if path.encode() in request.line
-        )
+        api: Api = next(api for api, path in PATHS.items() if path.encode() in request.line)
         fault = self.chance.choice(FAULTS) if self.chance.random() < 0.15 else ""
-        text = (
-            f"{attempt} {hashlib.sha256(request.body).hexdigest()} "
-            * self.chance.randrange(1, 30)
+        text = f"{attempt} {hashlib.sha256(request.body).hexdigest()} " * self.chance.randrange(
+            1, 30
         )
         stream = b'"stream": true' in request.body
         pieces = answer_body(api, text, stream=stream)
         status = int(fault) if fault.isdigit() else 200
         if fault.isdigit():
-            pieces = [
-                json.dumps(
-                    {"error": {"message": attempt, "type": "server_error"}}
-                ).encode()
-            ]
+            pieces = [json.dumps({"error": {"message": attempt, "type": "server_error"}}).encode()]
             stream = False
         body = b"".join(pieces)
         self.given.setdefault(attempt, []).append(UpstreamAnswer(status, body, fault))
@@ -187,19 +179,14 @@ class Upstream:
         if fault == "odd":
             writer.write(
                 self.chance.choice(
-                    [
-                        ANSWER_ODDITIES[name]
-                        for name in ("status 999", "no HTTP", "half a line")
-                    ]
+                    [ANSWER_ODDITIES[name] for name in ("status 999", "no HTTP", "half a line")]
                 )
             )
             writer.close()
             return
         kind = b"text/event-stream" if stream else b"application/json"
         length = (
-            (b"transfer-encoding", b"chunked")
-            if stream
-            else (b"content-length", b"%d" % len(body))
+            (b"transfer-encoding", b"chunked") if stream else (b"content-length", b"%d" % len(body))
         )
         writer.write(response_head(status, [(b"content-type", kind), length]))
         if fault in ("reset", "short"):
@@ -248,9 +235,7 @@ class Client:
         name = f"honest-{self.number}-{self.attempts}"
         stream = self.api == "openai_chat" and self.number % 2 == 0
         frame: dict[str, Any] = {"model": NAMES[self.api], "max_tokens": 500}
-        frame |= {
-            "input" if self.api == "openai_responses" else "messages": self.history
-        }
+        frame |= {"input" if self.api == "openai_responses" else "messages": self.history}
         if stream:
             frame |= {"stream": True, "stream_options": {"include_usage": True}}
         request = post_request(
@@ -283,13 +268,9 @@ class Client:
                 return exact[0].body.decode()[:200]
             self.failed[str(heard.status)] += 1
             return None
-        ours = heard.status in (429, 502, 503, 504) and "error" in json.loads(
-            heard.body
-        )
+        ours = heard.status in (429, 502, 503, 504) and "error" in json.loads(heard.body)
         if not ours or (given and all(one.fault in COMPLETE for one in given)):
-            self.wrong.append(
-                f"{name}: {heard.status} {heard.body[:200]!r}, given {given!r:.400}"
-            )
+            self.wrong.append(f"{name}: {heard.status} {heard.body[:200]!r}, given {given!r:.400}")
         self.failed[f"our {heard.status}"] += 1
         return None
 
@@ -303,9 +284,7 @@ class Client:
             writer.close()
 
 
-async def attack(
-    url: Callable[[], str], chance: random.Random, counted: Counter[str]
-) -> None:
+async def attack(url: Callable[[], str], chance: random.Random, counted: Counter[str]) -> None:
     """Send one odd request of a random kind."""
     kind = chance.choice(("headers", "json", "bytes", "half", "flood", "smuggle"))
     counted[kind] += 1
@@ -323,9 +302,7 @@ async def attack(
             changed[chance.randrange(len(changed))] = chance.randrange(256)
         requests = [bytes(changed)]
     elif kind == "half":
-        whole = post_request(
-            PATHS["openai_chat"], chance.choice(list(JSON_ODDITIES.values()))
-        )
+        whole = post_request(PATHS["openai_chat"], chance.choice(list(JSON_ODDITIES.values())))
         requests = [whole[: chance.randrange(1, len(whole) + 1)]]
     elif kind == "flood":
         requests = requests * 20
@@ -345,10 +322,7 @@ async def attack(
         )
         requests = [HEADER_ODDITIES[outer] + inner]
     await asyncio.gather(
-        *(
-            send_and_leave(url(), request, chance.uniform(0.05, 1.5))
-            for request in requests
-        )
+        *(send_and_leave(url(), request, chance.uniform(0.05, 1.5)) for request in requests)
     )
 
 

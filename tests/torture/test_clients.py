@@ -47,10 +47,7 @@ MODELS: dict[Api, str] = {
 }
 ROOT = Path(__file__).parents[2]
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
-SYSTEM = (
-    "You keep the books of the northern branch. Answer briefly, and never guess a number. "
-    * 4
-)
+SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number. " * 4
 LIBRARIES: list[tuple[str, Api]] = [
     ("langchain", "openai_chat"),
     ("langchain", "openai_responses"),
@@ -111,9 +108,7 @@ class Bookkeeper:
         number = everything.rpartition("Entry ")[2].partition(":")[0]
         names = [tool.get("function", tool).get("name") for tool in request.tools or ()]
         answer = (
-            f"Entry {number} is noted. {FILLER * 2}"
-            if number != "0"
-            else file_text(1, self.page)
+            f"Entry {number} is noted. {FILLER * 2}" if number != "0" else file_text(1, self.page)
         )
         if QUESTION in everything:
             if RECALL in names and not self.recalls:
@@ -127,9 +122,7 @@ class Bookkeeper:
             and number.isdecimal()
             and int(number) % 5 == 1
         ):
-            return _call(
-                "look_up", {"entry": number}, f"call_{len(everything)}_{number}"
-            )
+            return _call("look_up", {"entry": number}, f"call_{len(everything)}_{number}")
         if "final_answer" in names:
             return _call("final_answer", {"answer": answer}, f"call_{len(everything)}")
         return answer
@@ -141,9 +134,7 @@ def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
-    )
+    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
 
 
 async def run_client(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
@@ -165,9 +156,7 @@ async def run_client(client: str, folder: Path, job: dict[str, Any]) -> list[str
         stderr=asyncio.subprocess.PIPE,
     )
     out, errors = await process.communicate()
-    assert process.returncode == 0, (
-        f"{errors.decode()[:1_500]} … {errors.decode()[-1_500:]}"
-    )
+    assert process.returncode == 0, f"{errors.decode()[:1_500]} … {errors.decode()[-1_500:]}"
     heard: list[str] = json.loads(out.decode().strip().rpartition("\n")[2])
     return heard
 
@@ -176,9 +165,7 @@ def _client_command(client: str, folder: Path) -> list[str]:
     scripts = Path(__file__).parent / "clients"
     try:
         if client != "ai_sdk":
-            python = create_environment(
-                {"langchain": "langchain_client"}.get(client, client)
-            )
+            python = create_environment({"langchain": "langchain_client"}.get(client, client))
             return [str(python), str(scripts / f"{client}_client.py")]
         modules, node = install_npm(AI_SDK)
     except (PeerAbsentError, AbsentError) as error:
@@ -206,14 +193,10 @@ class Cache:
 
     @classmethod
     def of(cls, log: Sequence[Record]) -> Cache:
-        breaks = [
-            at for at in range(1, len(log)) if _breaks_prefix(log[at - 1], log[at])
-        ]
+        breaks = [at for at in range(1, len(log)) if _breaks_prefix(log[at - 1], log[at])]
         recovered = list_recovered_shares(log, breaks)
         total = sum(record.prompt_tokens for record in log)
-        return cls(
-            breaks, recovered, sum(record.cached_tokens for record in log) / total
-        )
+        return cls(breaks, recovered, sum(record.cached_tokens for record in log) / total)
 
 
 def _breaks_prefix(before: Record, after: Record) -> bool:
@@ -231,17 +214,13 @@ def test_program_continues_past_its_window(name: str, tmp_path: Path) -> None:
     assert f"```\n{format_settings(CLIENTS[program.client], tmp_path)}\n```" in page, (
         "what the run sets is in the recipe"
     )
-    found = run_program(
-        program, tmp_path / "run", module="tests.torture.clients.run", name=name
-    )
+    found = run_program(program, tmp_path / "run", module="tests.torture.clients.run", name=name)
     assert not any(found["codes"]), found["errors"]
     assert found["refused"] == []
     assert all(kind in SIZE_REFUSALS for kind in found["upstream_refusals"]), found[
         "upstream_errors"
     ]
-    assert len(found["upstream_refusals"]) <= 2, (
-        "limits are learnt from the first refusal"
-    )
+    assert len(found["upstream_refusals"]) <= 2, "limits are learnt from the first refusal"
     thread, *others = found["threads"]
     assert not others or not program.names_session, others
     assert [row for row in others if row["calls"] > 1 or not row["title"]] == [], (
@@ -251,9 +230,7 @@ def test_program_continues_past_its_window(name: str, tmp_path: Path) -> None:
         "the user's first words"
     )
     fewest = min(1, len(found["side_calls"])) if program.names_session else 0
-    assert fewest <= thread["side_calls"] <= len(found["side_calls"]), (
-        "under the conversation"
-    )
+    assert fewest <= thread["side_calls"] <= len(found["side_calls"]), "under the conversation"
     assert not any("summar" in words.lower() for words in found["side_calls"]), (
         "its own compaction is off"
     )
@@ -278,15 +255,11 @@ def test_program_continues_past_its_window(name: str, tmp_path: Path) -> None:
     assert FACT in found["said"][-1]
     receipts = re.findall(r"([\d,]+) compactions?\b", "".join(found["errors"]))
     made = found["events"]["compaction_done"]  # those of side calls included
-    assert sum(int(number.replace(",", "")) for number in receipts) == made, (
-        "the receipts"
-    )
+    assert sum(int(number.replace(",", "")) for number in receipts) == made, "the receipts"
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
-def test_library_continues_past_the_window(
-    client: str, api: Api, tmp_path: Path
-) -> None:
+def test_library_continues_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
     """Run the check in a process whose network has only loopback."""
     _client_command(client, tmp_path)
     before, network = loopback_only()
@@ -315,9 +288,9 @@ def test_library_continues_past_the_window(
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
 async def check_library(client: str, api: Api, tmp_path: Path) -> None:
-    assert f"\n| {NAMES[client]} | " in (
-        ROOT / "docs" / "recipes" / "libraries.md"
-    ).read_text("utf-8")
+    assert f"\n| {NAMES[client]} | " in (ROOT / "docs" / "recipes" / "libraries.md").read_text(
+        "utf-8"
+    )
     home = tmp_path / "home"
     home.mkdir()
     keeper = Bookkeeper()
@@ -343,9 +316,7 @@ async def check_library(client: str, api: Api, tmp_path: Path) -> None:
     told = await store.history(threads[0].first.id)
     made = await store.compactions(threads[0].first.id)
     await store.close()
-    log = [
-        record for record in provider.log if record.path != "/v1/messages/count_tokens"
-    ]
+    log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
     cache = Cache.of([record for record in log if record.status == 200])
     found: dict[str, Any] = {
         "client": f"{client} {api}",
@@ -363,10 +334,7 @@ async def check_library(client: str, api: Api, tmp_path: Path) -> None:
     keep_result(f"library-{client}-{api}", found)
     assert found["threads"] == [threads[0].messages], "one thread"
     refused = [record for record in log if record.status != 200]
-    kinds = [
-        classify_error(status=record.status, message=record.error).kind
-        for record in refused
-    ]
+    kinds = [classify_error(status=record.status, message=record.error).kind for record in refused]
     assert all(kind in SIZE_REFUSALS for kind in kinds), [
         (record.status, record.error) for record in refused
     ]
@@ -378,9 +346,7 @@ async def check_library(client: str, api: Api, tmp_path: Path) -> None:
     assert found["breaks"] <= found["compactions"]
     assert len(cache.breaks) >= 3
     assert min(cache.recovered) >= 0.9
-    assert all(one.record.tokens_after < one.record.tokens_before for one in made), (
-        "the receipts"
-    )
+    assert all(one.record.tokens_after < one.record.tokens_before for one in made), "the receipts"
 
 
 async def test_library_with_a_real_model(local_file: Path, tmp_path: Path) -> None:

@@ -72,9 +72,7 @@ def codex_arguments(url: str) -> list[str]:
     ]
 
 
-def find_written_session(
-    log: Log, client: str, work: Path, environment: Mapping[str, str]
-) -> str:
+def find_written_session(log: Log, client: str, work: Path, environment: Mapping[str, str]) -> str:
     """Return the id of the session that was written for the other agent."""
     variables = {
         "CLAUDE_CONFIG_DIR": f"{environment['HOME']}/.claude",
@@ -86,9 +84,7 @@ def find_written_session(
 async def test_codex_session_continues_in_claude_code(tmp_path: Path) -> None:
     program, path = find_program("claude", CLAUDE)
     work, environment = prepare(tmp_path, path)
-    session = find_written_session(
-        read_log(str(codex_log(tmp_path))), "claude", work, environment
-    )
+    session = find_written_session(read_log(str(codex_log(tmp_path))), "claude", work, environment)
     async with Provider(
         [ServedModel(name, 200_000) for name in CLAUDE_MODELS], remember
     ) as provider:
@@ -137,9 +133,7 @@ def install_codex_hooks(home: Path) -> None:
     """Install the plug-in's hooks, with the command of this checkout."""
     hooks = (PLUGINS / "codex" / "hooks.json").read_text("utf-8")
     command = f"{sys.executable} -m everthread hook"
-    (home / ".codex" / "hooks.json").write_text(
-        hooks.replace("everthread hook", command), "utf-8"
-    )
+    (home / ".codex" / "hooks.json").write_text(hooks.replace("everthread hook", command), "utf-8")
 
 
 async def test_codex_gets_the_context_back_after_its_own_compaction(
@@ -151,9 +145,7 @@ async def test_codex_gets_the_context_back_after_its_own_compaction(
         read_log(str(claude_code_log(tmp_path))), "codex", work, environment
     )
     install_codex_hooks(Path(environment["HOME"]))
-    async with Provider(
-        [ServedModel(CODEX_MODEL, 200_000)], lambda _: "Noted."
-    ) as provider:
+    async with Provider([ServedModel(CODEX_MODEL, 200_000)], lambda _: "Noted.") as provider:
         environment["LAB_API_KEY"] = "any"
         limit = [
             "--dangerously-bypass-hook-trust",

@@ -40,9 +40,7 @@ async def run_dashboard(
         browser = await stack.enter_async_context(chromium())
         store = open_store(folder / "pages.db")
         stack.push_async_callback(store.close)
-        url, pages = await stack.enter_async_context(
-            open_dashboard(parse_config(""), store)
-        )
+        url, pages = await stack.enter_async_context(open_dashboard(parse_config(""), store))
         yield url, pages, store, browser
 
 
@@ -59,14 +57,14 @@ async def expect_page(tab: Tab, address: str, folder: Path | None = None) -> Non
     for width, dark in LOOKS:
         await tab.look(width, dark=dark)
         await tab.open(address)
-        assert (
-            await tab.run("document.documentElement.scrollWidth - innerWidth") <= 0
-        ), (address, width)
+        assert await tab.run("document.documentElement.scrollWidth - innerWidth") <= 0, (
+            address,
+            width,
+        )
         assert await tab.run("document.documentElement.dataset.ready") == "yes"
         assert await tab.run("window.hacked === undefined")
         assert (
-            await tab.run("new Blob([document.documentElement.outerHTML]).size")
-            < 1.2 * PAGE_BYTES
+            await tab.run("new Blob([document.documentElement.outerHTML]).size") < 1.2 * PAGE_BYTES
         )
         if folder is not None:
             await tab.picture(folder / f"{width}-{'dark' if dark else 'light'}.png")
@@ -81,10 +79,7 @@ async def thread_pages(store: Store, thread: str) -> list[str]:
         f"/dashboard/threads/{thread}/messages/{first.id}",
         f"/dashboard/threads/{thread}/try",
         "/?q=ledger",
-        *(
-            f"/dashboard/threads/{thread}/compactions/{record.id}"
-            for record in records[:1]
-        ),
+        *(f"/dashboard/threads/{thread}/compactions/{record.id}" for record in records[:1]),
     ]
 
 
@@ -158,9 +153,7 @@ async def test_large_store_stays_fast(tmp_path: Path) -> None:
             await http.get(pages.access.make_login_link())
             empty = await _first_byte(http, "/")
             thread = (
-                await store.create_session(
-                    NewSession(title="A very long thread", model=MODEL)
-                )
+                await store.create_session(NewSession(title="A very long thread", model=MODEL))
             ).id
             for start in range(0, 2_500, 500):
                 some = [
@@ -226,9 +219,7 @@ async def test_undo_and_pin_on_the_page(
             "document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'"
         )
         await tab.submit("form[action$='/pin']")
-        assert [pin.text for pin in await store.pins(thread)] == [
-            "Never touch the audit log."
-        ]
+        assert [pin.text for pin in await store.pins(thread)] == ["Never touch the audit log."]
         assert tab.complaints == []
 
 
@@ -242,9 +233,7 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
         for page, shown in ((tab, key), (theirs, other)):
             await page.look(1_280)
             await page.open(url)
-            await page.run(
-                f"document.querySelector('#key').value = {json.dumps(shown)}"
-            )
+            await page.run(f"document.querySelector('#key').value = {json.dumps(shown)}")
             await page.submit("form[action$='/login']")
             await page.until(
                 "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
@@ -253,17 +242,13 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
         client = setup.claude(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
-        (thread,) = [
-            row.first.id for row in await setup.store.list_threads(tenant="acme")
-        ]
+        (thread,) = [row.first.id for row in await setup.store.list_threads(tenant="acme")]
         await tab.open(f"{url}/dashboard/threads/{thread}")
         await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")
         calls = "document.querySelector('#calls-chart')?.dataset.count"
         assert await tab.run(calls) == "1"
         said: Any = [{"role": "user", "content": "Hello"}]
-        answer: Any = await client.messages.create(
-            model=CLAUDE, max_tokens=100, messages=said
-        )
+        answer: Any = await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
         words = answer.content[0].text
         said += [
             {"role": "assistant", "content": words},
@@ -309,7 +294,5 @@ async def test_pages_work_without_scripts(tmp_path: Path, path: str) -> None:
         shown = await tab.call("Runtime.evaluate", expression="1", returnByValue=True)
         assert shown is not None
         document = (await tab.call("DOM.getDocument", depth=-1))["root"]
-        html = (await tab.call("DOM.getOuterHTML", nodeId=document["nodeId"]))[
-            "outerHTML"
-        ]
+        html = (await tab.call("DOM.getOuterHTML", nodeId=document["nodeId"]))["outerHTML"]
         assert ("The ledger" if path == "/" else "Slowest compactions") in html

@@ -13,16 +13,10 @@ import pytest
 def test_the_demo_runs_to_its_end() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "examples.demo"]
-    done = subprocess.run(
-        command, cwd=root, capture_output=True, timeout=900, check=False
-    )
+    done = subprocess.run(command, cwd=root, capture_output=True, timeout=900, check=False)
     said = done.stdout.decode()
     assert done.returncode == 0, done.stderr.decode()
     assert "<- compaction 2" in said or "This part cannot run here" in said
     assert "compaction 3: " in said
     assert "0 refused for size" in said
-    assert (
-        (root / "everthread-report.html")
-        .read_text("utf-8")
-        .startswith("<!doctype html>")
-    )
+    assert (root / "everthread-report.html").read_text("utf-8").startswith("<!doctype html>")

@@ -57,9 +57,7 @@ def in_seconds(seconds: float) -> Callable[[], bool]:
 def memory(process: int) -> int:
     """Return a process's memory in MB."""
     lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
-    return (
-        int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
-    )
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
 
 
 @pytest.mark.skipif(
@@ -87,10 +85,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
                 for talker in talkers
             ]
             await asyncio.gather(
-                *(
-                    talk_until(in_seconds(30), *pair)
-                    for pair in zip(talkers, chances, strict=True)
-                )
+                *(talk_until(in_seconds(30), *pair) for pair in zip(talkers, chances, strict=True))
             )
             sizes.append(memory(served))
         await sdk.close()
@@ -128,9 +123,7 @@ class SlowModel:
         return Fault("slow", reply=self._numbered(request), seconds=0.03)
 
 
-def different_rewrites(
-    log: Sequence[Record], talkers: Sequence[LoadClient]
-) -> list[Any]:
+def different_rewrites(log: Sequence[Record], talkers: Sequence[LoadClient]) -> list[Any]:
     """Return the beginnings for which not every process sent the same bytes."""
     known = {message["content"] for talker in talkers for message in talker.history}
     sent: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -139,15 +132,11 @@ def different_rewrites(
             continue
         texts = [text_of(message) for message in record.request.messages]
         ours = [
-            at
-            for at, text in enumerate(texts)
-            if text not in known and not MARK.search(text[-20:])
+            at for at, text in enumerate(texts) if text not in known and not MARK.search(text[-20:])
         ]
         if ours:
             sent[texts[ours[-1] + 1]].add(tuple(texts[: ours[-1] + 1]))
-    return [
-        (start[-20:], len(heads)) for start, heads in sent.items() if len(heads) > 1
-    ]
+    return [(start[-20:], len(heads)) for start, heads in sent.items() if len(heads) > 1]
 
 
 def count_broken_answers(log: Sequence[Record]) -> tuple[int, int]:
@@ -156,9 +145,7 @@ def count_broken_answers(log: Sequence[Record]) -> tuple[int, int]:
     return gone.count(False), gone.count(True)
 
 
-async def test_killed_gateways_lose_nothing(
-    new_url: Callable[..., str], tmp_path: Path
-) -> None:
+async def test_killed_gateways_lose_nothing(new_url: Callable[..., str], tmp_path: Path) -> None:
     database = new_url("postgresql")
     home = tmp_path / "home"
     home.mkdir()
@@ -189,10 +176,7 @@ async def test_killed_gateways_lose_nothing(
             """Return whether enough has happened, however long it took: on a busy machine a process starts slowly."""
             return kills >= KILLS and all(count_broken_answers(provider.log))
 
-        talks = [
-            asyncio.create_task(talk_until(is_over, talker, chance))
-            for talker in talkers
-        ]
+        talks = [asyncio.create_task(talk_until(is_over, talker, chance)) for talker in talkers]
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 2))
             await fleet.kill(chance)
@@ -204,9 +188,7 @@ async def test_killed_gateways_lose_nothing(
         store = open_store(database)
         try:
             main = [record for record in provider.log if record.model in NAMES.values()]
-            wrong = await find_problems(
-                store, main, talkers, ends=True, lost=kills * len(talkers)
-            )
+            wrong = await find_problems(store, main, talkers, ends=True, lost=kills * len(talkers))
             made = await count_compactions(store)
         finally:
             await store.close()

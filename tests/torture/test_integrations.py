@@ -43,9 +43,7 @@ def bookkeeper(request: Request) -> Reply | str:
     """Look up every entry. Asked for the code, search the conversation and report the result."""
     last = request.messages[-1]
     said = next(
-        text_of(message)
-        for message in reversed(request.messages)
-        if message["role"] == "user"
+        text_of(message) for message in reversed(request.messages) if message["role"] == "user"
     )
     said = text_of(last) if last["role"] == "user" else said
     if last["role"] == "tool":
@@ -62,18 +60,14 @@ def bookkeeper(request: Request) -> Reply | str:
     if not asked and "Entry" not in said:
         return "Hello."
     name, arguments = (
-        ("recall", {"query": "code of the vault"})
-        if asked
-        else ("look_up", {"entry": entry})
+        ("recall", {"query": "code of the vault"}) if asked else ("look_up", {"entry": entry})
     )
     call: Any = {
         "id": f"call_{len(everything)}_{entry if not asked else 'code'}",
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return Reply(
-        {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
-    )
+    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
 
 
 def is_recalled(text: str) -> bool:
@@ -95,9 +89,7 @@ async def python_of(framework: str) -> Path:
         pytest.skip(f"{framework} cannot be installed here: {error}")
 
 
-async def run(
-    framework: str, folder: Path, script: Path, *arguments: str, **variables: str
-) -> str:
+async def run(framework: str, folder: Path, script: Path, *arguments: str, **variables: str) -> str:
     own = {
         "HOME": str(folder),
         "EVERTHREAD_HOME": str(folder / "home"),
@@ -130,9 +122,7 @@ async def run_framework(
         "store": str(folder / "books.db"),
         "window": WINDOW,
     }
-    said = await run(
-        framework, folder, HERE / f"{framework}_agent.py", json.dumps({**job, **how})
-    )
+    said = await run(framework, folder, HERE / f"{framework}_agent.py", json.dumps({**job, **how}))
     found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
     return found
 
@@ -142,9 +132,7 @@ def open_provider() -> Provider:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_agent_without_integration_is_refused(
-    framework: str, tmp_path: Path
-) -> None:
+async def test_agent_without_integration_is_refused(framework: str, tmp_path: Path) -> None:
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider, managed=False)
     assert found["refused"]
@@ -153,14 +141,10 @@ async def test_agent_without_integration_is_refused(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_agent_with_integration_is_never_refused(
-    framework: str, tmp_path: Path
-) -> None:
+async def test_agent_with_integration_is_never_refused(framework: str, tmp_path: Path) -> None:
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider)
-    assert [
-        (record.status, record.error) for record in provider.log if record.status != 200
-    ] == []
+    assert [(record.status, record.error) for record in provider.log if record.status != 200] == []
     assert found["refused"] == ""
     assert len(found["heard"]) == len(SAYS)
     assert FACT in found["heard"][-1]

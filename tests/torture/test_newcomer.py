@@ -159,18 +159,11 @@ def test_the_wheel_installs_and_runs(version: str, wheel: Path, tmp_path: Path) 
     newcomer = Newcomer(tmp_path)
     newcomer.install(python, wheel)
     assert newcomer.run("everthread", "--version").strip()
-    assert (
-        json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
-        == []
-    )
-    newcomer.run(
-        "python", "-c", "import everthread; everthread.compress([], window=8_000)"
-    )
+    assert json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"] == []
+    newcomer.run("python", "-c", "import everthread; everthread.compress([], window=8_000)")
 
 
-def test_old_python_is_refused_with_a_clear_message(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_old_python_is_refused_with_a_clear_message(wheel: Path, tmp_path: Path) -> None:
     python = find_python("3.10")
     if python is None:
         pytest.skip("this machine has no Python 3.10")
@@ -216,15 +209,9 @@ def test_commands_of_the_readme_and_start_pages(wheel: Path, tmp_path: Path) -> 
     model = ["everthread", "lab", "provider", "--model", "gpt-4o=8000"]
     with newcomer.serving(*model) as provider:
         reached = ["--base-url", f"{provider}/v1", "--model", "gpt-4o"]
-        assert "ledger" in newcomer.run(
-            "everthread", "run", "Where is the ledger?", *reached
-        )
-        newcomer.run(
-            "everthread", "chat", *reached, typed="Good morning.\n/usage\n/exit\n"
-        )
-        newcomer.run(
-            "everthread", "chat", "--continue", *reached, typed="/state\n/cost\n/exit\n"
-        )
+        assert "ledger" in newcomer.run("everthread", "run", "Where is the ledger?", *reached)
+        newcomer.run("everthread", "chat", *reached, typed="Good morning.\n/usage\n/exit\n")
+        newcomer.run("everthread", "chat", "--continue", *reached, typed="/state\n/cost\n/exit\n")
 
         newcomer.write("== the gateway in front of it, and a client past its window")
         with newcomer.serving(
@@ -233,9 +220,7 @@ def test_commands_of_the_readme_and_start_pages(wheel: Path, tmp_path: Path) -> 
             script = newcomer.work / "client.py"
             script.write_text(CLIENT, "utf-8")
             assert "21 messages" in newcomer.run("python", str(script), gateway)
-    threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))[
-        "sessions"
-    ]
+    threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
     [proxied] = [thread for thread in threads if thread["platform"] == "gateway"]
     assert proxied["compactions"] >= 1
     assert "8443" in newcomer.run("everthread", "sessions", "search", "8443")

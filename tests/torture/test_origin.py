@@ -34,9 +34,7 @@ async def test_upstream_page_runs_nothing_in_the_origin_of_the_dashboard(
     headers = [(b"content-type", kind), COOKIE] if kind else [COOKIE]
     async with AsyncExitStack() as stack:
         browser = await stack.enter_async_context(chromium())
-        upstream = await stack.enter_async_context(
-            raw_upstream(whole_answer(200, headers, EVIL))
-        )
+        upstream = await stack.enter_async_context(raw_upstream(whole_answer(200, headers, EVIL)))
         store = open_store(tmp_path / "s.db")
         stack.push_async_callback(store.close)
         config = parse_config("gateway: {port: 0}")
@@ -49,12 +47,8 @@ async def test_upstream_page_runs_nothing_in_the_origin_of_the_dashboard(
         await tab.until("location.pathname === '/'")
         for path in ("/v1/models/x", "/v1/files/page.html", "/anything"):
             await tab.open(f"{gateway.url}{path}")
-            assert await tab.run("document.title") in ("still", ""), (
-                "no script of it ran"
-            )
-            assert await tab.run("self.origin") == "null", (
-                "it has no origin, least of all ours"
-            )
+            assert await tab.run("document.title") in ("still", ""), "no script of it ran"
+            assert await tab.run("self.origin") == "null", "it has no origin, least of all ours"
             assert (
                 await tab.run("try { document.cookie } catch (error) { error.name }")
                 == "SecurityError"

@@ -113,9 +113,7 @@ async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
             "apiKey": "any",
             "models": [row],
         }
-        (agent / "models.json").write_text(
-            json.dumps({"providers": {"lab": lab}}), "utf-8"
-        )
+        (agent / "models.json").write_text(json.dumps({"providers": {"lab": lab}}), "utf-8")
         (agent / "settings.json").write_text(
             json.dumps({"compaction": {"enabled": False, "keepRecentTokens": 3_000}}),
             "utf-8",
@@ -204,9 +202,7 @@ async def test_opencode_with_the_plugin_alone(tmp_path: Path) -> None:
             "options": options,
             "models": {"lab-coder": {"limit": limit}},
         }
-        (settings / "opencode.json").write_text(
-            json.dumps({"provider": {"lab": lab}}), "utf-8"
-        )
+        (settings / "opencode.json").write_text(json.dumps({"provider": {"lab": lab}}), "utf-8")
         environment = {
             "PATH": path,
             "HOME": str(tmp_path),
@@ -227,14 +223,10 @@ async def test_opencode_with_the_plugin_alone(tmp_path: Path) -> None:
         try:
             assert process.stdout
             while "listening on" not in (
-                line := (
-                    await asyncio.wait_for(process.stdout.readline(), 120)
-                ).decode()
+                line := (await asyncio.wait_for(process.stdout.readline(), 120)).decode()
             ):
                 assert line, "opencode ended"
-            async with httpx2.AsyncClient(
-                base_url=line.split()[-1], timeout=300
-            ) as http:
+            async with httpx2.AsyncClient(base_url=line.split()[-1], timeout=300) as http:
                 session = (await http.post("/session", json={})).json()["id"]
 
                 async def say(text: str) -> None:
@@ -278,9 +270,7 @@ def claude_model(request: Request) -> str | Reply:
     said = json.dumps(request.messages[-1])
     if "<summary>" in said:
         return f"<summary>{CLAUDE_SUMMARY}</summary>"
-    asked = next(
-        text for message in reversed(request.messages) if (text := user_text(message))
-    )
+    asked = next(text for message in reversed(request.messages) if (text := user_text(message)))
     if "Where is the vault?" in asked:
         return _recall(request)
     if request.messages[-1]["role"] == "tool":
@@ -294,9 +284,7 @@ def _recall(request: Request) -> str | Reply:
     """Search with the MCP server, once it is connected: until then, wait."""
     last = json.dumps(request.messages[-1])
     names = [str(tool["function"]["name"]) for tool in request.tools]
-    search = [
-        name for name in names if name.startswith("mcp__") and name.endswith("__search")
-    ]
+    search = [name for name in names if name.startswith("mcp__") and name.endswith("__search")]
     if SECRET in last:
         return "Behind the mirror."
     if search:
@@ -362,9 +350,7 @@ async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
         await say("Build it.", "--continue")
         check_shortened(provider)
         for turn in range(2):
-            await say(
-                f"Ledger {turn}: {make_text(1_200, f'ledger {turn}')}", "--continue"
-            )
+            await say(f"Ledger {turn}: {make_text(1_200, f'ledger {turn}')}", "--continue")
         await say("/compact", "--continue")
         await say("And now?", "--continue")
         sent = provider.log[-1]
@@ -400,9 +386,7 @@ async def test_codex_with_the_hooks_alone(tmp_path: Path) -> None:
     shutil.copy(PLUGINS / "codex" / "hooks.json", home / ".codex")
     command = tmp_path / "bin" / "everthread"
     command.parent.mkdir()
-    command.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m everthread "$@"\n', "utf-8"
-    )
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m everthread "$@"\n', "utf-8")
     command.chmod(0o755)
     async with Provider([ServedModel("lab-coder", 200_000)], codex_model) as provider:
         lab = (

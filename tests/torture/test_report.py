@@ -27,9 +27,7 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = replay(
-        make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN
-    )
+    found = replay(make_history(30), model="claude-sonnet-4-5", window=12_000, options=PLAIN)
     target = tmp_path_factory.mktemp("report") / "report.html"
     # Beside the page itself: press keys, point at a chart, and say what was seen.
     script = """<script>
@@ -48,9 +46,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def _run(
-    browser: str, report: Path, *arguments: str
-) -> subprocess.CompletedProcess[str]:
+def _run(browser: str, report: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
         browser,
         "--headless",
@@ -61,9 +57,7 @@ def _run(
         *arguments,
         report.as_uri(),
     ]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
 @pytest.mark.parametrize("width", [390, 1_280])
@@ -84,9 +78,7 @@ def test_report_works_in_a_browser(browser: str, report: Path, width: int) -> No
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_report_in_light_and_dark(
-    browser: str, report: Path, dark: bool, tmp_path: Path
-) -> None:
+def test_report_in_light_and_dark(browser: str, report: Path, dark: bool, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
     wanted = (
         ["--blink-settings=preferredColorScheme=0"]

@@ -65,9 +65,7 @@ def check_window_is_learnt_once(steps: dict[str, Any]) -> None:
     assert [step["refused_upstream"] for step in others] == [[]] * len(others)
 
 
-def check_nothing_changed(
-    step: dict[str, Any], main: dict[str, Any], program: Program
-) -> None:
+def check_nothing_changed(step: dict[str, Any], main: dict[str, Any], program: Program) -> None:
     """Check that a step continued the thread with the same compacted history."""
     thread = check_thread_continues(step, main, program)
     assert thread["compactions"] == main["compactions"]
@@ -92,9 +90,7 @@ def check_thread_continues(
     return found
 
 
-def check_compacted_conversation_continues(
-    steps: dict[str, Any], main: dict[str, Any]
-) -> None:
+def check_compacted_conversation_continues(steps: dict[str, Any], main: dict[str, Any]) -> None:
     """Check that the client's own compaction is a continuation, not a conversation of its own."""
     assert steps["compact"]["compacted"] == []
     [continued] = [
@@ -109,8 +105,6 @@ def check_compacted_conversation_continues(
 def check_other_session_is_apart(steps: dict[str, Any], main: dict[str, Any]) -> None:
     """Check that another session id is another conversation, though its words are the same."""
     known = {thread["id"] for thread in steps["question"]["threads"]}
-    [other] = [
-        thread for thread in steps["other"]["threads"] if thread["id"] not in known
-    ]
+    [other] = [thread for thread in steps["other"]["threads"] if thread["id"] not in known]
     assert not known & set(other["family"])
     assert main["id"] not in other["family"]

@@ -83,11 +83,7 @@ def _is_of_an_outage(problem: str) -> bool:
 
     Meanwhile unknown keys are refused and compacted requests are sent whole.
     """
-    return (
-        "keys_unavailable" in problem
-        or "too long" in problem
-        or "context length" in problem
-    )
+    return "keys_unavailable" in problem or "too long" in problem or "context length" in problem
 
 
 async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> None:
@@ -113,9 +109,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
             for number in range(CLIENTS)
         ]
         end = time.monotonic() + SECONDS
-        talks = [
-            asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers
-        ]
+        talks = [asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers]
         kills = restarts = 0
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 3))
@@ -136,13 +130,9 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
         await sdk.close()
         try:
             lost = (kills + restarts) * CLIENTS
-            wrong = await find_problems(
-                store, provider.log, talkers, ends=True, lost=lost
-            )
+            wrong = await find_problems(store, provider.log, talkers, ends=True, lost=lost)
             wrong["wrong requests"] = [
-                one
-                for one in wrong.pop("wrong requests", [])
-                if not _is_of_an_outage(one[1])
+                one for one in wrong.pop("wrong requests", []) if not _is_of_an_outage(one[1])
             ]
             made = await count_compactions(store)
             (used,) = [
@@ -222,9 +212,7 @@ async def test_limit_is_exceeded_by_at_most_the_requests_in_flight(
     print(
         f"{answered[200]} of {limit} requests were let in by {GATEWAYS} gateways; the key was dead after {took:.1f} s"
     )
-    assert 0 <= over <= 20 * GATEWAYS, (
-        "what ten processes let in before they hear of each other"
-    )
+    assert 0 <= over <= 20 * GATEWAYS, "what ten processes let in before they hear of each other"
     assert took <= REVOKED_SECONDS
 
 

@@ -27,9 +27,7 @@ async def test_five_hundred_turns(
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
-async def test_real_model_with_a_window_of_2048(
-    tmp_path: Path, local_file: Path, api: Api
-) -> None:
+async def test_real_model_with_a_window_of_2048(tmp_path: Path, local_file: Path, api: Api) -> None:
     assert await pass_the_window(tmp_path, local_file, window=2_048, api=api) >= 2
 
 

@@ -41,8 +41,7 @@ async def busy_machine() -> AsyncIterator[None]:
     """Keep every core busy, so that processes see each other's changes late."""
     count = os.cpu_count() or 1
     spinning = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", SPIN)
-        for _ in range(count)
+        await asyncio.create_subprocess_exec(sys.executable, "-c", SPIN) for _ in range(count)
     ]
     try:
         yield
@@ -67,15 +66,11 @@ def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
     faults["lost"] = sum(message not in counts for message in wanted)
     places = {message: place for place, message in enumerate(wanted)}
     order = [places[message] for message in dict.fromkeys(longest) if message in places]
-    faults["reordered"] = sum(
-        later < earlier for earlier, later in itertools.pairwise(order)
-    )
+    faults["reordered"] = sum(later < earlier for earlier, later in itertools.pairwise(order))
     return +faults
 
 
-async def count_all_faults(
-    store: Store, talkers: Sequence[LoadClient]
-) -> dict[str, int]:
+async def count_all_faults(store: Store, talkers: Sequence[LoadClient]) -> dict[str, int]:
     """Count all faults by kind. After a kill, an answer that never reached its client may end a separate thread."""
     by_client: dict[str, list[Said]] = {}
     for history in (await load_histories(store)).values():
@@ -115,9 +110,7 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
             for number in range(CLIENTS)
         ]
         async with busy_machine():
-            talks = [
-                asyncio.create_task(talker.talk(TURNS, 0.0, SEED)) for talker in talkers
-            ]
+            talks = [asyncio.create_task(talker.talk(TURNS, 0.0, SEED)) for talker in talkers]
             chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
             for kill in range(kills):
                 due = CLIENTS * TURNS * (kill + 1) // (kills + 1)

@@ -28,16 +28,12 @@ def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_long_sequences_of_operations(
-    store: Store, other_store: Store, seed: int
-) -> None:
+async def test_long_sequences_of_operations(store: Store, other_store: Store, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     model = Model(store)
     await model.start(3, 0)
     for _ in range(200):
-        await getattr(model, chance.choice(OPERATIONS))(
-            chance.randrange(40), chance.randrange(40)
-        )
+        await getattr(model, chance.choice(OPERATIONS))(chance.randrange(40), chance.randrange(40))
     await model.compare(store)
     for thread in model.threads:
         lines = await store.export(thread.id)

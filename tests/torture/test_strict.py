@@ -151,9 +151,7 @@ def test_a_valid_request_is_accepted(api: str) -> None:
 
 
 @pytest.mark.parametrize(("api", "words", "place", "value"), BROKEN)
-def test_a_broken_request_is_refused(
-    api: str, words: str, place: list[Any], value: Any
-) -> None:
+def test_a_broken_request_is_refused(api: str, words: str, place: list[Any], value: Any) -> None:
     body = copy.deepcopy(VALID[api])
     inner: Any = body
     for step in place[:-1]:

@@ -61,17 +61,11 @@ bare_results = st.fixed_dictionaries(
     optional={"is_error": st.booleans()},
 )
 thoughts = st.one_of(
-    st.fixed_dictionaries(
-        {"type": st.just("thinking"), "thinking": any_text, "signature": words}
-    ),
+    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": any_text, "signature": words}),
     st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": words}),
 )
-calls = block(
-    "tool_use", id=call_ids, name=st.sampled_from(["bash", "read"]), input=json_objects
-)
-server = block(
-    "server_tool_use", id=call_ids, name=st.just("web_search"), input=json_objects
-)
+calls = block("tool_use", id=call_ids, name=st.sampled_from(["bash", "read"]), input=json_objects)
+server = block("server_tool_use", id=call_ids, name=st.just("web_search"), input=json_objects)
 said = st.one_of(text_blocks, thoughts, calls, server, unknown)
 
 
@@ -127,9 +121,7 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(0, 5))):
         role = draw(
-            st.sampled_from(
-                ["system", "developer", "user", "assistant", "assistant", "group"]
-            )
+            st.sampled_from(["system", "developer", "user", "assistant", "assistant", "group"])
         )
         content = draw(any_text | st.lists(chat_parts, max_size=2))
         if role != "group":
@@ -143,9 +135,7 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
                 unique=True,
             )
         )
-        arguments = draw(
-            st.sampled_from(["{}", "", "null", "[1]", "{broken", "NaN", '{"a": "b"}'])
-        )
+        arguments = draw(st.sampled_from(["{}", "", "null", "[1]", "{broken", "NaN", '{"a": "b"}']))
         made = [function_call(i, "t", arguments) for i in ids]
         history.append(
             {

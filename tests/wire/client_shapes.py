@@ -59,9 +59,7 @@ def check_anthropic(wire: list[Any]) -> None:
     waiting: set[str] = set()
     for index, message in enumerate(wire):
         blocks = message["content"] if isinstance(message["content"], list) else []
-        answered = {
-            block["tool_use_id"] for block in blocks if kind_of(block) == "tool_result"
-        }
+        answered = {block["tool_use_id"] for block in blocks if kind_of(block) == "tool_result"}
         assert answered == waiting, f"message {index}"
         waiting = {block["id"] for block in blocks if kind_of(block) == "tool_use"}
         if message["role"] == "system":
@@ -80,7 +78,5 @@ def references(wire: list[Any]) -> list[str]:
         for block in message["content"]
     ]
     results = [block["content"] for block in blocks if kind_of(block) == "tool_result"]
-    parts = [
-        part for content in results if isinstance(content, list) for part in content
-    ]
+    parts = [part for content in results if isinstance(content, list) for part in content]
     return [part["tool_name"] for part in parts if kind_of(part) == "tool_reference"]

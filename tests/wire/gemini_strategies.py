@@ -26,11 +26,7 @@ texts = st.fixed_dictionaries({"text": any_text}, optional={"thoughtSignature": 
 thoughts = st.fixed_dictionaries({"text": any_text, "thought": st.just(True)})
 inline = st.fixed_dictionaries({"inlineData": blobs})
 files = st.fixed_dictionaries(
-    {
-        "fileData": st.just(
-            {"fileUri": "https://example.org/a.pdf", "mimeType": "application/pdf"}
-        )
-    }
+    {"fileData": st.just({"fileUri": "https://example.org/a.pdf", "mimeType": "application/pdf"})}
 )
 code = st.fixed_dictionaries(
     {"executableCode": st.just({"language": "PYTHON", "code": "print(1)"})}
@@ -52,8 +48,7 @@ responses = st.fixed_dictionaries(
         "functionResponse": st.fixed_dictionaries(
             {
                 "name": names,
-                "response": json_objects
-                | st.builds(lambda text: {"output": text}, any_text),
+                "response": json_objects | st.builds(lambda text: {"output": text}, any_text),
             },
             optional={"id": words},
         )
@@ -63,9 +58,7 @@ responses = st.fixed_dictionaries(
 user_contents = st.fixed_dictionaries(
     {
         "role": st.sampled_from(["user", "function"]),
-        "parts": st.lists(
-            st.one_of(texts, inline, files, responses, unknown), max_size=4
-        ),
+        "parts": st.lists(st.one_of(texts, inline, files, responses, unknown), max_size=4),
     }
 )
 model_contents = st.fixed_dictionaries(

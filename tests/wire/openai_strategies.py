@@ -16,9 +16,7 @@ ids = st.uuids().map(str)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words
 values = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2)
-    ),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
     max_leaves=4,
 )
 extras = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=1)
@@ -33,9 +31,7 @@ def object_with(**fields: Any) -> Strategy:
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
         for key, value in fields.items()
     }
-    return st.tuples(st.fixed_dictionaries(known), extras).map(
-        lambda pair: {**pair[1], **pair[0]}
-    )
+    return st.tuples(st.fixed_dictionaries(known), extras).map(lambda pair: {**pair[1], **pair[0]})
 
 
 def with_optional(strategy: Strategy, **fields: Any) -> Strategy:
@@ -77,18 +73,12 @@ cache_control = st.just({"type": "ephemeral"})
 
 # Chat
 
-text_part = with_optional(
-    object_with(type="text", text=words), cache_control=cache_control
-)
+text_part = with_optional(object_with(type="text", text=words), cache_control=cache_control)
 user_part = (
     text_part
-    | object_with(
-        type="image_url", image_url=object_with(url="data:image/png;base64,AA==")
-    )
+    | object_with(type="image_url", image_url=object_with(url="data:image/png;base64,AA=="))
     | object_with(type="file", file=object_with(file_id=ids))
-    | object_with(
-        type="input_audio", input_audio=object_with(data="AA==", format="wav")
-    )
+    | object_with(type="input_audio", input_audio=object_with(data="AA==", format="wav"))
     | object_with(type=names)
 )
 function_call = object_with(name=names, arguments=words)
@@ -126,9 +116,7 @@ chat_message = st.one_of(
         name=names,
     ),
     assistant,
-    object_with(
-        role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)
-    ),
+    object_with(role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)),
 )
 chat_tool = object_with(
     type="function", function=object_with(name=names, parameters=values)
@@ -139,9 +127,7 @@ chat_request = with_optional(
     temperature=st.floats(0, 2),
     stream=st.booleans(),
 )
-usage = object_with(
-    prompt_tokens=st.integers(0, 99), completion_tokens=st.integers(0, 99)
-)
+usage = object_with(prompt_tokens=st.integers(0, 99), completion_tokens=st.integers(0, 99))
 chat_reply = with_optional(
     object_with(
         id=words,
@@ -169,9 +155,7 @@ chat_reply = with_optional(
 
 input_part = (
     object_with(type="input_text", text=words)
-    | object_with(
-        type="input_image", image_url="data:image/png;base64,AA==", detail="auto"
-    )
+    | object_with(type="input_image", image_url="data:image/png;base64,AA==", detail="auto")
     | object_with(type="input_image", file_id=ids)
     | object_with(type="input_file", file_id=ids)
     | object_with(type="input_file", file_url="https://example.org/a.pdf")
@@ -185,9 +169,7 @@ output_part = st.one_of(
 status = st.sampled_from(["completed", "incomplete"])
 output_item = st.one_of(
     with_optional(
-        object_with(
-            type="message", role="assistant", content=st.lists(output_part, max_size=2)
-        ),
+        object_with(type="message", role="assistant", content=st.lists(output_part, max_size=2)),
         id=ids,
         status=status,
         phase=st.sampled_from(["commentary", "final_answer"]),
@@ -265,13 +247,9 @@ input_item = st.one_of(
     object_with(
         type="computer_call_output",
         call_id=ids,
-        output=object_with(
-            type="computer_screenshot", image_url="data:image/png;base64,AA=="
-        ),
+        output=object_with(type="computer_screenshot", image_url="data:image/png;base64,AA=="),
     ),
-    object_with(
-        type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()
-    ),
+    object_with(type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()),
     object_with(
         type="tool_search_output",
         call_id=st.none() | ids,
@@ -307,9 +285,7 @@ responses_reply = with_optional(
         model=words,
         output=st.lists(output_item, max_size=5),
     ),
-    status=st.sampled_from(
-        ["completed", "incomplete", "failed", "in_progress", "cancelled"]
-    ),
+    status=st.sampled_from(["completed", "incomplete", "failed", "in_progress", "cancelled"]),
     usage=st.none()
     | object_with(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
     error=st.none(),
@@ -353,9 +329,7 @@ def anthropic_history(draw: st.DrawFn) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = [
         {
             "role": "user",
-            "content": draw(
-                st.just("hi") | st.lists(said | media, min_size=1, max_size=3)
-            ),
+            "content": draw(st.just("hi") | st.lists(said | media, min_size=1, max_size=3)),
         }
     ]
     for _ in range(draw(st.integers(0, 4))):
@@ -371,23 +345,16 @@ def anthropic_history(draw: st.DrawFn) -> list[dict[str, Any]]:
             for call in calls
         ]
         history.append({"role": "assistant", "content": blocks})
-        content = (
-            draw(st.none() | words | st.lists(said | media, max_size=2))
-            if calls
-            else None
-        )
+        content = draw(st.none() | words | st.lists(said | media, max_size=2)) if calls else None
         answers = [
-            {"type": "tool_result", "tool_use_id": call, "content": content}
-            for call in calls
+            {"type": "tool_result", "tool_use_id": call, "content": content} for call in calls
         ]
         history.append(
             {
                 "role": "user",
                 "content": [
                     *answers,
-                    *draw(
-                        st.lists(said | media, min_size=0 if calls else 1, max_size=2)
-                    ),
+                    *draw(st.lists(said | media, min_size=0 if calls else 1, max_size=2)),
                 ],
             }
         )

@@ -66,17 +66,13 @@ def recording_server(replies: Sequence[Scripted]) -> Iterator[RecordingServer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = (
-            True  # else each answer waits 40 ms for an acknowledgement
-        )
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             with lock:
-                recording.requests.append(
-                    Recorded(self.command, self.path, headers, raw)
-                )
+                recording.requests.append(Recorded(self.command, self.path, headers, raw))
                 reply = next(script, None) or json_reply(
                     {"error": {"message": "no reply was scripted"}}, status=500
                 )

@@ -42,8 +42,7 @@ def decode(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
 
 def without_native(messages: list[Message]) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in message.items() if key != "_native"}
-        for message in messages
+        {key: value for key, value in message.items() if key != "_native"} for message in messages
     ]
 
 
@@ -86,12 +85,8 @@ class TestReading:
         }
         [message] = decode(user_message([result]))
         shorter = with_content(message, "no")
-        assert anthropic.encode_messages([shorter]) == [
-            user_message([{**result, "content": "no"}])
-        ]
-        assert openai_chat.encode_messages([shorter]) == [
-            result_message("toolu_2", "no")
-        ]
+        assert anthropic.encode_messages([shorter]) == [user_message([{**result, "content": "no"}])]
+        assert openai_chat.encode_messages([shorter]) == [result_message("toolu_2", "no")]
 
     def test_decodes_an_assistant_message(self) -> None:
         wire = assistant_message([THINKING, REDACTED, text_part("Listing."), CALL])
@@ -100,18 +95,14 @@ class TestReading:
             {
                 "role": "assistant",
                 "content": "Listing.",
-                "tool_calls": [
-                    function_call("toolu_1", "bash", '{"command": "ls ~/你好"}')
-                ],
+                "tool_calls": [function_call("toolu_1", "bash", '{"command": "ls ~/你好"}')],
                 "reasoning_content": "Let me see.",
             }
         ]
         assert anthropic.encode_messages([message]) == [wire]
 
     def test_call_without_text_has_no_content(self) -> None:
-        [message] = decode(
-            assistant_message([{"type": "tool_use", "id": "x", "name": "t"}])
-        )
+        [message] = decode(assistant_message([{"type": "tool_use", "id": "x", "name": "t"}]))
         assert message["content"] is None
         assert calls_of(message)[0].parsed == {}
 
@@ -203,9 +194,7 @@ class TestReading:
         assert anthropic.encode_messages(messages) == wire
 
     def test_restores_arguments_that_are_not_json(self) -> None:
-        [message] = decode(
-            assistant_message([{**CALL, "input": {"INVALID_JSON": '{"a": '}}])
-        )
+        [message] = decode(assistant_message([{**CALL, "input": {"INVALID_JSON": '{"a": '}}]))
         assert calls_of(message)[0].arguments == '{"a": '
 
     @pytest.mark.parametrize("text", [None, 7])
@@ -251,9 +240,7 @@ class TestVerbatim:
             ]
         ),
         st.dictionaries(
-            st.sampled_from(
-                ["thinking", "mcp_servers", "new_field", "stream", "container"]
-            ),
+            st.sampled_from(["thinking", "mcp_servers", "new_field", "stream", "container"]),
             st.none() | st.text(),
         ),
     )
@@ -303,9 +290,7 @@ class TestReasoning:
 
     def test_is_kept_for_the_model_that_wrote_it(self) -> None:
         messages = decode(self.WIRE, model="claude-sonnet-4-5-20250929")
-        assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [
-            self.WIRE
-        ]
+        assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [self.WIRE]
 
     def test_is_dropped_for_another_model(self) -> None:
         messages = decode(self.WIRE, model="claude-a")
@@ -316,9 +301,7 @@ class TestReasoning:
 
     def test_message_without_reasoning_is_the_same_for_every_model(self) -> None:
         wire = assistant_message("said")
-        assert anthropic.encode_messages(
-            decode(wire, model="claude-a"), model="claude-b"
-        ) == [wire]
+        assert anthropic.encode_messages(decode(wire, model="claude-a"), model="claude-b") == [wire]
 
     def test_message_of_reasoning_alone_is_dropped(self) -> None:
         messages = decode(
@@ -326,9 +309,7 @@ class TestReasoning:
             assistant_message([THINKING]),
             model="claude-a",
         )
-        assert anthropic.encode_messages(messages, model="claude-b") == [
-            user_message("q")
-        ]
+        assert anthropic.encode_messages(messages, model="claude-b") == [user_message("q")]
 
     def test_is_dropped_from_a_request_for_another_model(self) -> None:
         body = {

@@ -124,10 +124,7 @@ def test_joins_a_translated_message_with_a_native_neighbour() -> None:
     ],
 )
 def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -> None:
-    assert (
-        encode(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"]
-        == value
-    )
+    assert encode(USER, calls_message(call("1", arguments)))[1]["content"][0]["input"] == value
 
 
 def test_encodes_custom_calls_with_one_input() -> None:
@@ -185,17 +182,11 @@ def test_keeps_native_ids_and_matches_translated_results() -> None:
     )
     assert encoded[1] == made
     assert encoded[2]["content"][0]["tool_use_id"] == "call_0"
-    assert (
-        encoded[3]["content"][0]["id"]
-        == encoded[4]["content"][0]["tool_use_id"]
-        == "call_0_2"
-    )
+    assert encoded[3]["content"][0]["id"] == encoded[4]["content"][0]["tool_use_id"] == "call_0_2"
 
 
 def test_cleans_the_id_of_an_orphan_result() -> None:
-    assert encode(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
-        :2
-    ] == [
+    assert encode(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][:2] == [
         result_block("a_b", "ok"),
         result_block("call", "x"),
     ]
@@ -203,9 +194,9 @@ def test_cleans_the_id_of_an_orphan_result() -> None:
 
 @pytest.mark.parametrize("content", ["", " \n", None, [], [text("")]])
 def test_encodes_an_empty_result_without_content(content: Any) -> None:
-    assert encode(USER, calls_message(call("1")), result("1", content))[2][
-        "content"
-    ] == [{"type": "tool_result", "tool_use_id": "1"}]
+    assert encode(USER, calls_message(call("1")), result("1", content))[2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "1"}
+    ]
 
 
 @pytest.mark.parametrize("content", ["", " \n", None, [], [text(" ")]])
@@ -329,9 +320,9 @@ def test_wraps_instructions_in_mid_conversation() -> None:
 )
 def test_encodes_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
     assert encode(user_message([part])) == [user_message([block])]
-    in_result = encode(USER, calls_message(call("1")), result("1", [part]))[2][
+    in_result = encode(USER, calls_message(call("1")), result("1", [part]))[2]["content"][0][
         "content"
-    ][0]["content"]
+    ]
     assert in_result == [block]
 
 
@@ -382,14 +373,10 @@ def test_drops_reasoning_of_another_api() -> None:
         "reasoning_content": "hm",
     }
     assert encode(USER, said)[1]["content"] == [thinking, text("a")]
-    assert encode(USER, with_native(said, "openai_chat", None))[1]["content"] == [
-        text("a")
-    ]
+    assert encode(USER, with_native(said, "openai_chat", None))[1]["content"] == [text("a")]
 
 
-@pytest.mark.parametrize(
-    "value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}]
-)
+@pytest.mark.parametrize("value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}])
 def test_ignores_a_native_value_that_is_not_a_message(value: Any) -> None:
     assert encode(with_native(USER, "anthropic", value)) == [ASKED]
 
@@ -408,16 +395,10 @@ class TestCacheMarkers:
         native = assistant_message([text("a"), text(" "), thinking])
         [message] = anthropic.decode_messages([native])
         [encoded] = encode({**message, "cache_control": MARKER})
-        assert encoded == assistant_message(
-            [text("a", cache_control=MARKER), text(" "), thinking]
-        )
+        assert encoded == assistant_message([text("a", cache_control=MARKER), text(" "), thinking])
         [alone] = anthropic.decode_messages([assistant_message([thinking])])
-        assert encode({**alone, "cache_control": MARKER}) == [
-            assistant_message([thinking])
-        ]
-        assert encode(
-            USER, {"role": "user", "content": "", "cache_control": MARKER}
-        ) == [ASKED]
+        assert encode({**alone, "cache_control": MARKER}) == [assistant_message([thinking])]
+        assert encode(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [ASKED]
         [empty] = anthropic.decode_messages([user_message("")])
         assert encode({**empty, "cache_control": MARKER}) == [user_message("")]
 
@@ -432,9 +413,7 @@ class TestCacheMarkers:
             assistant_message([thinking, text("d"), use]),
             user_message([result_block("1", "e")]),
         ]
-        marked = apply_cache_control(
-            anthropic.decode_messages(history), native_anthropic=True
-        )
+        marked = apply_cache_control(anthropic.decode_messages(history), native_anthropic=True)
         assert anthropic.encode_messages(marked) == [
             user_message([text("old")]),
             history[1],
@@ -448,9 +427,7 @@ class TestRules:
     """Encoded requests keep the rules of the API, whatever a repaired history contains."""
 
     @given(chat_histories())
-    def test_encodes_valid_requests_from_any_history(
-        self, history: list[Message]
-    ) -> None:
+    def test_encodes_valid_requests_from_any_history(self, history: list[Message]) -> None:
         before = copy_of(history)
         body = anthropic.encode_request(Request("claude-a", history))
         assert history == before
@@ -464,9 +441,7 @@ class TestRules:
             request = Request("claude-a", history, tools=recorded.get("tools") or [])
             body = anthropic.encode_request(request)
             assert problems(body) == [], path.name
-            assert anthropic.encode_request(anthropic.decode_request(body)) == body, (
-                path.name
-            )
+            assert anthropic.encode_request(anthropic.decode_request(body)) == body, path.name
 
     @given(chat_histories(), chat_histories())
     def test_longer_history_begins_like_a_shorter_one(
@@ -480,10 +455,7 @@ class TestRules:
         short = anthropic.encode_messages([*first, *answer])
         long = anthropic.encode_messages([*first, *answer, *more])
         assert long[: len(short) - 1] == short[:-1]
-        assert (
-            long[len(short) - 1]["content"][: len(short[-1]["content"])]
-            == short[-1]["content"]
-        )
+        assert long[len(short) - 1]["content"][: len(short[-1]["content"])] == short[-1]["content"]
 
 
 def problems(body: dict[str, Any]) -> list[str]:
@@ -501,8 +473,6 @@ def problems(body: dict[str, Any]) -> list[str]:
         if not block.get("text", "x").strip()
     ]
     found += [
-        "input is not an object"
-        for block in blocks
-        if not isinstance(block.get("input", {}), dict)
+        "input is not an object" for block in blocks if not isinstance(block.get("input", {}), dict)
     ]
     return found

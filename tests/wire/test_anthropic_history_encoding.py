@@ -54,9 +54,7 @@ def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
                 and isinstance(sent[index_to_mark]["content"], str)
                 and sent[index_to_mark]["content"]
             ):
-                sent[index_to_mark] = sent[index_to_mark] | {
-                    "cache_control": {"type": "ephemeral"}
-                }
+                sent[index_to_mark] = sent[index_to_mark] | {"cache_control": {"type": "ephemeral"}}
         request = Request(
             rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]),
             sent,
@@ -64,9 +62,7 @@ def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
         )
         if rng.random() < 0.02:
             history[rng.randrange(len(history))] = user_message(f"Another {index}")
-        assert encode_request(request, encoded_history=encoding) == encode_request(
-            request
-        )
+        assert encode_request(request, encoded_history=encoding) == encode_request(request)
     assert encoding.messages, "nothing was reused"
 
 
@@ -82,9 +78,7 @@ def test_returned_lists_may_be_modified() -> None:
     assert encoding.messages, "nothing was reused"
     for change in (list.pop, list.clear, list.reverse):
         change(encode_request(request, encoded_history=encoding)["messages"])
-        assert encode_request(request, encoded_history=encoding) == original, (
-            change.__name__
-        )
+        assert encode_request(request, encoded_history=encoding) == original, change.__name__
 
 
 @pytest.mark.parametrize("calls", [None, [], [None], [{}]])

@@ -29,17 +29,13 @@ class TestRequests:
         }
         request = anthropic.decode_request(body)
         assert request.params == {
-            key: value
-            for key, value in body.items()
-            if key not in ("model", "messages")
+            key: value for key, value in body.items() if key not in ("model", "messages")
         }
         assert anthropic.encode_request(request) == body
 
     def test_always_sends_max_tokens(self) -> None:
         def sent(**params: Any) -> Any:
-            return anthropic.encode_request(Request("m", [], params=params))[
-                "max_tokens"
-            ]
+            return anthropic.encode_request(Request("m", [], params=params))["max_tokens"]
 
         assert sent() == anthropic.DEFAULT_MAX_TOKENS
         assert sent(max_tokens=None) == anthropic.DEFAULT_MAX_TOKENS
@@ -137,8 +133,7 @@ class TestRequests:
     )
     def test_translates_tool_choice(self, params: dict[str, Any], choice: Any) -> None:
         assert (
-            anthropic.encode_request(Request("m", [], params=params)).get("tool_choice")
-            == choice
+            anthropic.encode_request(Request("m", [], params=params)).get("tool_choice") == choice
         )
 
     @pytest.mark.parametrize(
@@ -199,9 +194,7 @@ class TestTools:
         assert anthropic.encode_tools(copy_of(decoded)) == [tool]
 
     def test_marks_built_in_tools_as_native(self) -> None:
-        [tool] = anthropic.decode_tools(
-            [{"type": "web_search_20250305", "name": "web_search"}]
-        )
+        [tool] = anthropic.decode_tools([{"type": "web_search_20250305", "name": "web_search"}])
         assert tool["_native"]["api"] == "anthropic"
         assert tool["type"] == "web_search_20250305"
 
@@ -269,9 +262,7 @@ class TestReplies:
             (None, None),
         ],
     )
-    def test_encodes_a_reply_of_another_api(
-        self, stop: str | None, reason: str | None
-    ) -> None:
+    def test_encodes_a_reply_of_another_api(self, stop: str | None, reason: str | None) -> None:
         message: Message = {
             "role": "assistant",
             "content": "hi",

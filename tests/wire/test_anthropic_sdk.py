@@ -74,9 +74,7 @@ CITED = {
 }
 
 
-def body(
-    *content: dict[str, Any], stop_reason: str = "end_turn", **more: Any
-) -> dict[str, Any]:
+def body(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:
     usage = {
         "input_tokens": 12,
         "cache_creation_input_tokens": 3,
@@ -178,13 +176,9 @@ class TestWhatTheSdkSends:
             ("anthropic_thread", {}, ["tool", "tool"]),
         ],
     )
-    def test_tool_runner(
-        self, name: str, options: dict[str, Any], roles: list[str]
-    ) -> None:
+    def test_tool_runner(self, name: str, options: dict[str, Any], roles: list[str]) -> None:
         """It sends the whole conversation, or only the new part if the server holds the rest."""
-        with anthropic_client(
-            json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])
-        ) as (
+        with anthropic_client(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
             client,
             server,
         ):
@@ -215,9 +209,7 @@ class TestWhatTheSdkSends:
         verdict = body(text_part('{"good": true, "why": "short"}'))
         events = [
             encode_event(event)
-            for event in anthropic.encode_stream(
-                anthropic.decode_reply(REPLIES["text"])
-            )
+            for event in anthropic.encode_stream(anthropic.decode_reply(REPLIES["text"]))
         ]
         with anthropic_client(sse_reply(events), json_reply(verdict)) as (
             client,
@@ -232,28 +224,19 @@ class TestWhatTheSdkSends:
             )
             assert parsed.parsed_output == Verdict(good=True, why="short")
         assert verbatim("anthropic_stream", server.requests[0]).params["stream"] is True
-        assert (
-            "format"
-            in verbatim("anthropic_parse", server.requests[1]).params["output_config"]
-        )
+        assert "format" in verbatim("anthropic_parse", server.requests[1]).params["output_config"]
 
 
 class TestWhatTheSdkReads:
     @pytest.mark.parametrize("name", REPLIES)
     def test_a_reply(self, name: str) -> None:
-        assert (
-            _read_whole(anthropic.decode_reply(REPLIES[name])).to_dict()
-            == REPLIES[name]
-        )
+        assert _read_whole(anthropic.decode_reply(REPLIES[name])).to_dict() == REPLIES[name]
 
     @pytest.mark.parametrize("size", [1, 7, 10_000])
     @pytest.mark.parametrize("name", REPLIES)
     def test_a_stream(self, name: str, size: int) -> None:
         """The reply is the same however the network cuts the stream."""
-        assert (
-            _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict()
-            == REPLIES[name]
-        )
+        assert _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict() == REPLIES[name]
 
     def test_a_reply_of_another_api(self) -> None:
         made: Any = function_call("call.1", "t", "{broken")

@@ -62,9 +62,7 @@ def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
 
 def decode(events: list[Any]) -> tuple[list[StreamDelta], Reply]:
     decoder = anthropic.stream_decoder()
-    return [
-        delta for event in events for delta in decoder.feed(copy_of(event))
-    ], decoder.reply()
+    return [delta for event in events for delta in decoder.feed(copy_of(event))], decoder.reply()
 
 
 def blocks(reply: Reply) -> Any:
@@ -162,9 +160,7 @@ def test_decodes_complete_blocks_and_server_tools() -> None:
     deltas, reply = decode(
         [
             START,
-            block_start(
-                0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}
-            ),
+            block_start(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
             block_delta(0, "input_json_delta", partial_json='{"query": "x"}'),
             block_stop(0),
             block_start(1, **found),
@@ -175,9 +171,7 @@ def test_decodes_complete_blocks_and_server_tools() -> None:
             block_delta(2, "text_delta", text=" it is."),
             block_stop(2),
             block_start(3, type="compaction", content=None),
-            block_delta(
-                3, "compaction_delta", content="summary", encrypted_content="ZW5j"
-            ),
+            block_delta(3, "compaction_delta", content="summary", encrypted_content="ZW5j"),
             block_stop(3),
             block_start(4, type="thinking", thinking="at once", signature="c2ln"),
             block_stop(4),
@@ -291,15 +285,11 @@ class TestBrokenOff:
             [
                 START,
                 block_start(0, type="tool_use", id="toolu_1", name="write", input={}),
-                block_delta(
-                    0, "input_json_delta", partial_json='{"path": "a", "text": "lo'
-                ),
+                block_delta(0, "input_json_delta", partial_json='{"path": "a", "text": "lo'),
                 message_end("max_tokens"),
             ]
         )
-        assert blocks(reply)[0]["input"] == {
-            "INVALID_JSON": '{"path": "a", "text": "lo'
-        }
+        assert blocks(reply)[0]["input"] == {"INVALID_JSON": '{"path": "a", "text": "lo'}
         assert calls_of(reply.message)[0].arguments == '{"path": "a", "text": "lo'
         assert reply.stop == "length"
 
@@ -389,16 +379,12 @@ def test_deltas_add_up_to_the_reply() -> None:
         {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
     )
     decoder = anthropic.stream_decoder()
-    deltas = [
-        delta
-        for event in anthropic.encode_stream(reply)
-        for delta in decoder.feed(event)
-    ]
+    deltas = [delta for event in anthropic.encode_stream(reply) for delta in decoder.feed(event)]
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == "ab\r\n\n"
     assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == "hm"
-    assert json.loads(
-        "".join(delta.arguments for delta in deltas if delta.kind == "call")
-    ) == {"a": "\ud800"}
+    assert json.loads("".join(delta.arguments for delta in deltas if delta.kind == "call")) == {
+        "a": "\ud800"
+    }
     assert [delta.text for delta in deltas if delta.kind == "stop"] == ["stop"]
 
 

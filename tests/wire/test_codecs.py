@@ -110,9 +110,7 @@ def test_requested_model_is_the_author_of_reasoning(api: Api) -> None:
         assert '"hm"' in json.dumps(with_reasoning) or REASONING in with_reasoning
         assert '"hm"' not in json.dumps(without_reasoning)
         assert REASONING not in without_reasoning
-    [written] = codec.encode_messages(
-        [codec.decode_reply(body).message], model="served"
-    )[:1]
+    [written] = codec.encode_messages([codec.decode_reply(body).message], model="served")[:1]
     assert '"hm"' in json.dumps(written) or written == REASONING
 
 

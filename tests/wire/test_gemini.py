@@ -35,9 +35,7 @@ SIGNED: dict[str, Any] = {
     "functionCall": {"name": "read_file", "args": {"path": "a.py"}},
     "thoughtSignature": "c2lnbmVk",
 }
-ANSWERED = {
-    "functionResponse": {"name": "read_file", "response": {"output": "print(1)"}}
-}
+ANSWERED = {"functionResponse": {"name": "read_file", "response": {"output": "print(1)"}}}
 
 
 @given(wire_contents)
@@ -49,9 +47,7 @@ def test_restores_contents_verbatim(wire: list[dict[str, Any]]) -> None:
 def test_streamed_reply_equals_the_whole_one(body: dict[str, Any]) -> None:
     reply = gemini.decode_reply(body)
     decoder = gemini.stream_decoder()
-    deltas = [
-        delta for event in gemini.encode_stream(reply) for delta in decoder.feed(event)
-    ]
+    deltas = [delta for event in gemini.encode_stream(reply) for delta in decoder.feed(event)]
     streamed = decoder.reply()
     assert text_of(streamed.message) == text_of(reply.message)
     assert [call[1:] for call in calls_of(streamed.message)] == [
@@ -116,8 +112,7 @@ class TestPairing:
 
     def test_native_ids_take_precedence(self) -> None:
         calls: Any = [
-            {"functionCall": {"name": "f", "id": name, "args": {}}}
-            for name in ("one", "two")
+            {"functionCall": {"name": "f", "id": name, "args": {}}} for name in ("one", "two")
         ]
         answers = [
             {
@@ -169,10 +164,7 @@ class TestPairing:
         [answer] = gemini.decode_messages(
             [{"role": "user", "parts": [ANSWERED]}], previous_content=called
         )
-        assert (
-            results_of(answer)[0].call_id
-            == calls_of(gemini.decode_messages([called])[0])[0].id
-        )
+        assert results_of(answer)[0].call_id == calls_of(gemini.decode_messages([called])[0])[0].id
 
     def test_response_without_a_call_has_an_id(self) -> None:
         [answer] = gemini.decode_messages([{"role": "user", "parts": [ANSWERED]}])
@@ -187,9 +179,7 @@ class TestMeaning:
             {"text": "me."},
             SIGNED,
         ]
-        [message] = gemini.decode_messages(
-            [{"role": "model", "parts": parts}], model=MODEL
-        )
+        [message] = gemini.decode_messages([{"role": "model", "parts": parts}], model=MODEL)
         assert text_of(message) == "Let me."
         assert message["reasoning_content"] == "Hm."
         assert json.loads(calls_of(message)[0].arguments) == {"path": "a.py"}
@@ -259,18 +249,14 @@ class TestMeaning:
                 {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
             ],
         }
-        assert gemini.make_comparable_content(said) == gemini.make_comparable_content(
-            bare
-        )
+        assert gemini.make_comparable_content(said) == gemini.make_comparable_content(bare)
         answered = gemini.make_comparable_content(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
         block = result_block("read_file", "print(1)")
         assert answered == user_message([block])
         assert (
-            gemini.make_comparable_content(
-                {"role": "user", "parts": [ANSWERED, ANSWERED]}
-            )
+            gemini.make_comparable_content({"role": "user", "parts": [ANSWERED, ANSWERED]})
             == answered
         ), "Gemini CLI resumed"
         assert (
@@ -334,9 +320,7 @@ class TestSignatures:
             "role": "model",
             "parts": [{"functionCall": {"name": "f", "id": "n1", "args": {}}}],
         }
-        core = gemini.decode_messages(
-            [{"role": "user", "parts": [{"text": "Go."}]}, called]
-        )
+        core = gemini.decode_messages([{"role": "user", "parts": [{"text": "Go."}]}, called])
         wire = gemini.encode_messages([*core, result_message("n1", "cut")])
         assert wire[2]["parts"] == [
             {
@@ -383,15 +367,9 @@ def test_encodes_parts_of_other_apis() -> None:
 
 def test_adds_a_missing_role() -> None:
     reply = gemini.decode_reply(
-        {
-            "candidates": [
-                {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}
-            ]
-        }
+        {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
     )
-    assert gemini.encode_messages([reply.message]) == [
-        {"role": "model", "parts": [{"text": "Hi"}]}
-    ]
+    assert gemini.encode_messages([reply.message]) == [{"role": "model", "parts": [{"text": "Hi"}]}]
 
 
 class TestRequests:
@@ -419,9 +397,7 @@ class TestRequests:
             "_native": {"api": "openai_responses", "value": {}},
         }
         body = gemini.encode_request(
-            Request(
-                MODEL, [], tools=[{"type": "function", "function": function}, foreign]
-            )
+            Request(MODEL, [], tools=[{"type": "function", "function": function}, foreign])
         )
         [tool] = body["tools"]
         assert tool["functionDeclarations"] == [
@@ -431,9 +407,9 @@ class TestRequests:
                 "parametersJsonSchema": {"type": "object"},
             }
         ]
-        assert gemini.encode_tools(
-            [{"type": "function", "function": {"name": "g"}}]
-        ) == [{"functionDeclarations": [{"name": "g"}]}]
+        assert gemini.encode_tools([{"type": "function", "function": {"name": "g"}}]) == [
+            {"functionDeclarations": [{"name": "g"}]}
+        ]
 
     @pytest.mark.parametrize(
         "declaration",
@@ -480,9 +456,7 @@ class TestRequests:
         }
         tool = {"type": "function", "function": {"name": "g"}}
         assert (
-            gemini.encode_request(Request(MODEL, [], None, [tool], read.params))[
-                "tools"
-            ]
+            gemini.encode_request(Request(MODEL, [], None, [tool], read.params))["tools"]
             != body["tools"]
         )
 
@@ -491,9 +465,7 @@ class TestRequests:
         assert gemini.encode_request(gemini.decode_request(body)) == body
 
     def test_is_detected_by_its_contents(self) -> None:
-        api, request = decode_any(
-            {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
-        )
+        api, request = decode_any({"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]})
         assert (api, text_of(request.messages[0])) == ("gemini", "Hi")
 
 
@@ -550,10 +522,9 @@ class TestReplies:
         body = {"candidates": [{"finishReason": "MAX_TOKENS"}], "modelVersion": MODEL}
         reply = gemini.decode_reply(body)
         assert gemini.encode_reply(reply) == body
-        assert [
-            json.loads(event.data)["candidates"]
-            for event in gemini.encode_stream(reply)
-        ] == [body["candidates"]]
+        assert [json.loads(event.data)["candidates"] for event in gemini.encode_stream(reply)] == [
+            body["candidates"]
+        ]
 
     def test_reads_usage(self) -> None:
         usage = {
@@ -600,13 +571,11 @@ class TestReplies:
         }
         assert gemini.decode_reply(body).stop == "tool_calls"
         silent = gemini.encode_reply(Reply(assistant_message(""), None))
-        assert silent == {
-            "candidates": [{"index": 0, "content": {"role": "model", "parts": []}}]
-        }
+        assert silent == {"candidates": [{"index": 0, "content": {"role": "model", "parts": []}}]}
         assert (
-            gemini.encode_reply(Reply(assistant_message("x"), "pause"))["candidates"][
-                0
-            ]["finishReason"]
+            gemini.encode_reply(Reply(assistant_message("x"), "pause"))["candidates"][0][
+                "finishReason"
+            ]
             == "OTHER"
         )
 
@@ -621,9 +590,7 @@ def test_drops_the_finish_reason_of_an_unfinished_reply() -> None:
 
 def _chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {
-        "candidates": [
-            {"content": {"role": "model", "parts": list(parts)}, "index": 0}
-        ],
+        "candidates": [{"content": {"role": "model", "parts": list(parts)}, "index": 0}],
         **fields,
     }
 
@@ -647,9 +614,7 @@ class TestStreams:
         ]
         decoder = gemini.stream_decoder(model=MODEL)
         deltas = [
-            delta
-            for chunk in chunks
-            for delta in decoder.feed(SseEvent(None, json.dumps(chunk)))
+            delta for chunk in chunks for delta in decoder.feed(SseEvent(None, json.dumps(chunk)))
         ]
         assert [delta.kind for delta in deltas] == [
             "reasoning",
@@ -671,9 +636,7 @@ class TestStreams:
             "tool_calls",
             {"promptTokenCount": 3},
         )
-        assert (
-            gemini.decode_reply(chunks).message == gemini.decode_reply(chunks).message
-        )
+        assert gemini.decode_reply(chunks).message == gemini.decode_reply(chunks).message
         assert text_of(gemini.decode_reply(chunks).message) == "Ab"
 
     def test_decodes_an_aborted_stream(self) -> None:

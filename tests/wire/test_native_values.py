@@ -25,14 +25,9 @@ def test_native_value_is_for_its_own_api_only() -> None:
     assert "_native" not in SAID
 
 
-@pytest.mark.parametrize(
-    "garbage", [None, "anthropic", [], {}, {"api": "anthropic"}, {"value": 1}]
-)
+@pytest.mark.parametrize("garbage", [None, "anthropic", [], {}, {"api": "anthropic"}, {"value": 1}])
 def test_ignores_invalid_records(garbage: object) -> None:
-    assert (
-        native_value({"role": "user", "content": "x", "_native": garbage}, "anthropic")
-        is None
-    )
+    assert native_value({"role": "user", "content": "x", "_native": garbage}, "anthropic") is None
 
 
 def test_records_author_and_boundary_only_if_given() -> None:

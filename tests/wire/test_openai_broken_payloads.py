@@ -60,9 +60,7 @@ def test_broken_replies_are_restored_or_refused(
 @EACH_REPLY
 @openai_strategies.few
 @given(data=st.data())
-def test_broken_streams_are_read_or_refused(
-    codec: Any, replies: Any, data: st.DataObject
-) -> None:
+def test_broken_streams_are_read_or_refused(codec: Any, replies: Any, data: st.DataObject) -> None:
     body = data.draw(openai_strategies.broken_payloads(replies))
     with contextlib.suppress(WireError):
         events = [

@@ -285,7 +285,5 @@ FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("part", "expected"), FOREIGN_PARTS)
-def test_converts_foreign_parts(
-    part: dict[str, Any], expected: list[dict[str, Any]]
-) -> None:
+def test_converts_foreign_parts(part: dict[str, Any], expected: list[dict[str, Any]]) -> None:
     assert encode(user_message([part])) == [user_message(expected)]

@@ -22,10 +22,9 @@ def test_restores_recorded_requests_and_replies_verbatim() -> None:
         request = chat.decode_request(body)
         assert chat.encode_request(request) == body, path.name
         assert request.system == record["messages"][0]["content"]
-        assert (
-            chat.encode_reply(chat.decode_reply(record["response"]))
-            == record["response"]
-        ), path.name
+        assert chat.encode_reply(chat.decode_reply(record["response"])) == record["response"], (
+            path.name
+        )
 
 
 @pytest.mark.parametrize(
@@ -41,9 +40,7 @@ def test_restores_recorded_requests_and_replies_verbatim() -> None:
         (None, None, None),
     ],
 )
-def test_decodes_finish_reasons(
-    reason: str | None, refusal: str | None, stop: str | None
-) -> None:
+def test_decodes_finish_reasons(reason: str | None, refusal: str | None, stop: str | None) -> None:
     body = completion({"role": "assistant", "content": "x", "refusal": refusal}, reason)
     reply = chat.decode_reply(body)
     assert reply.stop == stop
@@ -61,9 +58,7 @@ def test_decodes_finish_reasons(
         (None, None),
     ],
 )
-def test_encodes_finish_reasons_of_other_apis(
-    stop: str | None, reason: str | None
-) -> None:
+def test_encodes_finish_reasons_of_other_apis(stop: str | None, reason: str | None) -> None:
     reply = Reply(
         message=assistant_message("x"),
         stop=stop,

@@ -69,9 +69,7 @@ def test_converts_system_blocks_of_another_api() -> None:
     [first] = chat.encode_request(Request("m", [], system=system))["messages"]
     assert first == {
         "role": "system",
-        "content": [
-            {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
-        ],
+        "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
     }
 
 

@@ -29,9 +29,7 @@ HEAD = {
 def chunk(delta: Any = None, **choice: Any) -> dict[str, Any]:
     return {
         **HEAD,
-        "choices": [
-            {"index": 0, "delta": delta or {}, "finish_reason": None, **choice}
-        ],
+        "choices": [{"index": 0, "delta": delta or {}, "finish_reason": None, **choice}],
     }
 
 
@@ -42,9 +40,7 @@ def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
     return chunk({"tool_calls": [call if index is None else {"index": index, **call}]})
 
 
-def decode(
-    chunks: Iterable[Any], model: str | None = None
-) -> tuple[list[StreamDelta], Reply]:
+def decode(chunks: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
     decoder = stream_decoder(model=model)
     deltas = [delta for event in chunks for delta in decoder.feed(event)]
     return deltas, decoder.reply()
@@ -55,18 +51,12 @@ def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
     deltas, reply = decode(chunks)
     calls: list[Any] = list(reply.message["tool_calls"])
     for index, call in enumerate(calls):
-        pieces = [
-            delta for delta in deltas if delta.kind == "call" and delta.index == index
-        ]
-        assert (
-            "".join(piece.arguments for piece in pieces)
-            == call["function"]["arguments"]
-        )
+        pieces = [delta for delta in deltas if delta.kind == "call" and delta.index == index]
+        assert "".join(piece.arguments for piece in pieces) == call["function"]["arguments"]
         assert "".join(piece.id for piece in pieces) == call.get("id", "")
         assert "".join(piece.name for piece in pieces) == call["function"]["name"]
     return [
-        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
-        for call in calls
+        (call.get("id"), call["function"]["name"], call["function"]["arguments"]) for call in calls
     ]
 
 
@@ -110,9 +100,7 @@ def test_decodes_text_reasoning_usage_and_stop() -> None:
 
 def test_merges_reasoning_details_until_signed() -> None:
     def detail(**fields: Any) -> dict[str, Any]:
-        return chunk(
-            {"reasoning": fields.get("text", ""), "reasoning_details": [fields]}
-        )
+        return chunk({"reasoning": fields.get("text", ""), "reasoning_details": [fields]})
 
     deltas, reply = decode(
         [
@@ -185,9 +173,7 @@ def test_keeps_the_order_of_content_parts() -> None:
             chunk({"content": "b"}),
         ]
     )
-    assert chat.encode_messages([reply.message]) == [
-        assistant_message([thought, text_part("ab")])
-    ]
+    assert chat.encode_messages([reply.message]) == [assistant_message([thought, text_part("ab")])]
 
 
 def test_joins_lists_and_keeps_the_last_of_other_values() -> None:
@@ -311,9 +297,9 @@ def test_separates_calls_in_every_dialect(chunks: list[Any]) -> None:
 
 
 def test_late_id_belongs_to_the_call_of_its_index() -> None:
-    assert calls_in(
-        fragment(0, name="f", arguments="{"), fragment(0, id="a", arguments="}")
-    ) == [("a", "f", "{}")]
+    assert calls_in(fragment(0, name="f", arguments="{"), fragment(0, id="a", arguments="}")) == [
+        ("a", "f", "{}")
+    ]
 
 
 def test_calls_without_id_and_index_start_at_a_name() -> None:
@@ -419,9 +405,7 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
 
 @openai_strategies.few
 @given(openai_strategies.chat_reply, st.data())
-def test_any_chunking_gives_the_same_reply(
-    body: dict[str, Any], data: st.DataObject
-) -> None:
+def test_any_chunking_gives_the_same_reply(body: dict[str, Any], data: st.DataObject) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
     events = b"".join(map(encode_event, encode_stream(reply)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))

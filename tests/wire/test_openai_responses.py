@@ -21,9 +21,7 @@ from tests.wire.openai_bodies import (
 
 
 def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
-    return openai_responses.encode_messages(
-        cast("list[Message]", list(messages)), model=model
-    )
+    return openai_responses.encode_messages(cast("list[Message]", list(messages)), model=model)
 
 
 def round_trip(body: dict[str, Any]) -> dict[str, Any]:
@@ -150,9 +148,7 @@ def test_built_in_tools_are_for_their_own_api_only() -> None:
         ([], {"status": "in_progress"}, None),
     ],
 )
-def test_decodes_stop_reasons(
-    output: list[Any], fields: dict[str, Any], stop: str | None
-) -> None:
+def test_decodes_stop_reasons(output: list[Any], fields: dict[str, Any], stop: str | None) -> None:
     body = response(*output, **fields)
     reply = openai_responses.decode_reply(body)
     assert reply.stop == stop
@@ -170,12 +166,8 @@ def test_decodes_stop_reasons(
         (None, "in_progress", None),
     ],
 )
-def test_encodes_the_status_of_other_apis(
-    stop: str | None, status: str, details: Any
-) -> None:
-    message = with_native(
-        {"role": "assistant", "content": "x", "refusal": "No."}, "anthropic", {}
-    )
+def test_encodes_the_status_of_other_apis(stop: str | None, status: str, details: Any) -> None:
+    message = with_native({"role": "assistant", "content": "x", "refusal": "No."}, "anthropic", {})
     body = openai_responses.encode_reply(
         Reply(message=message, stop=stop, raw={"stop_reason": "?"})
     )

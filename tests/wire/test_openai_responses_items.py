@@ -36,9 +36,7 @@ def decode(*items: Any, model: str | None = None) -> list[Message]:
 
 
 def encode(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
-    return openai_responses.encode_messages(
-        cast("list[Message]", list(messages)), model=model
-    )
+    return openai_responses.encode_messages(cast("list[Message]", list(messages)), model=model)
 
 
 def test_joins_a_run_of_items_into_one_message() -> None:
@@ -72,9 +70,7 @@ def test_keeps_texts_separate_and_drops_empty_ones() -> None:
 
 def test_items_without_text_get_a_label() -> None:
     assert (
-        decode({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0][
-            "content"
-        ]
+        decode({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0]["content"]
         == "[compaction]\n[item_reference]"
     )
     assert decode(REASONING)[0]["content"] == ""
@@ -273,9 +269,7 @@ def test_drops_a_tool_search_with_a_rewritten_result() -> None:
         "execution": "client",
         "tools": [{"name": "f"}],
     }
-    [assistant, result, answer] = decode(
-        MESSAGE, search, found, assistant_message("Found.")
-    )
+    [assistant, result, answer] = decode(MESSAGE, search, found, assistant_message("Found."))
     rewritten = with_content(result, "[1 tool]")
     assert encode(assistant, rewritten, answer) == [
         MESSAGE,
@@ -310,8 +304,7 @@ def test_reasoning_is_sent_only_to_its_author() -> None:
         == [REASONING, MESSAGE, easy, search, CALL]
     )
     unnamed = [
-        {key: value for key, value in item.items() if key != "id"}
-        for item in (MESSAGE, easy)
+        {key: value for key, value in item.items() if key != "id"} for item in (MESSAGE, easy)
     ]
     call = {key: value for key, value in CALL.items() if key != "id"}
     assert encode(message, model="gpt-6") == [*unnamed, search, call]
@@ -424,9 +417,7 @@ def test_converts_items_to_chat_without_reasoning() -> None:
     )
     assert wire == [
         user_message("Oslo?"),
-        calls_message(
-            function_call("c1", "look", '{"city": "Oslo"}'), text="Let me see."
-        ),
+        calls_message(function_call("c1", "look", '{"city": "Oslo"}'), text="Let me see."),
         result_message("c1", "4 degrees"),
     ]
 

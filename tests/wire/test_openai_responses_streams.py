@@ -57,9 +57,7 @@ def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
-def decode(
-    events: Iterable[Any], model: str | None = None
-) -> tuple[list[StreamDelta], Reply]:
+def decode(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
     decoder = stream_decoder(model=model)
     deltas = [delta for one in events for delta in decoder.feed(one)]
     return deltas, decoder.reply()
@@ -86,9 +84,7 @@ EVENTS = [
     event("reasoning_summary_text.done", output_index=0, summary_index=0, text="hm"),
     item_done(REASONING),
     item_added(STARTED, 1),
-    event(
-        "content_part.added", output_index=1, content_index=0, part={**TEXT, "text": ""}
-    ),
+    event("content_part.added", output_index=1, content_index=0, part={**TEXT, "text": ""}),
     event("output_text.delta", output_index=1, content_index=0, delta="Hel"),
     event("output_text.delta", output_index=1, content_index=0, delta="lo"),
     event("output_text.done", output_index=1, content_index=0, text="Hello"),
@@ -145,9 +141,7 @@ def test_aborted_stream_gives_a_partial_reply(length: int) -> None:
     )
     arguments = "".join(delta.arguments for delta in deltas if delta.kind == "call")
     assert "".join(call.arguments for call in calls_of(reply.message)) == arguments
-    assert all(
-        item["type"] != "reasoning" or item == REASONING for item in items_of(reply)
-    )
+    assert all(item["type"] != "reasoning" or item == REASONING for item in items_of(reply))
 
 
 def test_unfinished_items_are_incomplete() -> None:
@@ -169,9 +163,7 @@ def test_accepts_deltas_without_surrounding_events() -> None:
     deltas, reply = decode(
         [
             SseEvent("response.output_text.delta", '{"delta": "Hel"}'),
-            SseEvent(
-                "response.output_text.delta", '{"delta": "lo", "output_index": null}'
-            ),
+            SseEvent("response.output_text.delta", '{"delta": "lo", "output_index": null}'),
             event("refusal.done", content_index=1, refusal="But no."),
             event("reasoning_text.delta", output_index=1, delta="hm"),
             event("function_call_arguments.delta", output_index=2, delta="{"),
@@ -245,9 +237,7 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
         response_event("failed", error=None),
     ]
     deltas, reply = decode(events)
-    stop = StreamDelta(
-        "stop", "other", raw={"status": "failed", "incomplete_details": None}
-    )
+    stop = StreamDelta("stop", "other", raw={"status": "failed", "incomplete_details": None})
     assert deltas[4:] == [
         StreamDelta("error", "slow down", raw=events[15]),
         StreamDelta("error", "too long", raw={"message": "too long"}),
@@ -262,9 +252,7 @@ def test_reports_errors_and_keeps_the_partial_reply() -> None:
 
 def test_decodes_an_incomplete_response() -> None:
     details = {"reason": "max_output_tokens"}
-    ended = response_event(
-        "incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE]
-    )
+    ended = response_event("incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE])
     del ended["response"]["status"]
     deltas, reply = decode([*EVENTS[:15], ended])
     assert deltas[-1] == StreamDelta(
@@ -294,9 +282,7 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
         for part in item.get("content") or []
         if part.get("type") == "output_text"
     ]
-    assert "".join(delta.text for delta in deltas if delta.kind == "text") == "".join(
-        texts
-    )
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == "".join(texts)
 
 
 def test_streams_unknown_parts_whole() -> None:

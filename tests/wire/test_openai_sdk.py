@@ -103,9 +103,7 @@ def send_responses_request(name: str) -> Any:
 def parse_responses_answer() -> Any:
     answer = {**MESSAGE, "content": [{**TEXT, "text": OSLO}]}
     with openai_client(json_reply(response(answer))) as (client, server):
-        parsed = client.responses.parse(
-            model="gpt-5", input="Oslo?", text_format=Weather
-        )
+        parsed = client.responses.parse(model="gpt-5", input="Oslo?", text_format=Weather)
     assert parsed.output_parsed == Weather(city="Oslo", degrees=4)
     return server.requests[0].body
 

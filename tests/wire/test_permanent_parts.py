@@ -83,12 +83,8 @@ class TestFinding:
     def test_finds_tools_that_codex_loads(self) -> None:
         messages = decode("openai_responses", *load_shape("codex")["input"])
         loading = [message for message in messages if loads_tools(message)]
-        assert [keys_of(message) for message in loading] == [
-            [{"tool mcp__harbour__tides"}]
-        ]
-        assert [
-            message["role"] for message in messages if find_permanent_parts(message)
-        ] == [
+        assert [keys_of(message) for message in loading] == [[{"tool mcp__harbour__tides"}]]
+        assert [message["role"] for message in messages if find_permanent_parts(message)] == [
             "developer",
             "developer",
             "tool",
@@ -115,9 +111,7 @@ class TestFinding:
 
     @pytest.mark.parametrize("role", ["user", "assistant", "critic"])
     def test_plain_messages_have_no_permanent_parts(self, role: Any) -> None:
-        assert (
-            find_permanent_parts({"role": role, "content": "The tide is high."}) == []
-        )
+        assert find_permanent_parts({"role": role, "content": "The tide is high."}) == []
 
     @pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
     @pytest.mark.parametrize(
@@ -134,9 +128,7 @@ class TestFinding:
             ),
         ],
     )
-    def test_tool_changes_have_the_key_of_their_tool(
-        self, kind: str, tool: Any, key: str
-    ) -> None:
+    def test_tool_changes_have_the_key_of_their_tool(self, kind: str, tool: Any, key: str) -> None:
         [message] = decode(
             "anthropic", {"role": "system", "content": [{"type": kind, "tool": tool}]}
         )
@@ -178,9 +170,7 @@ class TestFinding:
             "summary": [],
             "encrypted_content": "gAAA",
         }
-        [message] = decode(
-            "openai_responses", reasoning, listed, search, found, compacted
-        )
+        [message] = decode("openai_responses", reasoning, listed, search, found, compacted)
         parts = find_permanent_parts(message)
         assert [part.position for part in parts] == [1, 2, 3, 4]
         assert [set(part.keys) for part in parts] == [
@@ -189,9 +179,7 @@ class TestFinding:
             {"tool cranes"},
             set(),
         ]
-        assert "gAAA" in parts[3].content, (
-            "two compactions are told apart by their content"
-        )
+        assert "gAAA" in parts[3].content, "two compactions are told apart by their content"
 
     def test_client_search_is_not_permanent_by_itself(self) -> None:
         search = {
@@ -290,9 +278,7 @@ class TestKeeping:
     def test_keeps_answered_calls(self) -> None:
         sent = load_shape("claude_code")["messages"][4]
         thought = {"type": "thinking", "thinking": "Which berths?", "signature": "x"}
-        [message] = decode(
-            "anthropic", {**sent, "content": [thought, *sent["content"]]}
-        )
+        [message] = decode("anthropic", {**sent, "content": [thought, *sent["content"]]})
         _, kept = encode("anthropic", QUESTION, keep_parts(message, (), {"toolu_3"}))
         assert kept == assistant_message(sent["content"][1:])
 
@@ -320,9 +306,7 @@ class TestKeeping:
         assert kept == assistant_message([use, result])
 
     def test_empties_a_message_without_permanent_parts(self) -> None:
-        assert keep_parts(
-            assistant_message("The tide is high."), ()
-        ) == assistant_message(None)
+        assert keep_parts(assistant_message("The tide is high."), ()) == assistant_message(None)
 
     def test_keeps_items_verbatim(self) -> None:
         reasoning = {
@@ -363,9 +347,7 @@ class TestKeepingInstructions:
     )
 
     def test_keeps_parts_of_anthropics_without_cache_marks(self) -> None:
-        [message] = decode(
-            "anthropic", {"role": "system", "content": list(self.BLOCKS)}
-        )
+        [message] = decode("anthropic", {"role": "system", "content": list(self.BLOCKS)})
         [kept] = encode("anthropic", keep_parts(message, {1}))
         assert kept == {
             "role": "system",

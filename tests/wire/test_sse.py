@@ -96,10 +96,7 @@ def test_any_chunking_gives_the_same_events(
 ) -> None:
     raw = (("\ufeff" if bom else "") + "".join(line + end for line in said)).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
-    chunks = [
-        raw[start:stop]
-        for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)
-    ]
+    chunks = [raw[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     assert parse(*chunks) == parse(raw)
     assert [(e.event, e.data) for e in parse(*chunks)] == _by_lines(said)
 
@@ -123,16 +120,9 @@ def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
     return found
 
 
-@given(
-    st.lists(
-        st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())
-    )
-)
+@given(st.lists(st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())))
 def test_parses_encoded_events(said: list[tuple[str | None, str]]) -> None:
-    events = [
-        SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n"))
-        for name, text in said
-    ]
+    events = [SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n")) for name, text in said]
     assert parse(b"".join(map(encode_event, events))) == events
 
 
@@ -152,15 +142,7 @@ def test_reads_small_chunks_in_linear_time() -> None:
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_splits_a_stream_into_its_events(blank: bytes, size: int) -> None:
-    stream = (
-        b"data: a"
-        + blank
-        + b": comment"
-        + blank
-        + b"event: b"
-        + blank
-        + b"data: unfinished"
-    )
+    stream = b"data: a" + blank + b": comment" + blank + b"event: b" + blank + b"data: unfinished"
     splitter = SseSplitter()
     cut = [
         event

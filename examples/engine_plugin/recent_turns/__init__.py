@@ -49,9 +49,7 @@ class RecentTurns(ContextEngine):
             tail = starts[-keep]
         previous_note = NOTE.format(self.left_out)
         covered = tuple(
-            index
-            for index in range(head, tail)
-            if messages[index].get("content") != previous_note
+            index for index in range(head, tail) if messages[index].get("content") != previous_note
         )
         note = NOTE.format(self.left_out + len(covered))
         result: list[Message] = [

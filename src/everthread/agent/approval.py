@@ -58,9 +58,7 @@ class Rule:
 
     def allows(self, permission: Permission) -> bool:
         if self.kind == "write":
-            return permission.kind == "write" and _path_matches(
-                self.pattern, permission.target
-            )
+            return permission.kind == "write" and _path_matches(self.pattern, permission.target)
         if permission.kind != "command":
             return False
         if self.kind == "exactly":
@@ -102,9 +100,7 @@ def parse_rule(text: str) -> Rule:
 def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
     """Read rules, one a line; empty lines and comments are skipped."""
     return tuple(
-        parse_rule(line)
-        for line in lines
-        if line.strip() and not line.lstrip().startswith("#")
+        parse_rule(line) for line in lines if line.strip() and not line.lstrip().startswith("#")
     )
 
 
@@ -126,8 +122,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 def split_plain_command(command: str) -> list[str] | None:
     """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
-        char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t")
-        for char in command
+        char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t") for char in command
     ):
         return None
     try:
@@ -154,9 +149,7 @@ class Approvals:
         store_rule: Callable[[Rule], None] | None = None,
     ) -> None:
         """`store_rule` stores the rule when the user answers `always`."""
-        self.rules = tuple(
-            parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
-        )
+        self.rules = tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules)
         self._ask_user = ask_user
         self._allow_everything = allow_everything
         self._store_rule = store_rule
@@ -222,8 +215,7 @@ def make_rule(permission: Permission) -> Rule | None:
     kind: RuleKind = permission.kind
     if kind == "write":
         target = "".join(
-            f"\\{char}" if char in _GLOB_CHARACTERS or char == "\\" else char
-            for char in target
+            f"\\{char}" if char in _GLOB_CHARACTERS or char == "\\" else char for char in target
         )
     elif _GLOB_CHARACTERS & set(target):
         kind = "exactly"
@@ -267,11 +259,7 @@ def _word_matches(pattern: str, word: str) -> bool:
     """Return whether a word matches. A pattern never matches a word that the shell would expand."""
     if pattern == word:
         return True
-    if (
-        not _GLOB_CHARACTERS & set(pattern)
-        or _GLOB_CHARACTERS & set(word)
-        or word.startswith("~")
-    ):
+    if not _GLOB_CHARACTERS & set(pattern) or _GLOB_CHARACTERS & set(word) or word.startswith("~"):
         return False
     return _path_matches(pattern, word)
 

@@ -62,9 +62,7 @@ class CacheMissLog:
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
             self.request_count += 1
-            messages = event.request.messages[
-                : len(event.request.messages) - event.injected
-            ]
+            messages = event.request.messages[: len(event.request.messages) - event.injected]
             request = Request(
                 event.request.model, messages, event.request.system, event.request.tools
             )

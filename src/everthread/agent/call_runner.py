@@ -18,7 +18,7 @@ from everthread.agent.tool_interface import (
 )
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.core.messages import Call, Message, json_value
+from everthread.core.messages import Message, ToolCall, json_value
 from everthread.errors import EverthreadError, InputError
 from everthread.thread.events import Listener
 
@@ -34,7 +34,7 @@ _MAX_LISTED_NAMES = 30
 class _CallRun:
     """A call in progress. `start_time`: when its tool was started, after the approval."""
 
-    call: Call
+    call: ToolCall
     context: ToolContext
     arguments: dict[str, Any] = field(default_factory=dict)
     start_time: float | None = None
@@ -46,7 +46,7 @@ class _CallRun:
 
 
 @dataclass(slots=True)
-class CallRunner:
+class ToolCallRunner:
     """Run the calls of an answer: several at a time, but approvals and writes one by one.
 
     Every call gets a result, even if its tool fails; the results are in the order of the calls.
@@ -68,7 +68,7 @@ class CallRunner:
 
     async def run(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[ToolCall],
         context: ToolContext,
         store_results: Callable[[list[Message]], Coroutine[Any, Any, Any]],
     ) -> None:
@@ -81,9 +81,7 @@ class CallRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await finish_despite_cancellation(
-                store_results(_collect_results(calls, tasks))
-            )
+            await finish_despite_cancellation(store_results(_collect_results(calls, tasks)))
 
     async def _run_and_report(self, run: _CallRun) -> ToolReply:
         reply = ToolReply(INTERRUPTED_CALL_TEXT, failed=True)
@@ -111,20 +109,13 @@ class CallRunner:
             tool = self.tools.get(name)
             list_engine_tools = self.list_engine_tools()
             if tool is None and name not in list_engine_tools:
-                names = (
-                    ", ".join([*self.tools, *list_engine_tools][:_MAX_LISTED_NAMES])
-                    or "none"
-                )
-                return ToolReply(
-                    f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True
-                )
+                names = ", ".join([*self.tools, *list_engine_tools][:_MAX_LISTED_NAMES]) or "none"
+                return ToolReply(f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True)
             return await self._approve_and_call(run, tool)
         except EverthreadError as error:
             return ToolReply(f"Failed: {error}", failed=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is foreign code; the model gets its error
-            return ToolReply(
-                f"Failed: {name} raised {type(error).__name__}: {error}", failed=True
-            )
+            return ToolReply(f"Failed: {name} raised {type(error).__name__}: {error}", failed=True)
 
     async def _approve_and_call(self, run: _CallRun, tool: Tool | None) -> ToolReply:
         """Ask for approval before the call takes a slot, so that other calls do not wait for the user."""
@@ -135,9 +126,7 @@ class CallRunner:
                 if must_check_again:
                     # Show the file as an earlier write has left it.
                     async with self._write_lock:
-                        permission = (
-                            tool.needs(run.arguments, run.context) or permission
-                        )
+                        permission = tool.needs(run.arguments, run.context) or permission
                 if not await self.approve(permission):
                     run.was_refused = True
                     return await self._reply_refusal(run, tool, permission)
@@ -149,9 +138,7 @@ class CallRunner:
         ):
             run.start_time = time.monotonic()
             session = run.context.conversation.session.id
-            self.on_event(
-                ToolStarted(session, run.call.id, run.call.name, run.arguments)
-            )
+            self.on_event(ToolStarted(session, run.call.id, run.call.name, run.arguments))
             return await self._call_with_timeout(run, tool)
 
     async def _call_with_timeout(self, run: _CallRun, tool: Tool | None) -> ToolReply:
@@ -161,9 +148,7 @@ class CallRunner:
             async with timeout:
                 if tool is None:
                     return ToolReply(
-                        await run.context.conversation.handle_tool_call(
-                            name, run.arguments
-                        )
+                        await run.context.conversation.handle_tool_call(name, run.arguments)
                     )
                 return _as_reply(name, await tool.call(run.arguments, run.context))
         except TimeoutError:
@@ -174,15 +159,11 @@ class CallRunner:
                 failed=True,
             )
 
-    async def _reply_refusal(
-        self, run: _CallRun, tool: Tool, permission: Permission
-    ) -> ToolReply:
+    async def _reply_refusal(self, run: _CallRun, tool: Tool, permission: Permission) -> ToolReply:
         """Return the result of a call that was not approved: the tool's own, if it has a method `call_refused`."""
         call_refused = getattr(tool, "call_refused", None)
         if callable(call_refused):
-            return _as_reply(
-                run.call.name, await call_refused(run.arguments, run.context)
-            )
+            return _as_reply(run.call.name, await call_refused(run.arguments, run.context))
         # Prefer the approver's own words: it knows whether a user was asked.
         explain = getattr(self.approve, "explain_refusal", None)
         reason = (
@@ -208,7 +189,7 @@ def _as_reply(tool: str, value: object) -> ToolReply:
     )
 
 
-def make_result_message(call: Call, reply: ToolReply) -> Message:
+def make_result_message(call: ToolCall, reply: ToolReply) -> Message:
     """Return the tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
     message: Message = {
@@ -221,30 +202,22 @@ def make_result_message(call: Call, reply: ToolReply) -> Message:
     return message
 
 
-def _parse_arguments(call: Call) -> dict[str, Any]:
+def _parse_arguments(call: ToolCall) -> dict[str, Any]:
     value = json_value(call.arguments) if call.arguments.strip() else {}
     if isinstance(value, dict):
         return value
-    problem = (
-        "no valid JSON"
-        if value is None
-        else f"a JSON {type(value).__name__}, not an object"
-    )
+    problem = "no valid JSON" if value is None else f"a JSON {type(value).__name__}, not an object"
     raise InputError(
         f"the arguments of {call.name} are {problem}, so nothing was run. Send them again as one JSON object."
     )
 
 
 def _collect_results(
-    calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]
+    calls: Sequence[ToolCall], tasks: Sequence[asyncio.Task[ToolReply]]
 ) -> list[Message]:
     """Return the results in the order of the calls, one for each id."""
     results: dict[str, Message] = {}
     for call, task in zip(calls, tasks, strict=True):
-        reply = (
-            ToolReply(INTERRUPTED_CALL_TEXT, failed=True)
-            if task.cancelled()
-            else task.result()
-        )
+        reply = ToolReply(INTERRUPTED_CALL_TEXT, failed=True) if task.cancelled() else task.result()
         results.setdefault(call.id, make_result_message(call, reply))
     return list(results.values())

@@ -102,12 +102,7 @@ def hide_environment(public_names: Container[str]) -> int:
 def _find_environment_bounds() -> tuple[int, int]:
     """Return the memory addresses of the environment with which this process was started."""
     try:
-        fields = (
-            Path("/proc/self/stat")
-            .read_text("ascii", "replace")
-            .rpartition(")")[2]
-            .split()
-        )
+        fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return int(fields[47]), int(fields[48])
     except (OSError, ValueError, IndexError):
         return 0, 0

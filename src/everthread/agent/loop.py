@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from everthread.agent import MAX_PARALLEL_TOOLS, MAX_ROUNDS, MAX_TOOL_SECONDS
 from everthread.agent.cache_misses import CacheMissLog
-from everthread.agent.call_runner import CallRunner, make_result_message
+from everthread.agent.call_runner import ToolCallRunner, make_result_message
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.prompt_texts import load_prompt_text
 from everthread.agent.tool_interface import Approver, Tool, ToolContext, ToolReply
@@ -82,7 +82,7 @@ class Agent:
         self._turn_lock = asyncio.Lock()
         finder = FindTools()
         by_name = {finder.name: finder, **self._tools}
-        self._call_runner = CallRunner(
+        self._call_runner = ToolCallRunner(
             by_name,
             approve,
             on_event=self.on_event,
@@ -94,7 +94,9 @@ class Agent:
 
     def __repr__(self) -> str:
         conversation = self.conversation
-        figures = f"{len(self.tools)} tools, {conversation.tokens:,} of {conversation.window:,} tokens"
+        figures = (
+            f"{len(self.tools)} tools, {conversation.tokens:,} of {conversation.window:,} tokens"
+        )
         return f"<Agent {conversation.id}: {figures}>"
 
     async def close(self, reason: str | None = None) -> None:
@@ -216,9 +218,7 @@ class Agent:
             progress.rounds += 1
             progress.calls += len(answer.calls)
             context = replace(self.context, conversation=self.conversation)
-            await self._call_runner.run(
-                answer.calls, context, self.conversation.add_results
-            )
+            await self._call_runner.run(answer.calls, context, self.conversation.add_results)
             is_last_round = progress.rounds == self.max_rounds
             answer = await self._ask(
                 None,
@@ -256,9 +256,7 @@ class Agent:
             raise AssertionError("a stream ends with its answer or an error")
         return answer
 
-    def _emit_turn_end(
-        self, reason: EndReason, progress: _Progress, error: str = ""
-    ) -> None:
+    def _emit_turn_end(self, reason: EndReason, progress: _Progress, error: str = "") -> None:
         seconds = time.monotonic() - progress.start_time
         self.on_event(
             TurnEnded(
@@ -287,8 +285,6 @@ def _index_by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
         if tool.name in by_name:
-            raise InputError(
-                f"two tools are called {tool.name}; a model could not tell them apart"
-            )
+            raise InputError(f"two tools are called {tool.name}; a model could not tell them apart")
         by_name[tool.name] = tool
     return by_name

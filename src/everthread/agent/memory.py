@@ -45,9 +45,7 @@ def find_tenant_memory_folder(home: Path, tenant: str) -> Path:
     if tenant == DEFAULT_TENANT:
         return home
     name = (
-        tenant
-        if _SAFE_NAME.fullmatch(tenant)
-        else hashlib.sha256(tenant.encode()).hexdigest()[:32]
+        tenant if _SAFE_NAME.fullmatch(tenant) else hashlib.sha256(tenant.encode()).hexdigest()[:32]
     )
     return home / "tenants" / name
 
@@ -90,8 +88,7 @@ class MemoryFiles:
 
         def edit(groups: LineGroups) -> LineGroups:
             is_present = any(
-                _is_entry(lines) and _parse_entry(lines) == change.entry
-                for lines in groups
+                _is_entry(lines) and _parse_entry(lines) == change.entry for lines in groups
             )
             return groups if is_present else [*groups, _format_entry(change.entry)]
 
@@ -113,9 +110,7 @@ class MemoryFiles:
         async with self._write_lock:
             return
 
-    async def _replace_entry(
-        self, kind: MemoryKind, old_text: str, new_groups: LineGroups
-    ) -> str:
+    async def _replace_entry(self, kind: MemoryKind, old_text: str, new_groups: LineGroups) -> str:
         """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
@@ -148,9 +143,7 @@ class MemoryFiles:
                     f"{self.folder / FILE_NAMES[kind]} cannot be written: {error.strerror}"
                 ) from error
 
-    def _edit_file(
-        self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]
-    ) -> None:
+    def _edit_file(self, kind: MemoryKind, edit: Callable[[LineGroups], LineGroups]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with _lock_file(self.folder / LOCK_FILE):
             old_groups = list(_split_groups(self._read(kind)))
@@ -208,14 +201,8 @@ def _lock_file(lock: Path) -> Iterator[None]:
 
 
 def _clean_entry(text: str) -> MemoryChange:
-    entry = "\n".join(
-        line.strip() for line in redact(text).strip().splitlines() if line.strip()
-    )
-    entry = (
-        entry.removeprefix("-").strip()
-        if entry == "-" or entry.startswith("- ")
-        else entry
-    )
+    entry = "\n".join(line.strip() for line in redact(text).strip().splitlines() if line.strip())
+    entry = entry.removeprefix("-").strip() if entry == "-" or entry.startswith("- ") else entry
     if not entry:
         raise InputError("an empty entry cannot be stored; say what to remember")
     return MemoryChange(entry, redact(text) != text)
@@ -240,9 +227,7 @@ def _is_entry(lines: list[str]) -> bool:
 
 
 def _parse_entry(lines: list[str]) -> str:
-    return "\n".join(
-        [lines[0].removeprefix("- "), *(line.strip() for line in lines[1:])]
-    )
+    return "\n".join([lines[0].removeprefix("- "), *(line.strip() for line in lines[1:])])
 
 
 def _format_entry(entry: str) -> list[str]:

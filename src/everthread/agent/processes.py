@@ -60,9 +60,7 @@ async def run_program(
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
-    return ProcessExit(
-        child.process.returncode, child.output.read_text(), child.find_running()
-    )
+    return ProcessExit(child.process.returncode, child.output.read_text(), child.find_running())
 
 
 async def _wait_until(seconds: float, event: asyncio.Event) -> bool:
@@ -73,7 +71,7 @@ async def _wait_until(seconds: float, event: asyncio.Event) -> bool:
         return False
 
 
-class ProcessFamily:
+class ProcessGroup:
     """All processes that were started with one environment, found by a mark in it.
 
     A child of a child belongs to both families.
@@ -149,9 +147,7 @@ class ProcessOutput:
                 "to see them, send the output to a file]\n"
             )
             return (
-                self._head.decode("utf-8", "replace")
-                + note
-                + self._tail.decode("utf-8", "replace")
+                self._head.decode("utf-8", "replace") + note + self._tail.decode("utf-8", "replace")
             )
 
     def _trim(self) -> None:
@@ -160,12 +156,10 @@ class ProcessOutput:
         del self._tail[:surplus_bytes]
 
 
-class ChildProcess(ProcessFamily):
+class ChildProcess(ProcessGroup):
     """A running program and everything it starts. Threads read its output, so that a cancelled task loses none."""
 
-    def __init__(
-        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
         self.exit_event = asyncio.Event()
@@ -184,14 +178,10 @@ class ChildProcess(ProcessFamily):
             )
         except (OSError, ValueError) as error:
             os.close(read_end)
-            raise InputError(
-                f"{argv[0]} could not be started in {folder}: {error}"
-            ) from error
+            raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
         finally:
             os.close(write_end)
-        threading.Thread(
-            target=self._wait_for_exit, name="child-wait", daemon=True
-        ).start()
+        threading.Thread(target=self._wait_for_exit, name="child-wait", daemon=True).start()
         threading.Thread(
             target=self._read_output, args=(read_end,), name="child-read", daemon=True
         ).start()
@@ -207,19 +197,13 @@ class ChildProcess(ProcessFamily):
             if self.drain_event.is_set():
                 return ()
         return (
-            tuple(sorted(self.find_members()))
-            if _PROC_ENVIRON.exists()
-            else (-self.process.pid,)
+            tuple(sorted(self.find_members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
         )
 
     def _is_member(self, folder: Path) -> bool:
         """Return whether a process has the mark, or is in the child's session while it starts."""
-        state, _, _, session = (
-            (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
-        )
-        return (
-            int(session) == self.process.pid and state != b"Z"
-        ) or super()._is_member(folder)
+        state, _, _, session = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
+        return (int(session) == self.process.pid and state != b"Z") or super()._is_member(folder)
 
     def send_signal(self, signal_number: signal.Signals) -> int:
         """Send a signal to all members, and to the process group of the child."""

@@ -63,17 +63,12 @@ class SystemPrompt:
     def _read_instructions(self, workspace: Path) -> str:
         file = workspace / INSTRUCTIONS_FILE
         try:
-            if (
-                not file.resolve().is_relative_to(workspace.resolve())
-                or not file.is_file()
-            ):
+            if not file.resolve().is_relative_to(workspace.resolve()) or not file.is_file():
                 return ""
             with file.open(encoding="utf-8", errors="replace") as stream:
                 content = stream.read(self._max_instructions_chars + 1)
         except OSError as error:
-            return (
-                f"({INSTRUCTIONS_FILE} of the project cannot be read: {error.strerror})"
-            )
+            return f"({INSTRUCTIONS_FILE} of the project cannot be read: {error.strerror})"
         instructions = self._cut_to_window(content[: self._max_instructions_chars])
         if len(instructions) < len(content):
             instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS_FILE} is longer; read_file shows the rest]"
@@ -108,9 +103,5 @@ class SystemPrompt:
                 entries = self._memory.text(kind)
             except InputError as error:
                 entries = f"({error})"
-            parts += (
-                [f"# {_HEADINGS[kind]} ({FILE_NAMES[kind]})\n\n{entries}"]
-                if entries
-                else []
-            )
+            parts += [f"# {_HEADINGS[kind]} ({FILE_NAMES[kind]})\n\n{entries}"] if entries else []
         return parts

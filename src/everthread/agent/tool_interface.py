@@ -60,15 +60,11 @@ class Tool(Protocol):
         """The tool in OpenAI's chat form: `{"type": "function", "function": {...}}`. The same bytes every time."""
         ...
 
-    def needs(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> Permission | None:
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
         """Return the permission that the call needs; None if it needs none."""
         ...
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         """Run the tool. Raise `InputError` for bad arguments; the model sees the message and may try again."""
         ...
 

@@ -51,10 +51,7 @@ class ToolFinished(Event):
     """Repeated here, because a refused call has no `ToolStarted` event."""
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {
-            name: getattr(self, name)
-            for name in ("call_id", "tool", "failed", "refused")
-        }
+        fields = {name: getattr(self, name) for name in ("call_id", "tool", "failed", "refused")}
         figures = {
             "seconds": round(self.seconds, 3),
             "chars": len(self.text),

@@ -37,9 +37,7 @@ class Workspace:
     def resolve(self, name: str) -> Path:
         """Return the real path, links followed. Raise `InputError` if it is outside, or is not a path."""
         if not name.strip():
-            raise InputError(
-                'the path is empty; give one inside the workspace, "." for all of it'
-            )
+            raise InputError('the path is empty; give one inside the workspace, "." for all of it')
         if "\0" in name or len(name) > MAX_PATH_CHARS:
             raise InputError(
                 f"{quote_name(name)} is no path: it has a NUL in it, or more than {MAX_PATH_CHARS:,} characters"
@@ -130,9 +128,7 @@ class Workspace:
             and path.is_relative_to(real_path)
         ):
             name = quote_name(self.relative_name(path))
-            raise InputError(
-                f"{name} belongs to Everthread itself; file tools do not write there"
-            )
+            raise InputError(f"{name} belongs to Everthread itself; file tools do not write there")
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
         name = quote_name(self.relative_name(path))
@@ -166,9 +162,7 @@ def explain_os_errors(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{quote_name(name)} cannot be used: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{quote_name(name)} cannot be used: {error.strerror or error}") from error
 
 
 def quote_name(text: str, limit: int = 200, *, kept_characters: str = "") -> str:

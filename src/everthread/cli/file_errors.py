@@ -14,6 +14,4 @@ def explain_write_errors(file: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error

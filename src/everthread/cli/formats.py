@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def shorten_path(text: str, max_chars: int) -> str:
     """Shorten a path from the left, so that its end, the most useful part, stays."""
-    return (
-        text if len(text) <= max_chars or max_chars < 2 else f"…{text[1 - max_chars :]}"
-    )
+    return text if len(text) <= max_chars or max_chars < 2 else f"…{text[1 - max_chars :]}"
 
 
 def shorten_id(session_id: str) -> str:

@@ -63,11 +63,7 @@ COMMAND_GROUPS = {
     },
 }
 """The panels of the help, with the first words of each command's own help; a test compares them."""
-COMMANDS = {
-    name: text
-    for commands in COMMAND_GROUPS.values()
-    for name, text in commands.items()
-}
+COMMANDS = {name: text for commands in COMMAND_GROUPS.values() for name, text in commands.items()}
 KEYWORD_COMMANDS = {"continue": "continue_"}
 """Commands whose name is a keyword of Python: the name of their function and file."""
 EXAMPLES = """Examples:
@@ -189,10 +185,7 @@ def _root(
 def main() -> None:
     """Run the command; turn errors of Everthread into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if (
-            isinstance(stream, TextIOWrapper)
-            and stream.encoding.lower().replace("-", "") != "utf8"
-        ):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             # A character the terminal lacks must not end the command.
             stream.reconfigure(errors="replace")
     try:

@@ -21,9 +21,7 @@ from everthread.core.validation import ROLES
 class WrappingConsole(Console):
     """Wraps text at words on a terminal. Elsewhere a line stays one line, unless `soft_wrap` is False."""
 
-    def print(
-        self, *objects: Any, soft_wrap: bool | None = None, **options: Any
-    ) -> None:
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         super().print(
             *objects,
             soft_wrap=not self.is_terminal if soft_wrap is None else soft_wrap,
@@ -47,9 +45,7 @@ _INVISIBLE_CODES = (
 )
 
 
-_ESCAPE_SEQUENCES = {
-    code: f"\\u{code:04x}" for code in (*_INVISIBLE_CODES, *range(0xD800, 0xE000))
-}
+_ESCAPE_SEQUENCES = {code: f"\\u{code:04x}" for code in (*_INVISIBLE_CODES, *range(0xD800, 0xE000))}
 
 
 _CONTROL_REPLACEMENTS = _ESCAPE_SEQUENCES | {
@@ -64,9 +60,7 @@ def print_json(value: Any) -> None:
 
 def encode_json(value: Any, *, indent: int | None = None) -> str:
     """Encode as JSON in which every character that a terminal or a file cannot take is escaped."""
-    return json.dumps(value, ensure_ascii=False, indent=indent).translate(
-        _ESCAPE_SEQUENCES
-    )
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPE_SEQUENCES)
 
 
 def escape_controls(text: str) -> str:
@@ -106,9 +100,7 @@ def _wrap_lines(lines: Sequence[str], width: int) -> list[str]:
     return [
         row
         for line in lines
-        for row in textwrap.wrap(
-            line, width=width, break_long_words=False, break_on_hyphens=False
-        )
+        for row in textwrap.wrap(line, width=width, break_long_words=False, break_on_hyphens=False)
         or [""]
     ]
 
@@ -135,9 +127,7 @@ def print_unknown_roles(messages: Sequence[Mapping[str, Any]]) -> None:
     if unknown_roles:
         noun = "role" if len(unknown_roles) == 1 else "roles"
         print_notes(
-            [
-                f"unknown {noun} {', '.join(unknown_roles)}; known: {', '.join(sorted(ROLES))}"
-            ],
+            [f"unknown {noun} {', '.join(unknown_roles)}; known: {', '.join(sorted(ROLES))}"],
             "warning",
         )
 

@@ -22,8 +22,4 @@ async def load_short_title(store: Store, session: Session) -> str:
 
 
 def describe_state(session: Session) -> str:
-    return (
-        "live"
-        if session.is_live
-        else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
-    )
+    return "live" if session.is_live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"

@@ -17,9 +17,7 @@ StoreUrl = Annotated[
         help="Another store: a URL or a SQLite file. Default: the configured one.",
     ),
 ]
-Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")
-]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_NUMBER = 2**62
 """Maximum of a number option; a database cannot store much larger numbers."""
@@ -47,9 +45,7 @@ def number_option(
     return typer.Option(metavar=metavar, callback=check, help=help_text)
 
 
-Limit = Annotated[
-    int, number_option(minimum=1, maximum=100_000, help_text="Show at most N.")
-]
+Limit = Annotated[int, number_option(minimum=1, maximum=100_000, help_text="Show at most N.")]
 Offset = Annotated[int, number_option(help_text="Skip the first N.")]
 SessionId = Annotated[
     str, typer.Argument(metavar="ID", help="A session's id or its first characters.")
@@ -93,9 +89,7 @@ WindowOption = Annotated[
 ]
 CountingModel = Annotated[
     str | None,
-    typer.Option(
-        "--model", help="Count as this model does. Default: the one in the file."
-    ),
+    typer.Option("--model", help="Count as this model does. Default: the one in the file."),
 ]
 
 

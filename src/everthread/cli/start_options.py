@@ -34,9 +34,7 @@ ContinueOption = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model", "-m", help="The model's name. Default: the configured one."
-    ),
+    typer.Option("--model", "-m", help="The model's name. Default: the configured one."),
 ]
 BaseUrl = Annotated[
     str | None,
@@ -46,14 +44,10 @@ BaseUrl = Annotated[
         help="Where the model's API is, such as http://localhost:8000/v1.",
     ),
 ]
-Workspace = Annotated[
-    str, typer.Option("--workspace", "-w", help="Where its tools work.")
-]
+Workspace = Annotated[str, typer.Option("--workspace", "-w", help="Where its tools work.")]
 YesOption = Annotated[
     bool,
-    typer.Option(
-        "--yes", "-y", help="Allow every command and every write without asking."
-    ),
+    typer.Option("--yes", "-y", help="Allow every command and every write without asking."),
 ]
 
 
@@ -64,9 +58,7 @@ def with_base_url(config: Config, base_url: str | None) -> Config:
     checked_url = parse_config(
         f"model: {{base_url: {json.dumps(base_url)}}}", source="--base-url"
     ).model.base_url
-    model = config.model.model_copy(
-        update={"base_url": checked_url, "provider": "auto"}
-    )
+    model = config.model.model_copy(update={"base_url": checked_url, "provider": "auto"})
     return config.model_copy(update={"model": model})
 
 

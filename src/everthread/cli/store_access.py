@@ -46,9 +46,7 @@ def with_store(
         if not empty_if_missing or url or load_config().store.url:
             raise
         with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
-            return _run_and_close(
-                factory.open_store(Path(folder) / factory.STORE_FILE), work
-            )
+            return _run_and_close(factory.open_store(Path(folder) / factory.STORE_FILE), work)
     return _run_and_close(store, work)
 
 
@@ -68,16 +66,12 @@ def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
 async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
     """Return threads that hold messages, the last used first, without those of subagents."""
     rows = await store.list_threads(limit=4 * count)
-    return [row for row in rows if row.first.kind != "subagent" and row.messages][
-        :count
-    ]
+    return [row for row in rows if row.first.kind != "subagent" and row.messages][:count]
 
 
 async def find_latest_thread(store: Store) -> str:
     """Return the id of the thread that was used last."""
     rows = await list_recent_threads(store, 1)
     if not rows:
-        raise InputError(
-            "there is no thread to continue yet; leave --continue and --resume out"
-        )
+        raise InputError("there is no thread to continue yet; leave --continue and --resume out")
     return rows[0].first.id

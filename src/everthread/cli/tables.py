@@ -46,9 +46,7 @@ def print_table(
     title = shorten_path(title, console.width)
     cells = [[format_cell(value) for value in row] for row in all_rows[:max_rows]]
     filled_columns = [
-        index
-        for index in range(len(columns))
-        if not cells or any(row[index] for row in cells)
+        index for index in range(len(columns)) if not cells or any(row[index] for row in cells)
     ]
     names = [columns[index].rstrip(">…~") for index in filled_columns]
     column_marks = [columns[index][-1:] for index in filled_columns]
@@ -108,9 +106,7 @@ def print_one_line_rows(
 def _compute_flexible_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
     """Return the width that is left for each column that can shrink."""
     fixed_width = sum(
-        width
-        for width, flexible in zip(widths, is_flexible, strict=True)
-        if not flexible
+        width for width, flexible in zip(widths, is_flexible, strict=True) if not flexible
     )
     margins = MARGIN_WIDTH * len(widths)
     return (console.width - fixed_width - margins) // max(sum(is_flexible), 1)
@@ -144,9 +140,7 @@ def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         console.print(Text(row[0], "bold"), soft_wrap=False)
         lines = [""]
         for value in (
-            f"{name} {text}"
-            for name, text in zip(names[1:], row[1:], strict=True)
-            if text
+            f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text
         ):
             if lines[-1] and cell_len(f"  {lines[-1]} · {value}") > console.width:
                 lines.append("")
@@ -167,17 +161,14 @@ def format_cell(value: object) -> str:
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
     """Print a bar chart. Each row is a label, a number and a note."""
     label_width, figure_width, note_width = (
-        max((len(format_cell(row[column])) for row in rows), default=0)
-        for column in range(3)
+        max((len(format_cell(row[column])) for row in rows), default=0) for column in range(3)
     )
     largest = max((value for _, value, _ in rows), default=0)
     bar_width = max(console.width - label_width - figure_width - note_width - 6, 10)
     print_text((title, "bold"))
     for label, value, note in rows:
         bar = draw_bar(value, largest, bar_width)
-        print_text(
-            f"{label:<{label_width}}  {bar:<{bar_width}}  {value:>{figure_width},}  {note}"
-        )
+        print_text(f"{label:<{label_width}}  {bar:<{bar_width}}  {value:>{figure_width},}  {note}")
     console.print()
 
 

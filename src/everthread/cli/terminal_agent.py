@@ -41,10 +41,7 @@ async def open_terminal_agent(
         if (
             model is None
             and thread_model
-            and (
-                not find_model_problem(config, thread_model)
-                or find_model_problem(config, None)
-            )
+            and (not find_model_problem(config, thread_model) or find_model_problem(config, None))
         ):
             model = thread_model
         model = choose_model(config, model, can_ask=start_options.can_ask)

@@ -21,12 +21,7 @@ def parse_upstream(text: str, mode: Mode) -> Upstream:
     if is_local(url or name):
         return Upstream(name.partition(":")[0], url or name, mode=mode)
     parts = urlsplit(url)
-    if (
-        not name
-        or parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or parts.password
-    ):
+    if not name or parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
         raise InputError(
             "--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it"
         )

@@ -22,7 +22,9 @@ MODEL_HELP = (
 )
 
 
-LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
+LOCAL_MODEL_OFFER = (
+    "A small model can run on this machine: no key, good for trying things out, not for work."
+)
 
 
 def find_model_problem(config: Config, model: str | None) -> str:
@@ -49,17 +51,13 @@ def choose_model(config: Config, model: str | None, *, can_ask: bool) -> str | N
     print_text(f"{problem}\n")
     is_downloaded = SMOLLM2.path(home_directory()).is_file()
     download = (
-        ""
-        if is_downloaded
-        else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
+        "" if is_downloaded else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
     )
     print_text(f"{LOCAL_MODEL_OFFER}{download}")
     if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
     download_model(home_directory(), report=lambda words: print_text((words, "dim")))
-    if config.model.default is None and set_keys(
-        config_path(), {"model.default": LOCAL_MODEL}
-    ):
+    if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL_MODEL}):
         print_text(
             (
                 f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.",

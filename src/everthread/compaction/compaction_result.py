@@ -66,5 +66,7 @@ class Compaction:
     """Summaries of a graph that the result cites, to be stored in the same transaction."""
 
     def __repr__(self) -> str:
-        figures = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        figures = (
+            f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        )
         return f"<Compaction: {figures}{'' if self.changed else ', unchanged'}>"

@@ -78,9 +78,7 @@ class PendingCompressorSummary:
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        return (
-            (self.pending_draft.next_request,) if self.pending_draft is not None else ()
-        )
+        return (self.pending_draft.next_request,) if self.pending_draft is not None else ()
 
 
 class ContextCompressor(PlanningEngine):
@@ -89,9 +87,7 @@ class ContextCompressor(PlanningEngine):
     name = "compressor"
     marker = "marker"
 
-    def __init__(
-        self, services: Services, *, template: TemplateName = "handoff"
-    ) -> None:
+    def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
         super().__init__(services)
         self._template: TemplateName = template
         self._last_journal: tuple[str, JournalBuilder] | None = None
@@ -130,9 +126,7 @@ class ContextCompressor(PlanningEngine):
             pruned=summary_input.hide_secrets(cut_plan.pruned)
             if compaction_input.has_model
             else (),
-            budget=max(
-                cut_plan.budget.tokens - other_tokens, cut_plan.budget.tokens // 2
-            ),
+            budget=max(cut_plan.budget.tokens - other_tokens, cut_plan.budget.tokens // 2),
             previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
@@ -162,9 +156,7 @@ class ContextCompressor(PlanningEngine):
         if pending.pending_draft is not None:
 
             def check(draft: SummaryDraft) -> SummaryDraft | str:
-                return check_draft(
-                    draft, request, pending.summary_input.cut_plan, counter.text
-                )
+                return check_draft(draft, request, pending.summary_input.cut_plan, counter.text)
 
             outcome = pending.pending_draft.take_draft(drafts[0], check)
             if isinstance(outcome, PendingDraft):
@@ -196,9 +188,7 @@ class ContextCompressor(PlanningEngine):
             usage=draft.usage,
             state=pending.thread_state.dump(),
         )
-        return WrittenSummary(
-            self._render_summary(pending, sections, is_brief=is_brief), result
-        )
+        return WrittenSummary(self._render_summary(pending, sections, is_brief=is_brief), result)
 
     def _render_summary(
         self, pending: PendingCompressorSummary, sections: Sections, *, is_brief: bool
@@ -230,10 +220,7 @@ class ContextCompressor(PlanningEngine):
         facts = cut_plan.facts
         turns = cut_plan.covered_turns
         last_journal = None
-        if (
-            self._last_journal
-            and self._last_journal[0] == cut_plan.earlier_summary.text
-        ):
+        if self._last_journal and self._last_journal[0] == cut_plan.earlier_summary.text:
             last_journal = self._last_journal[1]
         if last_journal is not None and last_journal.can_extend_to(facts, turns):
             journal = last_journal.copy().extend(facts, turns)
@@ -259,9 +246,7 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     """Create the engine for the registry. The only option is `template`."""
     unknown = ", ".join(sorted(set(options) - {"template"}))
     if unknown:
-        raise ConfigError(
-            f"engines.compressor: unknown option(s) {unknown}; known: template"
-        )
+        raise ConfigError(f"engines.compressor: unknown option(s) {unknown}; known: template")
     template = options.get("template", "handoff")
     if template not in ("handoff", "classic"):
         raise ConfigError(
@@ -290,15 +275,9 @@ def _fit_user_words(
     cut_plan = summary_input.cut_plan
     marker = summary_input.marker
     # If all words fit even by this estimate, no token is counted.
-    texts = "".join([marker, *sections, *sections.values()]).encode(
-        "utf-8", "surrogatepass"
-    )
-    max_section_tokens = _MAX_TOKENS_PER_BYTE * len(texts) + _MAX_HEADING_TOKENS * len(
-        sections
-    )
-    words_budget = cut_plan.budget.count_tokens_for_user_words(
-        other_tokens + max_section_tokens
-    )
+    texts = "".join([marker, *sections, *sections.values()]).encode("utf-8", "surrogatepass")
+    max_section_tokens = _MAX_TOKENS_PER_BYTE * len(texts) + _MAX_HEADING_TOKENS * len(sections)
+    words_budget = cut_plan.budget.count_tokens_for_user_words(other_tokens + max_section_tokens)
     has_omitted_words = any(entry.range_end for entry in cut_plan.user_words)
     if words_budget >= _find_max_quote_tokens(cut_plan) and not has_omitted_words:
         return sections, words_budget
@@ -323,12 +302,8 @@ def _find_max_quote_tokens(cut_plan: CutPlan) -> int:
 
 def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:
     """Shorten the sections by this many tokens, except the task and the pinned notes."""
-    fixed_sections = {
-        name: text for name, text in sections.items() if name in (TASK, RULES)
-    }
-    other_sections = {
-        name: text for name, text in sections.items() if name not in fixed_sections
-    }
+    fixed_sections = {name: text for name, text in sections.items() if name in (TASK, RULES)}
+    other_sections = {name: text for name, text in sections.items() if name not in fixed_sections}
     return {
         **fixed_sections,
         **drop_lines_to_fit(

@@ -56,9 +56,7 @@ async def request_drafts(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _request_draft(
-    summarizer: Summarizer, request: SummaryRequest
-) -> SummaryDraft:
+async def _request_draft(summarizer: Summarizer, request: SummaryRequest) -> SummaryDraft:
     """Return one draft; an empty one with a warning if the summariser fails."""
     name = summarizer.name
     try:
@@ -77,22 +75,13 @@ def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
     sections: Sections = {}
     for name, text in draft.sections.items():
         if isinstance(text, str):
-            lines = (
-                f"\\{line}" if find_section_name(line) else line
-                for line in text.split("\n")
-            )
-            for section, body in parse_sections(
-                "\n".join([f"## {name}", *lines])
-            ).items():
-                sections[section] = "\n".join(
-                    filter(None, (sections.get(section), body))
-                )
+            lines = (f"\\{line}" if find_section_name(line) else line for line in text.split("\n"))
+            for section, body in parse_sections("\n".join([f"## {name}", *lines])).items():
+                sections[section] = "\n".join(filter(None, (sections.get(section), body)))
     return replace(
         draft,
         sections={
-            name: text
-            for name, text in sections.items()
-            if name not in (TASK, USER_WORDS, NAMES)
+            name: text for name, text in sections.items() if name not in (TASK, USER_WORDS, NAMES)
         },
         author=str(draft.author),
         warnings=tuple(map(str, draft.warnings)),
@@ -134,9 +123,7 @@ class PendingDraft:
         warnings = (*self.warnings, *draft.warnings)
         checked: SummaryDraft | str = draft
         if draft.author != AUTHOR:
-            checked = (
-                check(draft) if draft.sections else f"{draft.author} {NOTHING_WRITTEN}"
-            )
+            checked = check(draft) if draft.sections else f"{draft.author} {NOTHING_WRITTEN}"
         if isinstance(checked, SummaryDraft):
             return replace(checked, warnings=tuple(map(redact, warnings)), usage=usage)
         if checked not in warnings:

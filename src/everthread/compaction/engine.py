@@ -80,7 +80,9 @@ def describe_progress(kind: str, details: Mapping[str, Any]) -> str:
     """Return a report of an engine or a summariser as a sentence."""
     if kind in _PROGRESS_TEXTS:
         return _PROGRESS_TEXTS[kind].format_map(details)
-    return f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
+    return (
+        f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

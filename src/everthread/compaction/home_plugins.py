@@ -29,16 +29,12 @@ def list_plugins(folder: Path) -> Iterator[Path]:
     """Yield the plug-in directories in a folder, by name; nothing if the folder is missing."""
     try:
         plugins = sorted(
-            entry
-            for entry in folder.iterdir()
-            if entry.is_dir() and entry.name[0] not in "._"
+            entry for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._"
         )
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise EngineError(
-            f"{folder}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise EngineError(f"{folder}: cannot be read: {error.strerror or error}") from error
     yield from plugins
 
 
@@ -70,18 +66,14 @@ def describe_plugin(plugin: Path) -> tuple[str, str]:
 def load_plugin(plugin: Path) -> ModuleType:
     """Return the plug-in's module, run once per process. Let exceptions of its code pass."""
     directory = plugin.resolve()
-    name = (
-        f"_everthread_engine_{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
-    )
+    name = f"_everthread_engine_{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
     with _loading_lock:
         return sys.modules.get(name) or _run_code(name, directory)
 
 
 def _find_code_file(plugin: Path) -> Path | None:
     """Return the plug-in's code file, or None."""
-    return next(
-        (plugin / file for file in CODE_FILES if (plugin / file).is_file()), None
-    )
+    return next((plugin / file for file in CODE_FILES if (plugin / file).is_file()), None)
 
 
 def _run_code(name: str, plugin: Path) -> ModuleType:

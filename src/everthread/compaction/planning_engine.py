@@ -147,9 +147,7 @@ class PlanningEngine(ContextEngine):
         """Read the state of the thread from the earlier summary."""
         return read_state_from_sections(earlier_summary.sections)
 
-    def load_thread_state(
-        self, earlier_summary: EarlierSummary, state: EngineState
-    ) -> ThreadState:
+    def load_thread_state(self, earlier_summary: EarlierSummary, state: EngineState) -> ThreadState:
         """Return a copy of the thread's state before this compaction; if unknown, read it from the earlier summary."""
         if earlier_summary.state is not None:
             return earlier_summary.state
@@ -168,17 +166,11 @@ class PlanningEngine(ContextEngine):
     def plan(self, history: CompactionInput, state: EngineState) -> Plan:
         """Decide what a compaction replaces, and which drafts it needs. `finish` completes it."""
         services = self._services
-        compaction_input = replace(
-            history, has_model=history.has_model and not history.dry_run
-        )
-        plan = Plan(
-            compaction_input, self._plan_cut(compaction_input), services.clock()
-        )
+        compaction_input = replace(history, has_model=history.has_model and not history.dry_run)
+        plan = Plan(compaction_input, self._plan_cut(compaction_input), services.clock())
         if not plan.cut_plan.has_work or plan.cut_plan.only_prunes:
             return plan
-        marker = write_marker(
-            plan.cut_plan, self.marker, services, compaction_input.tools
-        )
+        marker = write_marker(plan.cut_plan, self.marker, services, compaction_input.tools)
         summary_input = SummaryInput(plan.cut_plan, compaction_input, state, marker)
         return replace(plan, pending=self.begin_summary(summary_input))
 
@@ -190,21 +182,15 @@ class PlanningEngine(ContextEngine):
             step = self.continue_summary(plan.pending, drafts)
             if not isinstance(step, WrittenSummary):
                 return replace(plan, pending=step)
-            compaction = self._accept_if_smaller(
-                plan, self._assemble_result(plan.cut_plan, step)
-            )
+            compaction = self._accept_if_smaller(plan, self._assemble_result(plan.cut_plan, step))
         duration = self._services.clock() - plan.start_time
         compaction = replace(compaction, duration=duration)
         is_preview = plan.compaction_input.dry_run and compaction.changed
         return (
-            _make_preview(compaction, plan.compaction_input.messages)
-            if is_preview
-            else compaction
+            _make_preview(compaction, plan.compaction_input.messages) if is_preview else compaction
         )
 
-    def refit_with_state(
-        self, refit_input: RefitInput, state: EngineState
-    ) -> Compaction:
+    def refit_with_state(self, refit_input: RefitInput, state: EngineState) -> Compaction:
         """Do the work of `refit`, with the state that was read for its history.
 
         Prune and cut the new messages. If that is not enough, let the journal summarise more messages.
@@ -326,9 +312,7 @@ class PlanningEngine(ContextEngine):
         self._prompt_tokens = state.get("prompt_tokens", 0)
         self.compaction_count = state.get("compactions", 0)
         thread = state.get("thread")
-        self._thread_state = (
-            ThreadState.load(thread) if isinstance(thread, Mapping) else None
-        )
+        self._thread_state = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
     def _plan_cut(self, history: CompactionInput) -> CutPlan:
         """Plan the cut, or return the last plan if its input is the same."""
@@ -366,10 +350,7 @@ class PlanningEngine(ContextEngine):
         earlier_summary = parse_earlier_summary(history.messages)
         plan = plan_cut(history, earlier_summary, services, HistoryReader())
         plan = plan.with_middle_kept()
-        if (
-            plan.size.tokens * plan.size.provider_scale
-            <= services.budget.compacted_limit
-        ):
+        if plan.size.tokens * plan.size.provider_scale <= services.budget.compacted_limit:
             compaction = make_unchanged_result(plan, "it is small enough")
         else:
             compaction = accept_if_smaller(
@@ -377,15 +358,11 @@ class PlanningEngine(ContextEngine):
             )
         return replace(compaction, duration=services.clock() - started)
 
-    def _assemble_result(
-        self, cut_plan: CutPlan, written_summary: WrittenSummary
-    ) -> Compaction:
+    def _assemble_result(self, cut_plan: CutPlan, written_summary: WrittenSummary) -> Compaction:
         """Return the result with the summary put between head and tail."""
         note = make_system_note(cut_plan)
         counter = self._services.counter
-        text = seal_summary(
-            self._redactor.redact(written_summary.text), self._services.summary_key
-        )
+        text = seal_summary(self._redactor.redact(written_summary.text), self._services.summary_key)
         messages, origins = assemble_messages(cut_plan, text, note)
         summary = next(message for message in messages if is_summary(message))
         remainder = without_summary(summary)
@@ -428,8 +405,7 @@ def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
         return None
     method_names = ("compress", "refit", "has_content_to_compress")
     overrides_whole_work = any(
-        getattr(type(engine), name) is not getattr(PlanningEngine, name)
-        for name in method_names
+        getattr(type(engine), name) is not getattr(PlanningEngine, name) for name in method_names
     )
     return None if overrides_whole_work else engine
 

@@ -26,17 +26,13 @@ def merge_compactions(first: Compaction, second: Compaction) -> Compaction:
     """Merge two successive compactions into one of the original list. `second` compacted the result of `first`."""
     first_indices = first.kept
     newly_covered = [
-        first_index
-        for index in second.covered
-        if (first_index := first_indices[index]) is not None
+        first_index for index in second.covered if (first_index := first_indices[index]) is not None
     ]
     has_new_summary = bool(second.summary)
     return replace(
         first,
         messages=second.messages,
-        kept=tuple(
-            None if index is None else first_indices[index] for index in second.kept
-        ),
+        kept=tuple(None if index is None else first_indices[index] for index in second.kept),
         covered=(
             *first.covered,
             *sorted(set(newly_covered) - set(first.covered)),

@@ -99,9 +99,7 @@ class EngineInfo:
 def register_context_engine(name: str, factory: EngineFactory) -> None:
     """Register an engine under a name. It is used only if `context.engine` names it."""
     if problem := _find_name_problem(name):
-        raise EngineError(
-            f"the context engine {name!r} cannot be registered: {problem}"
-        )
+        raise EngineError(f"the context engine {name!r} cannot be registered: {problem}")
     if not callable(factory):
         raise EngineError(
             f"the context engine {name!r} cannot be registered: {factory!r} is not a function"
@@ -150,9 +148,7 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
         else:
             return source
     search_text = "".join(f"\n  {line}" for line in search_notes)
-    raise UnknownEngineError(
-        f"there is no context engine {name!r}; looked in{search_text}"
-    )
+    raise UnknownEngineError(f"there is no context engine {name!r}; looked in{search_text}")
 
 
 def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
@@ -160,9 +156,7 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     active_name = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
-    for source in chain.from_iterable(
-        sources for _, sources in _list_search_locations(home)
-    ):
+    for source in chain.from_iterable(sources for _, sources in _list_search_locations(home)):
         is_built_in = source.source == "built-in"
         name_problem = "" if is_built_in else _find_name_problem(source.name)
         is_found_first = False
@@ -275,19 +269,13 @@ def _find_built_in(name: str) -> EngineSource:
         )
     factory, description = BUILT_IN_ENGINES[name]
     return replace(
-        _make_entry_point_source(
-            EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"
-        ),
+        _make_entry_point_source(EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"),
         description=description,
     )
 
 
-def _make_entry_point_source(
-    entry_point: EntryPoint, source: EngineOrigin
-) -> EngineSource:
-    return EngineSource(
-        entry_point.name, source, _describe_location(entry_point), entry_point.load
-    )
+def _make_entry_point_source(entry_point: EntryPoint, source: EngineOrigin) -> EngineSource:
+    return EngineSource(entry_point.name, source, _describe_location(entry_point), entry_point.load)
 
 
 def _describe_location(entry_point: EntryPoint) -> str:
@@ -313,9 +301,7 @@ def _wrap_errors(failed_action: str) -> Iterator[None]:
             for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith("<")
         ]
-        code_location = (
-            f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-        )
+        code_location = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
         raise EngineError(
             f"{failed_action}: {type(error).__name__}: {error}{code_location}"
         ) from error

@@ -29,9 +29,7 @@ KeyPath = str | tuple[str, ...]
 """The full path of a key, such as `context.engine`; a tuple if a part contains a dot."""
 
 
-def set_keys(
-    path: Path, values: Mapping[str, Any] | Mapping[tuple[str, ...], Any]
-) -> bool:
+def set_keys(path: Path, values: Mapping[str, Any] | Mapping[tuple[str, ...], Any]) -> bool:
     """Set keys by their full path; the file need not exist. Return False if nothing changed."""
     old_text = _read_text(path)
     old_values = parse_config(old_text, source=str(path)).model_dump()
@@ -43,9 +41,7 @@ def set_keys(
         new_values = parse_config(new_text, source=str(path)).model_dump()
     except ConfigError as error:
         lines = str(error).splitlines()[1:]
-        raise ConfigError(
-            "\n".join(line.strip() for line in lines) or str(error)
-        ) from error
+        raise ConfigError("\n".join(line.strip() for line in lines) or str(error)) from error
     if new_values == old_values and old_text:
         return False
     for key in values:
@@ -113,9 +109,7 @@ def _load_document(text: str, path: Path) -> Any:
     try:
         document = _make_yaml().load(text.removeprefix(_BOM))
     except YAMLError as error:
-        raise ConfigError(
-            f"{path}: cannot be changed: {' '.join(str(error).split())}"
-        ) from error
+        raise ConfigError(f"{path}: cannot be changed: {' '.join(str(error).split())}") from error
     return {} if document is None else document
 
 
@@ -128,9 +122,7 @@ def _dump_document(document: Any, old_text: str) -> str:
         text = old_text.rstrip("\r\n") + "\n" + text
     if old_text.startswith(_BOM) and not text.startswith(_BOM):
         text = _BOM + text
-    return (
-        text.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old_text else text
-    )
+    return text.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old_text else text
 
 
 def _read_text(path: Path) -> str:
@@ -147,9 +139,7 @@ def _replace_file(path: Path, text: str) -> None:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
-        raise EverthreadError(
-            f"{path}: cannot be written: {error.strerror or error}"
-        ) from error
+        raise EverthreadError(f"{path}: cannot be written: {error.strerror or error}") from error
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -160,8 +150,6 @@ def _replace_file(path: Path, text: str) -> None:
             shutil.copymode(target, temporary)
         temporary.replace(target)
     except OSError as error:
-        raise EverthreadError(
-            f"{path}: cannot be written: {error.strerror or error}"
-        ) from error
+        raise EverthreadError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)

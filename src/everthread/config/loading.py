@@ -94,17 +94,13 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
     if data is None:
         return Config()
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{source}: must hold keys and values, not a {type(data).__name__}"
-        )
+        raise ConfigError(f"{source}: must hold keys and values, not a {type(data).__name__}")
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _describe_problems(error))
         settings = count_noun(error.error_count(), "setting")
-        raise ConfigError(
-            f"{source}: {settings} cannot be used:\n{problems}"
-        ) from error
+        raise ConfigError(f"{source}: {settings} cannot be used:\n{problems}") from error
 
 
 def _describe_problems(error: ValidationError) -> Iterator[str]:
@@ -116,9 +112,7 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
         else:
             allowed = _describe_allowed(detail, path)
             value = (
-                ""
-                if isinstance(detail["input"], dict)
-                else f" = {_format_value(detail['input'])}"
+                "" if isinstance(detail["input"], dict) else f" = {_format_value(detail['input'])}"
             )
             yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
 
@@ -149,9 +143,7 @@ def _collect_bounds(field: Any) -> dict[str, float]:
     bounds: dict[str, float] = {}
     for constraint in getattr(field, "metadata", None) or ():
         bounds |= {
-            name: getattr(constraint, name)
-            for name in ("ge", "le")
-            if hasattr(constraint, name)
+            name: getattr(constraint, name) for name in ("ge", "le") if hasattr(constraint, name)
         }
     for part in get_args(getattr(field, "annotation", None)):
         for constraint in getattr(part, "__metadata__", ()):
@@ -166,11 +158,7 @@ def _suggest_key(path: list[str]) -> str:
     section = _find_section(path)
     names = sorted(section.model_fields) if hasattr(section, "model_fields") else []
     matches = difflib.get_close_matches(path[-1], names, n=1)
-    return (
-        f"; did you mean {matches[0]}?"
-        if matches
-        else f"; known here: {', '.join(names)}"
-    )
+    return f"; did you mean {matches[0]}?" if matches else f"; known here: {', '.join(names)}"
 
 
 def _find_section(path: list[str]) -> Any:
@@ -179,9 +167,7 @@ def _find_section(path: list[str]) -> Any:
     for step in path[:-1]:
         if not hasattr(section, "model_fields"):  # an item of a list or of a mapping
             items = (
-                candidate
-                for candidate in get_args(section)
-                if hasattr(candidate, "model_fields")
+                candidate for candidate in get_args(section) if hasattr(candidate, "model_fields")
             )
             section = next(items, None)
             continue

@@ -67,9 +67,7 @@ def check_store_url(value: str) -> str:
             "null (SQLite in the home), sqlite:///path or postgresql://user@host/database"
         )
     if parts.password:
-        raise ValueError(
-            "a URL without a password: put that into PGPASSWORD or ~/.pgpass"
-        )
+        raise ValueError("a URL without a password: put that into PGPASSWORD or ~/.pgpass")
     return value
 
 
@@ -85,9 +83,7 @@ Origin = Annotated[str, AfterValidator(_check_origin)]
 HttpUrl = Annotated[str, AfterValidator(_check_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
 """Tokens; at least 1,000, because a smaller number is a mistake (128 for 128,000)."""
-GatewayMode = Annotated[
-    Mode, BeforeValidator(lambda value: "off" if value is False else value)
-]
+GatewayMode = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
 """Accepts false for `off`, because YAML reads an unquoted `off` as false."""
 Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 
@@ -95,9 +91,7 @@ Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 class ConfigSection(BaseModel):
     """A section of the configuration: strict, complete, immutable."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -106,9 +100,7 @@ class ConfigSection(BaseModel):
         if not isinstance(values, dict):
             return values
         sections = {
-            name
-            for name, field in cls.model_fields.items()
-            if _is_section(field.annotation)
+            name for name, field in cls.model_fields.items() if _is_section(field.annotation)
         }
         return {
             name: value
@@ -146,14 +138,12 @@ class ModelEndpoint(ConfigSection):
 class ModelOptions(ModelEndpoint):
     """The model that answers."""
 
-    default: str | None = Field(
-        None, min_length=1, description="The model's name at its provider."
-    )
-    provider: Literal[
-        "auto", "openai", "anthropic", "openrouter", "gemini", "local", "custom"
-    ] = Field(
-        "auto",
-        description="Who serves it. `auto` decides by the model's name and the keys that are present.",
+    default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
+    provider: Literal["auto", "openai", "anthropic", "openrouter", "gemini", "local", "custom"] = (
+        Field(
+            "auto",
+            description="Who serves it. `auto` decides by the model's name and the keys that are present.",
+        )
     )
     max_tokens: Annotated[int, allowed_range("model.max_tokens")] | None = Field(
         None, description="Cap on one answer, in tokens. Null: the model's own."
@@ -191,12 +181,8 @@ class ModelCompression(ConfigSection):
     """When the history of one model is compacted; null: as for every model."""
 
     threshold: Annotated[float, allowed_range("compression.threshold")] | None = None
-    threshold_tokens: (
-        Annotated[int, allowed_range("compression.threshold_tokens")] | None
-    ) = None
-    target_ratio: Annotated[float, allowed_range("compression.target_ratio")] | None = (
-        None
-    )
+    threshold_tokens: Annotated[int, allowed_range("compression.threshold_tokens")] | None = None
+    target_ratio: Annotated[float, allowed_range("compression.target_ratio")] | None = None
 
 
 class CompressionOptions(ConfigSection):
@@ -218,9 +204,7 @@ class CompressionOptions(ConfigSection):
         budget.DEFAULT_PROTECT_LAST_N,
         description="The number of recent messages that are kept, where they fit.",
     )
-    threshold_tokens: (
-        Annotated[int, allowed_range("compression.threshold_tokens")] | None
-    ) = Field(
+    threshold_tokens: Annotated[int, allowed_range("compression.threshold_tokens")] | None = Field(
         budget.DEFAULT_THRESHOLD_TOKENS,
         description="Upper bound of the threshold, in tokens; null turns it off.",
     )
@@ -285,9 +269,7 @@ class ToolOutputOptions(ConfigSection):
         budget.DEFAULT_PREVIEW_CHARS,
         description="How much of a stored result is shown.",
     )
-    per_tool: dict[
-        str, Annotated[int, allowed_range("tool_output.result_chars")] | None
-    ] = Field(
+    per_tool: dict[str, Annotated[int, allowed_range("tool_output.result_chars")] | None] = Field(
         default_factory=dict,
         description="`result_chars` for single tools; null means no limit.",
     )
@@ -350,9 +332,7 @@ class StoreOptions(ConfigSection):
 class UpstreamOptions(ConfigSection):
     """A provider to which the gateway forwards requests."""
 
-    name: str = Field(
-        min_length=1, description="What it is called in logs and figures."
-    )
+    name: str = Field(min_length=1, description="What it is called in logs and figures.")
     url: Literal["local"] | HttpUrl = Field(
         description="Where it is, with or without `/v1`. `local`: the small model on this machine."
     )
@@ -488,9 +468,7 @@ class GatewayOptions(ConfigSection):
         min_length=1,
         description="Where it listens: an address of this machine only, as long as clients need no key.",
     )
-    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
-        8484, description="0 finds a free one."
-    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
         description="Processes that answer behind the one port; about one for each core that is free for it.",

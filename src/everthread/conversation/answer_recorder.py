@@ -15,8 +15,8 @@ from everthread.core.caching.provider_diagnosis import with_diagnosis
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.message_repair import with_call_ids
 from everthread.core.messages import (
-    Call,
     Message,
+    ToolCall,
     calls_of,
     text_of,
     without_native_value,
@@ -53,7 +53,7 @@ class ModelAnswer:
         return text_of(self.message)
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ToolCall]:
         """The tool calls of the answer; pass their results to `add_results`."""
         return calls_of(self.message)
 
@@ -175,9 +175,7 @@ class AnswerRecorder:
             )
         conversation.engine.update_from_response(usage)
         if is_own_model and not is_estimated:
-            self._learn_usage(
-                usage, self.sent_request.request.params if self.sent_request else {}
-            )
+            self._learn_usage(usage, self.sent_request.request.params if self.sent_request else {})
         new_messages = [
             *(NewMessage(stub) for stub in make_stub_results(conversation.open_calls)),
             NewMessage(message, event=new_id()),
@@ -197,9 +195,7 @@ class AnswerRecorder:
         self, usage: CanonicalUsage, model: str, *, is_estimated: bool
     ) -> Decimal | None:
         conversation = self._conversation
-        provider = (
-            conversation.route.provider if model == conversation.route.name else "auto"
-        )
+        provider = conversation.route.provider if model == conversation.route.name else "auto"
         return await conversation.accounting.record(
             conversation.session.id,
             model,
@@ -220,18 +216,14 @@ class AnswerRecorder:
         self._interrupted_replies = []
         for reply in replies:
             usage, is_estimated = self._read_usage(reply)
-            await self._account(
-                usage, self._conversation.route.name, is_estimated=is_estimated
-            )
+            await self._account(usage, self._conversation.route.name, is_estimated=is_estimated)
 
     async def record_interrupted(self, text: str) -> None:
         """Store the text of a cancelled answer; its usage is estimated."""
         conversation = self._conversation
         message: Message = {
             "role": "assistant",
-            "content": f"{text}\n\n{INTERRUPTED_ANSWER_TEXT}"
-            if text
-            else INTERRUPTED_ANSWER_TEXT,
+            "content": f"{text}\n\n{INTERRUPTED_ANSWER_TEXT}" if text else INTERRUPTED_ANSWER_TEXT,
         }
         usage = CanonicalUsage(
             input_tokens=self._request_facts[2],

@@ -51,9 +51,7 @@ async def commit_compaction(
     A commit that has begun is finished even if its caller is cancelled.
     """
     cost = await finish_despite_cancellation(
-        conversation.accounting.record_summary(
-            conversation.session.id, draft.compaction.usage
-        )
+        conversation.accounting.record_summary(conversation.session.id, draft.compaction.usage)
     )
     try:
         await conversation.setup.hooks.before_compaction(conversation.session.id)
@@ -61,9 +59,7 @@ async def commit_compaction(
         reason = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
         conversation.report_failure(reason)
         return reason
-    return await finish_despite_cancellation(
-        _continue_session(conversation, draft, order, cost)
-    )
+    return await finish_despite_cancellation(_continue_session(conversation, draft, order, cost))
 
 
 async def _continue_session(
@@ -75,9 +71,7 @@ async def _continue_session(
     compaction = draft.compaction
     old_session = conversation.session
     # Messages since the draft are included.
-    added_tokens = conversation.counter.messages(
-        conversation.bodies[len(draft.stored) :]
-    )
+    added_tokens = conversation.counter.messages(conversation.bodies[len(draft.stored) :])
     tokens_before = max(conversation.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     tools = {call.id: call.name for body in draft.bodies for call in calls_of(body)}
@@ -104,9 +98,7 @@ async def _continue_session(
         nodes=compaction.nodes,
     )
     if not continuation.is_committed:
-        reason = (
-            "another process continued this conversation first; its context is used"
-        )
+        reason = "another process continued this conversation first; its context is used"
         conversation.emit(events.CompactionVoid(old_session.id, reason))
         await conversation.reload()
         return reason
@@ -172,9 +164,7 @@ async def _switch_session(
         )
     )
     if conversation.compaction_count >= MIN_FADING_COMPACTIONS:
-        conversation.notify(
-            make_fading_notice(conversation.compaction_count, "/new starts afresh")
-        )
+        conversation.notify(make_fading_notice(conversation.compaction_count, "/new starts afresh"))
 
 
 def _make_entries(
@@ -182,9 +172,7 @@ def _make_entries(
 ) -> list[int | NewMessage]:
     """Return the compacted context for the store: ids of unchanged messages, and new messages."""
     entries: list[int | NewMessage] = []
-    for message, index in zip(
-        draft.compaction.messages, draft.compaction.kept, strict=True
-    ):
+    for message, index in zip(draft.compaction.messages, draft.compaction.kept, strict=True):
         if index is None:
             kind: MessageKind = "summary" if is_summary(message) else "derived"
             entries.append(

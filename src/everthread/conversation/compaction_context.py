@@ -81,18 +81,14 @@ class ConversationContext:
 
     async def can_compact(self, order: CompactionOrder) -> bool:
         conversation = self._conversation
-        if not conversation.engine.should_compress(
-            conversation.size.grown_to_threshold.tokens
-        ):
+        if not conversation.engine.should_compress(conversation.size.grown_to_threshold.tokens):
             return False
         if len(conversation.bodies) == 1 and conversation.size.is_full:
             return True
         engine_input = _make_compaction_input(conversation, order)
         return await asyncio.to_thread(conversation.engine.has_work, engine_input)
 
-    async def draft(
-        self, order: CompactionOrder, wait: SummaryWait
-    ) -> ConversationDraft:
+    async def draft(self, order: CompactionOrder, wait: SummaryWait) -> ConversationDraft:
         conversation = self._conversation
         session = conversation.session.id
         stored_messages = tuple(conversation.stored)
@@ -100,18 +96,14 @@ class ConversationContext:
         if not order.is_preview:
             tokens = order.tokens or conversation.tokens
             conversation.emit(
-                events.CompactionStarted(
-                    session, order.reason, tokens, order.is_background
-                )
+                events.CompactionStarted(session, order.reason, tokens, order.is_background)
             )
         pins = await conversation.setup.store.pins(conversation.session.thread)
         conversation.engine.pin([note.text for note in pins])
         compaction = await compress_off_loop(
             conversation.engine, engine_input, conversation.summarizer, wait
         )
-        return ConversationDraft(
-            compaction, session, stored_messages, tuple(engine_input.messages)
-        )
+        return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))
 
     def is_usable(self, draft: ConversationDraft) -> bool:
         conversation = self._conversation
@@ -120,9 +112,7 @@ class ConversationContext:
         return conversation.session.id == draft.session and current_ids == ids
 
     async def commit(self, draft: ConversationDraft, order: CompactionOrder) -> str:
-        return await commit_compaction(
-            self._conversation, await self._refit(draft), order
-        )
+        return await commit_compaction(self._conversation, await self._refit(draft), order)
 
     async def _refit(self, draft: ConversationDraft) -> ConversationDraft:
         """Add the messages that came after the draft. Prune and cut them if the prompt would be too large."""
@@ -139,9 +129,7 @@ class ConversationContext:
             tools=conversation.toolbox.next_schemas,
             ids=[message.id for message in conversation.stored],
         )
-        compaction = await refit_off_loop(
-            conversation.engine, refit_input, conversation.summarizer
-        )
+        compaction = await refit_off_loop(conversation.engine, refit_input, conversation.summarizer)
         return ConversationDraft(
             compaction,
             draft.session,
@@ -151,19 +139,13 @@ class ConversationContext:
 
     async def discard(self, draft: ConversationDraft, reason: str) -> None:
         conversation = self._conversation
-        await conversation.accounting.record_summary(
-            draft.session, draft.compaction.usage
-        )
+        await conversation.accounting.record_summary(draft.session, draft.compaction.usage)
         conversation.emit(events.CompactionVoid(conversation.session.id, reason))
 
     async def account_cancelled(self) -> None:
-        await self._conversation.accounting.record_cancelled(
-            self._conversation.session.id
-        )
+        await self._conversation.accounting.record_cancelled(self._conversation.session.id)
 
-    async def learn_limit(
-        self, verdict: ErrorVerdict, refusal: ProviderRefusal
-    ) -> None:
+    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
         conversation = self._conversation
         if conversation.answering_model != conversation.route.name:
             return  # another model answered: its limit does not apply to this one
@@ -188,20 +170,14 @@ class ConversationContext:
             )
             conversation.emit(event)
 
-    def choose_step(
-        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
-    ) -> RecoveryStep:
+    def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
         enabled = self._conversation.setup.options.enabled
-        return attempts.next_step(
-            verdict, output_cap=self._requested_cap, enabled=enabled
-        )
+        return attempts.next_step(verdict, output_cap=self._requested_cap, enabled=enabled)
 
     async def shrink_payload(self) -> bool:
         conversation = self._conversation
         bodies = list(conversation.bodies)
-        smaller_bodies, outputs = shrink_messages(
-            bodies, conversation.budget.preview_chars
-        )
+        smaller_bodies, outputs = shrink_messages(bodies, conversation.budget.preview_chars)
         if all(new is old for new, old in zip(smaller_bodies, bodies, strict=True)):
             return False
         compaction = Compaction(
@@ -223,9 +199,7 @@ class ConversationContext:
             tuple(conversation.stored),
             tuple(bodies),
         )
-        return not await commit_compaction(
-            conversation, draft, CompactionOrder("payload")
-        )
+        return not await commit_compaction(conversation, draft, CompactionOrder("payload"))
 
     @property
     def _requested_cap(self) -> int | None:

@@ -106,7 +106,9 @@ class Conversation:
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
-            if not self._has_ended:  # end the engine with the conversation, even if the session continues elsewhere
+            if (
+                not self._has_ended
+            ):  # end the engine with the conversation, even if the session continues elsewhere
                 self._has_ended = True
                 self._conversation.engine.on_session_end(self._conversation.session.id)
             if reason is not None:
@@ -216,22 +218,14 @@ class Conversation:
         await self._thread.cancel_idle_timer()
         self._recovery = RecoveryAttempts(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
-        was_full = (
-            conversation.has_report
-            and conversation.tokens >= conversation.budget.threshold
-        )
+        was_full = conversation.has_report and conversation.tokens >= conversation.budget.threshold
         await self._store_messages(as_messages(message), event)
         if conversation.open_calls:
             await conversation.append(
-                [
-                    NewMessage(stub)
-                    for stub in make_stub_results(conversation.open_calls)
-                ]
+                [NewMessage(stub) for stub in make_stub_results(conversation.open_calls)]
             )
         if not conversation.bodies:
-            raise InputError(
-                "there is nothing to send: the conversation has no message yet"
-            )
+            raise InputError("there is nothing to send: the conversation has no message yet")
         await self._fixed_prompt_watch.choose_tools()
         conversation.report_size()
         self._fixed_prompt_watch.check()
@@ -239,9 +233,7 @@ class Conversation:
             reason="in-loop" if was_full or message is None else "preflight"
         )
         injected = (*await find_excerpts(conversation), *self._injected)
-        self._recorder.sent_request = build_request(
-            conversation, injected, cap=self._recovery.cap
-        )
+        self._recorder.sent_request = build_request(conversation, injected, cap=self._recovery.cap)
         return self._recorder.sent_request
 
     async def record(self, response: Any) -> ModelAnswer:
@@ -268,9 +260,7 @@ class Conversation:
         if step is None:
             raise error
         if step.action == "give_up":
-            raise make_overflow_error(
-                self._conversation, self._recovery, error
-            ) from error
+            raise make_overflow_error(self._conversation, self._recovery, error) from error
         self._recorder.sent_request = build_request(
             self._conversation, self._injected, cap=self._recovery.cap
         )
@@ -295,9 +285,7 @@ class Conversation:
                     await self._recorder.account_interrupted()
                     prepared = await self.recover(error)
                 except asyncio.CancelledError:
-                    await finish_despite_cancellation(
-                        self._recorder.record_interrupted("")
-                    )
+                    await finish_despite_cancellation(self._recorder.record_interrupted(""))
                     raise
                 else:
                     return await finish_despite_cancellation(self.record(reply))
@@ -346,9 +334,7 @@ class Conversation:
             raise InputError(
                 f"add_results takes tool results only, not a message of role {other_messages[0]['role']!r}"
             )
-        answered_ids = [
-            result.call_id for message in results for result in results_of(message)
-        ]
+        answered_ids = [result.call_id for message in results for result in results_of(message)]
         unknown_ids = [
             call_id or "(none given)"
             for call_id in answered_ids
@@ -359,9 +345,7 @@ class Conversation:
                 f"no open call has the id {', '.join(unknown_ids)}; "
                 f"open: {', '.join(conversation.open_calls) or 'none'}"
             )
-        duplicate_ids = {
-            call_id for call_id in answered_ids if answered_ids.count(call_id) > 1
-        }
+        duplicate_ids = {call_id for call_id in answered_ids if answered_ids.count(call_id) > 1}
         if duplicate_ids:
             raise InputError(
                 f"a call has one result; there are several for {', '.join(sorted(duplicate_ids))}"
@@ -425,9 +409,7 @@ class Conversation:
         """Compact before an incoming message, at 85 % of the window. Only report a failure."""
         conversation = self._conversation
         async with self._hold_turn():
-            if not conversation.policy.is_hygiene_due(
-                conversation.size, len(conversation.stored)
-            ):
+            if not conversation.policy.is_hygiene_due(conversation.size, len(conversation.stored)):
                 return
             previous_limit = conversation.state.retry_above_tokens
             try:
@@ -444,9 +426,7 @@ class Conversation:
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
             session = await conversation.setup.store.undo(conversation.session.id)
-            conversation.show_session(
-                session, await conversation.setup.store.messages(session.id)
-            )
+            conversation.show_session(session, await conversation.setup.store.messages(session.id))
             conversation.compaction_count = max(0, conversation.compaction_count - 1)
             conversation.last_marked_index = None
             conversation.last_request = None
@@ -463,15 +443,11 @@ class Conversation:
             conversation.notify("The last compaction was taken back.")
             return session
 
-    async def branch(
-        self, at_message: int | None = None, *, title: str = ""
-    ) -> Conversation:
+    async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
         conversation = self._conversation
         if not conversation.stored:
-            raise InputError(
-                "there is nothing to branch from: the conversation has no message yet"
-            )
+            raise InputError("there is nothing to branch from: the conversation has no message yet")
         message_id = conversation.stored[-1].id if at_message is None else at_message
         new_session = None
         if title:
@@ -513,13 +489,9 @@ class Conversation:
         Closing it closes no shared resource.
         """
         setup = self._shared_setup()
-        setup = replace(
-            setup, system=system or setup.system, listener=listener or setup.listener
-        )
+        setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
         offered_tools = self._conversation.toolbox.all_tools if tools is None else tools
-        return await Conversation.open(
-            setup, resume=resume, new=new, tools=offered_tools
-        )
+        return await Conversation.open(setup, resume=resume, new=new, tools=offered_tools)
 
     async def use_model(self, route: Route) -> None:
         """Continue with another model. The next request is fitted to its window before it is sent."""
@@ -570,12 +542,9 @@ class Conversation:
             await self.add_results(results)
         if not messages:
             return
-        stubs = [
-            NewMessage(stub) for stub in make_stub_results(conversation.open_calls)
-        ]
+        stubs = [NewMessage(stub) for stub in make_stub_results(conversation.open_calls)]
         event_ids = (
-            new_id() if event is None else f"{event}.{index}"
-            for index in range(len(messages))
+            new_id() if event is None else f"{event}.{index}" for index in range(len(messages))
         )
         new_messages = [
             NewMessage(message, event=event_id)

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.compaction.engine import Services
 from everthread.conversation.offered_tools import Toolbox
 from everthread.conversation.session_archive import SessionArchive
-from everthread.core.messages import Call, Message, calls_of, results_of
+from everthread.core.messages import Message, ToolCall, calls_of, results_of
 from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -71,7 +71,7 @@ class ConversationState:
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
         self.ids_in_view: set[int] = set()
-        self.open_calls: dict[str, Call] = {}
+        self.open_calls: dict[str, ToolCall] = {}
         self.summarizer = self._make_summarizer()
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
@@ -79,9 +79,7 @@ class ConversationState:
             lambda text: self._report_in_loop("notice", text=text),
         )
         self.tools = self.toolbox.schemas
-        self._total_tokens = self.counter.request(
-            (), system=self.system, tools=self.tools
-        )
+        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
         self._fit_budget()
 
     @property
@@ -115,9 +113,7 @@ class ConversationState:
         """Emit a report of an engine or a summariser as an event of the session."""
         self.emit(events.make_engine_event(self.session.id, kind, details))
 
-    def show_session(
-        self, session: Session, stored_messages: Sequence[StoredMessage]
-    ) -> None:
+    def show_session(self, session: Session, stored_messages: Sequence[StoredMessage]) -> None:
         """Replace the current session, and the messages that the model sees."""
         self.session = session
         self.stored = []
@@ -133,9 +129,7 @@ class ConversationState:
         self.ids_in_view.add(message.id)
         body = message.body
         self.bodies.append(
-            mark_summary(body, self.setup.summary_key)
-            if message.kind == "summary"
-            else body
+            mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body
         )
         self._total_tokens += self.counter.message(message.body)
         for result in results_of(message.body):
@@ -147,12 +141,9 @@ class ConversationState:
     async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and add them to the view, with those that other writers stored since."""
         counted_messages = [
-            replace(item, tokens=self.counter.message(item.body))
-            for item in new_messages
+            replace(item, tokens=self.counter.message(item.body)) for item in new_messages
         ]
-        stored_messages = await self.setup.store.append(
-            self.session.id, counted_messages
-        )
+        stored_messages = await self.setup.store.append(self.session.id, counted_messages)
         for message in stored_messages:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
@@ -171,17 +162,13 @@ class ConversationState:
         records = await self.setup.store.compactions(self.session.thread)
         self.compaction_count = sum(record.reverted is None for record in records)
         await self.restore()
-        self.engine.on_session_start(
-            self.session.id, reason="compression", previous=old_id
-        )
+        self.engine.on_session_start(self.session.id, reason="compression", previous=old_id)
 
     async def move_to_tip(self) -> None:
         """Show the thread's tip. In another session, forget the facts about the last request."""
         store = self.setup.store
         tip = await store.get_compression_tip(self.session.id)
-        session, stored_messages = await asyncio.gather(
-            store.session(tip), store.messages(tip)
-        )
+        session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
             self.state.calibration.reset()
             self.last_marked_index = None
@@ -255,9 +242,7 @@ class ConversationState:
         )
 
     def _recount_tokens(self) -> None:
-        self._total_tokens = self.counter.request(
-            (), system=self.system, tools=self.tools
-        )
+        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
         for body in self.bodies:
             self._total_tokens += self.counter.message(body)
 
@@ -314,9 +299,7 @@ class ConversationState:
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(
-            self.setup.summarizer(self._make_summarizer_context()), self.counter
-        )
+        return LoopSummarizer(self.setup.summarizer(self._make_summarizer_context()), self.counter)
 
     def _make_summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
@@ -387,11 +370,7 @@ class ConversationState:
             and session.kind in ("continuation", "branch")
         ):
             engine = await store.get_state(session.parent, ENGINE_KEY)
-        if (
-            calibration is None
-            and session.parent is not None
-            and session.kind == "continuation"
-        ):
+        if calibration is None and session.parent is not None and session.kind == "continuation":
             self.state = ContextState.load(
                 await store.get_state(session.parent, CONVERSATION_STATE)
             )
@@ -407,11 +386,7 @@ class ConversationState:
         store = self.setup.store
         session = self.session
         own_state = await store.get_state(session.id, CONVERSATION_STATE)
-        if (
-            own_state is None
-            and self.toolbox.is_settled
-            and session.kind != "continuation"
-        ):
+        if own_state is None and self.toolbox.is_settled and session.kind != "continuation":
             return  # no process has saved a state: keep the choice made here
         if (
             own_state is not None

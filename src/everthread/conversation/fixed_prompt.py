@@ -24,11 +24,7 @@ class FixedPromptWatch:
             return
         fixed_tokens = conversation.fixed_tokens
         conversation.toolbox.choose_tools()
-        if (
-            fixed_tokens
-            >= conversation.nominal_budget.threshold
-            > conversation.fixed_tokens
-        ):
+        if fixed_tokens >= conversation.nominal_budget.threshold > conversation.fixed_tokens:
             self._report(
                 fixed_tokens,
                 f"{len(conversation.toolbox.left_out)} tools that it does not use are left out.",
@@ -44,9 +40,7 @@ class FixedPromptWatch:
             fixed_tokens >= conversation.nominal_budget.threshold
             and not conversation.toolbox.can_free_enough()
         ):
-            self._report(
-                fixed_tokens, "Offer fewer tools, or use a model with a larger window."
-            )
+            self._report(fixed_tokens, "Offer fewer tools, or use a model with a larger window.")
 
     def _report(self, fixed_tokens: int, advice: str) -> None:
         if not self._is_reported:

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from everthread.core.messages import (
     RESULT_BLOCKS,
-    Call,
     Message,
     Part,
+    ToolCall,
     kind_of,
     parts_of,
     results_of,
@@ -42,20 +42,16 @@ def as_messages(value: MessageInput) -> list[Message]:
         )
     items: list[Any] = list(value_list)
     if items and all(
-        isinstance(item, Mapping) and "role" not in item and "type" in item
-        for item in items
+        isinstance(item, Mapping) and "role" not in item and "type" in item for item in items
     ):
-        return [
-            _check_message({"role": "user", "content": [dict(item) for item in items]})
-        ]
+        return [_check_message({"role": "user", "content": [dict(item) for item in items]})]
     return [_check_message(item) for item in items]
 
 
-def make_stub_results(calls: Mapping[str, Call] | Iterable[str]) -> list[Message]:
+def make_stub_results(calls: Mapping[str, ToolCall] | Iterable[str]) -> list[Message]:
     """Return results for calls that will never get one, because providers refuse a history with open calls."""
     return [
-        {"role": "tool", "tool_call_id": call_id, "content": UNFINISHED_RESULT}
-        for call_id in calls
+        {"role": "tool", "tool_call_id": call_id, "content": UNFINISHED_RESULT} for call_id in calls
     ]
 
 
@@ -94,11 +90,7 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
             others.append(message)
             continue
         parts = parts_of(message)
-        results += [
-            _make_result_message(part)
-            for part in parts
-            if kind_of(part) in RESULT_BLOCKS
-        ]
+        results += [_make_result_message(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
         other_parts = with_content(
             message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS]
         )

@@ -89,16 +89,12 @@ class FoundTools:
             )
             return f"No tool that is left out matches {self.query!r}.{hint}"
         lines = [
-            f"- {card.name}: {card.description}"
-            if card.description
-            else f"- {card.name}"
+            f"- {card.name}: {card.description}" if card.description else f"- {card.name}"
             for card in self.tools
         ]
         availability = f"They are shown to you again from {'now' if self.is_offered_now else 'the next compaction'} on."
         if self.was_refused and not self.is_offered_now:
-            availability = (
-                f"The user did not allow to show them at once. {availability}"
-            )
+            availability = f"The user did not allow to show them at once. {availability}"
         return "\n".join([f"Tools that match {self.query!r}:", *lines, availability])
 
 
@@ -111,9 +107,7 @@ MAX_FOUND_TOOLS = 5
 class Toolbox:
     """The tools of one conversation, and which of them are left out."""
 
-    def __init__(
-        self, conversation: ConversationState, tools: Sequence[dict[str, Any]]
-    ) -> None:
+    def __init__(self, conversation: ConversationState, tools: Sequence[dict[str, Any]]) -> None:
         self._conversation = conversation
         self.all_tools = list(tools)
         self._names = frozenset(map(tool_name, self.all_tools))
@@ -160,9 +154,7 @@ class Toolbox:
     def saved_tokens(self) -> int:
         """Tokens that leaving out tools saves in every request."""
         counter = self._conversation.counter
-        all_tokens = counter.tools(
-            [*self.all_tools, *self._conversation.engine.get_tool_schemas()]
-        )
+        all_tokens = counter.tools([*self.all_tools, *self._conversation.engine.get_tool_schemas()])
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
@@ -184,11 +176,7 @@ class Toolbox:
 
     def choose_tools(self) -> None:
         """Choose the tools to leave out: at the start of a session, and after a change of model or tools."""
-        reason = (
-            "another model or other tools"
-            if self._last_choice_key
-            else "the session begins"
-        )
+        reason = "another model or other tools" if self._last_choice_key else "the session begins"
         self.leave_out(self.choose_left_out(self._conversation.system), reason)
 
     def choose_left_out(self, system: System) -> tuple[str, ...]:
@@ -230,14 +218,11 @@ class Toolbox:
             (), system=conversation.system, tools=self.next_schemas
         )
         return (
-            fixed_tokens
-            * conversation.state.calibration.factor(conversation.route.name)
+            fixed_tokens * conversation.state.calibration.factor(conversation.route.name)
             < conversation.nominal_budget.threshold
         )
 
-    def leave_out(
-        self, left_out: Sequence[str], reason: str, *, now: bool = False
-    ) -> None:
+    def leave_out(self, left_out: Sequence[str], reason: str, *, now: bool = False) -> None:
         """Leave these tools out, and emit an event if the choice changed."""
         previous = self.left_out
         self.left_out = tuple(left_out)
@@ -277,9 +262,7 @@ class Toolbox:
             )
         ).text
 
-    async def find(
-        self, query: str, *, now: bool = False, was_refused: bool = False
-    ) -> FoundTools:
+    async def find(self, query: str, *, now: bool = False, was_refused: bool = False) -> FoundTools:
         """Find the left-out tools that match; offer them after the next compaction, or with `now` at once.
 
         `was_refused`: `now` was requested and not allowed.
@@ -295,9 +278,7 @@ class Toolbox:
             )
         if names:
             await self._conversation.save()
-        return replace(
-            matches, is_offered_now=now and bool(names), was_refused=was_refused
-        )
+        return replace(matches, is_offered_now=now and bool(names), was_refused=was_refused)
 
     def search(self, query: str) -> FoundTools:
         """Search without changing the offered tools."""
@@ -351,9 +332,7 @@ class Toolbox:
     def load(self, state: Any, *, left_out: Sequence[str] | None = None) -> None:
         """Resume from a saved state. `left_out`: tools left out by the compaction that made this session."""
         fields = state if isinstance(state, Mapping) else {}
-        self.used_tools = dict.fromkeys(
-            [*self.used_tools, *_read_names(fields, "used")]
-        )
+        self.used_tools = dict.fromkeys([*self.used_tools, *_read_names(fields, "used")])
         self._requested_names = (
             {} if left_out is not None else dict.fromkeys(_read_names(fields, "back"))
         )
@@ -367,11 +346,7 @@ class Toolbox:
             self._tools_digest = hashlib.blake2b(
                 json_text(self.all_tools).encode("utf-8", "replace"), digest_size=8
             ).hexdigest()
-        return (
-            f"{self._conversation.route.name} {self._tools_digest}"
-            if self.all_tools
-            else ""
-        )
+        return f"{self._conversation.route.name} {self._tools_digest}" if self.all_tools else ""
 
     def _make_cards(self) -> list[ToolCard]:
         """Return the cards of all tools, with their tokens for the current model."""
@@ -384,17 +359,11 @@ class Toolbox:
 
     def _get_task_text(self) -> str:
         user_texts = (
-            text
-            for body in reversed(self._conversation.bodies)
-            if (text := user_text(body))
+            text for body in reversed(self._conversation.bodies) if (text := user_text(body))
         )
         return "\n".join(islice(user_texts, TASK_MESSAGES))
 
 
 def _read_names(state: Mapping[str, Any], key: str) -> list[str]:
     names = state.get(key)
-    return (
-        [name for name in names if isinstance(name, str)]
-        if isinstance(names, list)
-        else []
-    )
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

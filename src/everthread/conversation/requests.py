@@ -50,9 +50,7 @@ class PreparedRequest:
 
         It may be extended; the messages in it are shared with later requests, so change a copy of one, or use `inject`.
         """
-        options = (
-            {"encoded_history": self.encoded_history} if self.api == "anthropic" else {}
-        )
+        options = {"encoded_history": self.encoded_history} if self.api == "anthropic" else {}
         return CODECS[self.api].encode_request(self.request, **options)
 
 
@@ -81,11 +79,7 @@ def build_request(
         system=system,
         tools=conversation.tools,
         params={
-            **(
-                {choose_output_cap_field(route.api, route.base_url): limit}
-                if limit
-                else {}
-            ),
+            **({choose_output_cap_field(route.api, route.base_url): limit} if limit else {}),
             **route.ask_for_diagnosis(conversation.last_answer_id),
         },
     )
@@ -116,9 +110,7 @@ async def find_excerpts(conversation: ConversationState) -> list[Message]:
         is_complete=not conversation.compaction_count
         and session.kind not in ("branch", "continuation"),
     )
-    return await finder.find(
-        view, finder.find_max_tokens(conversation.size), conversation.emit
-    )
+    return await finder.find(view, finder.find_max_tokens(conversation.size), conversation.emit)
 
 
 def _limit_output(

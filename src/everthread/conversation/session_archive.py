@@ -31,8 +31,7 @@ class SessionArchive(StoreLookup):
         For a shortened message, return the message that it replaces.
         """
         in_view = {
-            stored_message.id: stored_message
-            for stored_message in self._conversation.stored
+            stored_message.id: stored_message for stored_message in self._conversation.stored
         }
         originals: list[Original] = []
         for message_id in ids:
@@ -40,14 +39,10 @@ class SessionArchive(StoreLookup):
                 self.store, message_id, self.tenant
             )
             if stored_message is not None and stored_message.origin is not None:
-                stored_message = await load_message(
-                    self.store, stored_message.origin, self.tenant
-                )
+                stored_message = await load_message(self.store, stored_message.origin, self.tenant)
             if stored_message is not None:
                 originals.append(
-                    Original(
-                        stored_message.id, stored_message.body, stored_message.created
-                    )
+                    Original(stored_message.id, stored_message.body, stored_message.created)
                 )
         return originals
 

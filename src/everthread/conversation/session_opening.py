@@ -17,9 +17,7 @@ async def create_session(setup: Setup, new_session: NewSession) -> Session:
     """Create a session, with a system prompt written for it."""
     model = new_session.model or setup.route.name
     system = setup.build_system() if new_session.system is None else new_session.system
-    return await setup.store.create_session(
-        replace(new_session, model=model, system=system)
-    )
+    return await setup.store.create_session(replace(new_session, model=model, system=system))
 
 
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
@@ -45,7 +43,5 @@ async def load_state(
     conversation.compaction_count = sum(record.reverted is None for record in records)
     await conversation.restore()
     await conversation.load_limits()
-    conversation.engine.on_session_start(
-        session.id, reason=reason, previous=session.parent
-    )
+    conversation.engine.on_session_start(session.id, reason=reason, previous=session.parent)
     return conversation

@@ -35,15 +35,8 @@ def without_note(system: System) -> System:
 def without_note_marks(system: System) -> System:
     if not isinstance(system, list):
         return system
-    return [
-        {key: value for key, value in block.items() if key != _NOTE_MARK}
-        for block in system
-    ]
+    return [{key: value for key, value in block.items() if key != _NOTE_MARK} for block in system]
 
 
 def _as_blocks(system: System) -> list[Part]:
-    return (
-        [{"type": "text", "text": system}]
-        if isinstance(system, str)
-        else list(system or ())
-    )
+    return [{"type": "text", "text": system}] if isinstance(system, str) else list(system or ())

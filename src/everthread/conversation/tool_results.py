@@ -18,9 +18,7 @@ async def limit_results(
     conversation: ConversationState, messages: Sequence[Message]
 ) -> list[Message]:
     """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
-    own_tools = {
-        tool["function"]["name"] for tool in conversation.engine.get_tool_schemas()
-    }
+    own_tools = {tool["function"]["name"] for tool in conversation.engine.get_tool_schemas()}
     limits = conversation.setup.options.output_limits(conversation.budget)
     limited_results, large_outputs = cite_large_results(
         messages, conversation.open_calls, limits, lookups=own_tools
@@ -37,6 +35,4 @@ async def store_output(
     await conversation.setup.store.put_output(
         conversation.session.thread, item.text, call_id=item.call_id, tool=tool
     )
-    conversation.emit(
-        OutputStored(conversation.session.id, item.id, tool, len(item.text))
-    )
+    conversation.emit(OutputStored(conversation.session.id, item.id, tool, len(item.text)))

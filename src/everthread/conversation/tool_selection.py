@@ -73,9 +73,7 @@ def exceeds_share(
     return tool_tokens > share * threshold or tool_tokens + other_tokens >= threshold
 
 
-def compute_max_tool_tokens(
-    threshold: int, other_tokens: int, share: float = TOOLS_SHARE
-) -> int:
+def compute_max_tool_tokens(threshold: int, other_tokens: int, share: float = TOOLS_SHARE) -> int:
     """Return the most tokens for tools: their share of the threshold, or less if `other_tokens` leave too little."""
     return max(
         0,
@@ -101,9 +99,7 @@ def choose_left_out(
     """
     if sum(card.tokens for card in cards) <= max_tokens:
         return ()
-    required_names = {
-        card.name for card in cards if card.name in used_names or not card.name
-    }
+    required_names = {card.name for card in cards if card.name in used_names or not card.name}
     same_choice = [
         card.name
         for card in cards
@@ -111,8 +107,7 @@ def choose_left_out(
     ]
     if (
         same_choice
-        and sum(card.tokens for card in cards if card.name not in same_choice)
-        <= max_tokens
+        and sum(card.tokens for card in cards if card.name not in same_choice) <= max_tokens
     ):
         return tuple(same_choice)
     scores = score_cards(cards, task_text)
@@ -139,9 +134,7 @@ def choose_left_out(
 def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
     """Return the tools that share words with the query, the best first."""
     scores = score_cards(cards, query)
-    ranked_indexes = sorted(
-        range(len(cards)), key=lambda index: (-scores[index], index)
-    )
+    ranked_indexes = sorted(range(len(cards)), key=lambda index: (-scores[index], index))
     return [cards[index] for index in ranked_indexes if scores[index] > 0]
 
 

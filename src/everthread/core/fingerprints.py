@@ -70,9 +70,7 @@ def _hash(text: str, purpose: bytes) -> str:
 
 
 _JSON, _SORTED_JSON = (
-    json.JSONEncoder(
-        ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr
-    )
+    json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr)
     for is_sorted in (False, True)
 )
 

@@ -35,13 +35,7 @@ def shorten_answer(answer: str, limit: int = ANSWER_GIST_CHARS) -> str:
 
 def find_lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the tools with which a client can search and read earlier messages, without `lcm_…`."""
-    own_tools = (
-        name for name in names if is_lookup_tool(name) and "lcm_" not in name.lower()
-    )
+    own_tools = (name for name in names if is_lookup_tool(name) and "lcm_" not in name.lower())
     return tuple(
-        sorted(
-            name
-            for name in own_tools
-            if name.lower().endswith(("search", "expand", "recall"))
-        )
+        sorted(name for name in own_tools if name.lower().endswith(("search", "expand", "recall")))
     )

@@ -35,18 +35,14 @@ def correct_message(message: Mapping[str, Any], role: str) -> Message:
     if role != message["role"]:
         changes["role"] = role
     if isinstance(content, list):
-        parts = [
-            part for item in content if (part := _correct_part(item, role)) is not None
-        ]
+        parts = [part for item in content if (part := _correct_part(item, role)) is not None]
         if not _has_same_items(parts, content) or not (parts or role == "assistant"):
             changes["content"] = parts or ""
     elif not isinstance(content, str) and (content is not None or role != "assistant"):
         changes["content"] = content_text(content)
     if "tool_calls" in message:
         call_list = calls if isinstance(calls, list) else []
-        corrected_calls = [
-            call for item in call_list if (call := _correct_call(item)) is not None
-        ]
+        corrected_calls = [call for item in call_list if (call := _correct_call(item)) is not None]
         if not corrected_calls or not _has_same_items(corrected_calls, call_list):
             changes["tool_calls"] = corrected_calls
     if not changes:

@@ -12,9 +12,9 @@ from everthread.core.messages import (
     CALL_BLOCKS,
     RESULT_BLOCKS,
     SYSTEM_ROLES,
-    Call,
     Message,
     Part,
+    ToolCall,
     as_text,
     calls_of,
     content_text,
@@ -30,9 +30,7 @@ from everthread.core.validation import (
 )
 
 STUB_RESULT = "[No result: the call was interrupted or its output was removed]"
-OPENING_TEXT = (
-    "<system-reminder>The conversation begins with the assistant.</system-reminder>"
-)
+OPENING_TEXT = "<system-reminder>The conversation begins with the assistant.</system-reminder>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class _Entry(NamedTuple):
 
     source: int
     message: Message
-    calls: list[Call]
+    calls: list[ToolCall]
     result_blocks: list[Part]
 
 
@@ -111,9 +109,7 @@ class _RepairBuilder:
             role = message.get("role") if isinstance(message, Mapping) else None
             role = ROLE_NAMES.get(role, role) if isinstance(role, str) else None
             if role not in ROLES:
-                self.record_action(
-                    source, "removed: it is not a message with a known role"
-                )
+                self.record_action(source, "removed: it is not a message with a known role")
                 continue
             corrected = correct_message(message, role)
             if corrected is not message:
@@ -125,9 +121,7 @@ class _RepairBuilder:
                 _collect_result_blocks(corrected),
             )
 
-    def pair_results(
-        self, entries: Sequence[_Entry]
-    ) -> dict[int, dict[int, tuple[Part, int]]]:
+    def pair_results(self, entries: Sequence[_Entry]) -> dict[int, dict[int, tuple[Part, int]]]:
         """Return, for each message with calls (by its index), the first result of each call (by the call's position).
 
         Results keep their order, each with the index of its own message.
@@ -154,9 +148,7 @@ class _RepairBuilder:
                         entry.source,
                         f"result of {block['tool_use_id']!r} moved to its call",
                     )
-            last_other_source = (
-                last_other_source if entry.result_blocks else entry.source
-            )
+            last_other_source = last_other_source if entry.result_blocks else entry.source
             open_calls |= {call.id: [] for call in entry.calls}
             for position, call in enumerate(entry.calls):
                 open_calls[call.id].append((entry.source, position))
@@ -175,9 +167,7 @@ class _RepairBuilder:
         old_ids = [call.id for call in entry.calls]
         has_call_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
         ids = [
-            self.make_unique_id(
-                _clean_block_id(call_id) if has_call_blocks else call_id
-            )
+            self.make_unique_id(_clean_block_id(call_id) if has_call_blocks else call_id)
             for call_id in old_ids
         ]
         if ids != old_ids:
@@ -195,9 +185,7 @@ class _RepairBuilder:
         ]
         for call_index, call_id in enumerate(ids):
             if call_index not in results_by_position and not leave_open:
-                self.record_action(
-                    source, f"call {call_id!r} got a stub result: it has none"
-                )
+                self.record_action(source, f"call {call_id!r} got a stub result: it has none")
                 blocks.append(
                     (
                         {
@@ -246,9 +234,7 @@ class _RepairBuilder:
         if previous is not None and previous["role"] == "user" and results_of(previous):
             joined_parts = [*parts_of(previous), *other_parts]
             self.messages[-1] = (
-                entry.message
-                if joined_parts == content
-                else with_content(previous, joined_parts)
+                entry.message if joined_parts == content else with_content(previous, joined_parts)
             )
             self.sources[-1] = entry.source
         elif other_parts:
@@ -271,9 +257,7 @@ class _RepairBuilder:
         ):
             self.messages.insert(first_index, {"role": "user", "content": OPENING_TEXT})
             self.sources.insert(first_index, None)
-            self.actions.append(
-                "an opening user message was put before the assistant's first"
-            )
+            self.actions.append("an opening user message was put before the assistant's first")
 
 
 def _find_open_group(entries: Sequence[_Entry]) -> _Entry | None:
@@ -296,15 +280,11 @@ def _clean_block_id(call_id: str) -> str:
 def _collect_result_blocks(message: Message) -> list[Part]:
     """Return the results of a message as `tool_result` blocks. The block of a tool message keeps it in `_message`."""
     if message["role"] == "tool":
-        return [
-            {"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}
-        ]
+        return [{"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}]
     if not isinstance(message.get("content"), list):
         return []
     return [
-        part
-        if isinstance(part.get("tool_use_id"), str)
-        else {**part, "tool_use_id": ""}
+        part if isinstance(part.get("tool_use_id"), str) else {**part, "tool_use_id": ""}
         for part in parts_of(message)
         if part["type"] in RESULT_BLOCKS
     ]
@@ -329,17 +309,13 @@ def _as_tool_message(block: Part) -> Message:
     source = cast("Message | None", block.get("_message"))
     if source is None:
         content = block.get("content")
-        tool_content = (
-            content if isinstance(content, list) and content else content_text(content)
-        )
+        tool_content = content if isinstance(content, list) and content else content_text(content)
         message: Message = {
             "role": "tool",
             "tool_call_id": block["tool_use_id"],
             "content": tool_content,
         }
-        return (
-            {**message, "is_error": True} if block.get("is_error") is True else message
-        )
+        return {**message, "is_error": True} if block.get("is_error") is True else message
     if source.get("tool_call_id") == block["tool_use_id"]:
         return source
     copy = without_native_value(source)
@@ -353,9 +329,7 @@ def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     copy: dict[str, Any] = dict(without_native_value(message))
     if isinstance(message.get("content"), list):
         copy["content"] = [
-            {**part, "id": next(remaining_ids)}
-            if part.get("type") in CALL_BLOCKS
-            else part
+            {**part, "id": next(remaining_ids)} if part.get("type") in CALL_BLOCKS else part
             for part in parts_of(message)
         ]
     if "tool_calls" in message:

@@ -26,7 +26,7 @@ class FunctionCall(TypedDict, total=False):
     arguments: str
 
 
-class ToolCall(TypedDict, total=False):
+class ToolCallDict(TypedDict, total=False):
     id: str
     type: str
     function: FunctionCall
@@ -49,7 +49,7 @@ class Message(TypedDict, total=False):
     role: Required[str]
     content: Content
     name: str
-    tool_calls: list[ToolCall]
+    tool_calls: list[ToolCallDict]
     tool_call_id: str
     is_error: bool
     """Whether the call of a tool message failed. Only Anthropic's protocol has a field for it."""
@@ -71,7 +71,7 @@ IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
 _BLOCKS_WITHOUT_TEXT = REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """One tool call, whichever form it was written in."""
 
     id: str
@@ -86,7 +86,7 @@ class Call(NamedTuple):
         return value if isinstance(value, dict) else {}
 
 
-class Result(NamedTuple):
+class ToolResult(NamedTuple):
     """One tool result, whichever form it was written in."""
 
     call_id: str
@@ -143,17 +143,17 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content_text(message.get("content"))
 
 
-def calls_of(message: Mapping[str, Any]) -> list[Call]:
+def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     """Return the tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
         return []
     content = message.get("content")
     tool_calls = message.get("tool_calls")
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     if isinstance(content, list):
         blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCKS)
         calls += (
-            Call(
+            ToolCall(
                 as_text(block.get("id")),
                 as_text(block.get("name")),
                 json_text(block.get("input")),
@@ -173,7 +173,7 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
             )
             arguments = inner.get("arguments", inner.get("input"))
             calls.append(
-                Call(
+                ToolCall(
                     as_text(item.get("id")),
                     as_text(inner.get("name")),
                     json_text(arguments),
@@ -192,24 +192,20 @@ def tool_names(tool: Mapping[str, Any]) -> list[str]:
     function = tool.get("function") or tool
     name = as_text(function.get("name")) if isinstance(function, Mapping) else ""
     if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
-        inner = (
-            tool_names(part) for part in tool["tools"] if isinstance(part, Mapping)
-        )
+        inner = (tool_names(part) for part in tool["tools"] if isinstance(part, Mapping))
         return [join_name(name, inner_name) for names in inner for inner_name in names]
     return [name] if name else []
 
 
-def results_of(message: Mapping[str, Any]) -> list[Result]:
+def results_of(message: Mapping[str, Any]) -> list[ToolResult]:
     """Return the tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
     if message.get("role") == "tool":
         name = as_text(message.get("name"))
-        return [
-            Result(as_text(message.get("tool_call_id")), name, message.get("content"))
-        ]
+        return [ToolResult(as_text(message.get("tool_call_id")), name, message.get("content"))]
     if not isinstance(message.get("content"), list):
         return []
     return [
-        Result(as_text(part.get("tool_use_id")), "", part.get("content"))
+        ToolResult(as_text(part.get("tool_use_id")), "", part.get("content"))
         for part in parts_of(message)
         if kind_of(part) in RESULT_BLOCKS
     ]
@@ -251,9 +247,7 @@ def simplify_parts(parts: list[Part]) -> Content:
     if not parts:
         return None
     part = parts[0]
-    return (
-        part["text"] if len(parts) == 1 and part.keys() == {"type", "text"} else parts
-    )
+    return part["text"] if len(parts) == 1 and part.keys() == {"type", "text"} else parts
 
 
 def json_value(text: str) -> Any:
@@ -305,15 +299,11 @@ def without_native_value(message: Mapping[str, Any]) -> Message:
     copy = without_keys(message, "_native")
     native = message.get("_native")
     if isinstance(native, dict):
-        copy["_native"] = {
-            key: native[key] for key in ("api", "model") if key in native
-        }
+        copy["_native"] = {key: native[key] for key in ("api", "model") if key in native}
     return cast("Message", copy)
 
 
-def edit_results(
-    message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]
-) -> Message:
+def edit_results(message: Message, edit: Callable[[ToolResult, Mapping[str, Any]], Any]) -> Message:
     """Return the message with the content of its tool results edited; the same object if nothing changes.
 
     `edit` gets each result and the message or block that holds it, and returns the new content.
@@ -341,15 +331,13 @@ def with_text(content: Any, text: str) -> Content:
             parts.append(part)
         elif not is_placed:
             items = part.items() if isinstance(part, dict) else ()
-            fields = {
-                key: value for key, value in items if key not in ("text", "refusal")
-            }
+            fields = {key: value for key, value in items if key not in ("text", "refusal")}
             parts.append({**fields, "type": "text", "text": text})
             is_placed = True
     return parts
 
 
-def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Any:
+def _edit_block(part: Any, edit: Callable[[ToolResult, Mapping[str, Any]], Any]) -> Any:
     if kind_of(part) not in RESULT_BLOCKS:
         return part
     result = results_of({"role": "user", "content": [part]})[0]
@@ -375,11 +363,7 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 def one_line(text: str) -> str:
     """Return the start of a text as one line, without control characters."""
     line = " ".join(text[:2_000].split())
-    return (
-        line
-        if line.isprintable()
-        else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
-    )
+    return line if line.isprintable() else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
 
 
 def clip(text: str, max_chars: int) -> str:
@@ -397,8 +381,6 @@ def count_noun(count: int, noun: str) -> str:
 def excerpt(text: str, width: int = 60) -> str:
     """Return the first words on one line, without unprintable characters."""
     line = " ".join(
-        "".join(
-            char if char.isprintable() else " " for char in text[: 4 * width]
-        ).split()
+        "".join(char if char.isprintable() else " " for char in text[: 4 * width]).split()
     )
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -63,9 +63,7 @@ def mark_summary(message: Message, key: bytes | None = None) -> Message:
 def summary_text(message: Mapping[str, Any]) -> str:
     """Return the summary in a message, markers included; empty if there is none."""
     location = _locate_summary(message) if is_summary(message) else None
-    return (
-        _list_text_parts(message)[location[0]][slice(*location[1])] if location else ""
-    )
+    return _list_text_parts(message)[location[0]][slice(*location[1])] if location else ""
 
 
 def is_unproven(summary: str) -> bool:
@@ -97,9 +95,9 @@ def without_summary(message: Message) -> Message | None:
     remaining: Any = f"{text[:start]}{text[end:]}".strip()
     content: Any = message.get("content")
     if isinstance(content, list):
-        part_index = [
-            index for index, part in enumerate(content) if kind_of(part) == "text"
-        ][text_index]
+        part_index = [index for index, part in enumerate(content) if kind_of(part) == "text"][
+            text_index
+        ]
         remaining = [
             *content[:part_index],
             *([{**content[part_index], "text": remaining}] if remaining else []),
@@ -150,9 +148,7 @@ def _recognize_summary(message: Message, key: bytes) -> Message:
                 and _is_whole_text(text, span)
                 and _has_valid_tag(text, span, b"")
             ):
-                return mark_summary(
-                    with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text))
-                )
+                return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
     return message
 
 
@@ -224,6 +220,4 @@ def _locate_summary(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] |
 
 
 def _make_tag(text: str, key: bytes) -> str:
-    return hmac.new(
-        key, text.encode("utf-8", "surrogatepass"), hashlib.sha256
-    ).hexdigest()[:16]
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]

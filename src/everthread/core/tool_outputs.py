@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import Call
+from everthread.core.messages import ToolCall
 
 OPENING_TAG = "<persisted-output>"
 CLOSING_TAG = "</persisted-output>"
@@ -109,17 +109,13 @@ def cut_middle(text: str, *, keep_chars: int) -> tuple[str, str]:
     """
     middle = text[keep_chars : len(text) - keep_chars]
     note = f"The middle of this message is kept outside the conversation: {_describe_size(middle)}."
-    block = "\n".join(
-        (OPENING_TAG, note, _make_read_hint(output_id(middle)), CLOSING_TAG)
-    )
+    block = "\n".join((OPENING_TAG, note, _make_read_hint(output_id(middle)), CLOSING_TAG))
     return f"{text[:keep_chars]}\n{block}\n{text[len(text) - keep_chars :]}", middle
 
 
 def parse_persisted(text: str) -> PersistedOutput | None:
     """Parse a tool result that is only a `<persisted-output>` block."""
-    match = (
-        _PERSISTED_BLOCK.fullmatch(text.strip()) if OPENING_TAG in text[:100] else None
-    )
+    match = _PERSISTED_BLOCK.fullmatch(text.strip()) if OPENING_TAG in text[:100] else None
     if match is None:
         return None
     chars, lines = (int(match[name].replace(",", "")) for name in ("chars", "lines"))
@@ -132,7 +128,7 @@ def is_persisted(text: str) -> bool:
     return parse_persisted(text) is not None
 
 
-def reads_stored_output(call: Call) -> bool:
+def reads_stored_output(call: ToolCall) -> bool:
     """Return whether a call reads a stored output: one of its arguments is the id of one.
 
     Such a result is limited by the call and never stored, or the model would store and read it for ever.
@@ -143,9 +139,7 @@ def reads_stored_output(call: Call) -> bool:
     )
 
 
-def plan_storage(
-    results: Sequence[ToolOutput], limits: OutputLimits
-) -> list[OutputToStore]:
+def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[OutputToStore]:
     """Return the results of one assistant turn that must be stored, in order.
 
     First each result over its own limit; then, while the total is over the turn's limit, the largest remaining one. A
@@ -177,9 +171,7 @@ def make_output_to_store(
 ) -> OutputToStore | None:
     """Return the text with its replacement block; None if the block is not shorter, or the text is such a block."""
     block = make_persisted_block(text, preview_chars=min(preview_chars, len(text) // 4))
-    if len(block) >= len(text) or (
-        is_persisted(text) and len(text) <= preview_chars + 1_000
-    ):
+    if len(block) >= len(text) or (is_persisted(text) and len(text) <= preview_chars + 1_000):
         return None
     return OutputToStore(index, call_id, output_id(text), text, block)
 
@@ -190,9 +182,7 @@ def _describe_size(text: str) -> str:
     size = f"{byte_count} bytes" if byte_count < 1024 else f"{byte_count / 1024:.1f} KB"
     size = size if byte_count < megabyte else f"{byte_count / megabyte:.1f} MB"
     lines = count_lines(text)
-    return (
-        f"{len(text):,} characters ({size}), {lines:,} line{'' if lines == 1 else 's'}"
-    )
+    return f"{len(text):,} characters ({size}), {lines:,} line{'' if lines == 1 else 's'}"
 
 
 def count_lines(text: str) -> int:
@@ -222,11 +212,7 @@ def replace_reader_name(value: Any, tool: str | None) -> Any:
         )
     if isinstance(value, Mapping):
         return {key: replace_reader_name(part, tool) for key, part in value.items()}
-    return (
-        [replace_reader_name(part, tool) for part in value]
-        if isinstance(value, list)
-        else value
-    )
+    return [replace_reader_name(part, tool) for part in value] if isinstance(value, list) else value
 
 
 def _make_preview(text: str, preview_chars: int) -> list[str]:

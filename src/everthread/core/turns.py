@@ -22,7 +22,7 @@ from everthread.core.user_words import user_words_in
 
 
 @dataclass(frozen=True, slots=True)
-class CallGroup:
+class ToolCallGroup:
     """An assistant message with tool calls and the results that answer it.
 
     `result_indexes` are the indices of the messages that hold a first answer to one of its calls, in list order;
@@ -60,7 +60,7 @@ class TurnSpan:
     user_index: int | None
 
 
-def find_call_groups(messages: Messages) -> list[CallGroup]:
+def find_call_groups(messages: Messages) -> list[ToolCallGroup]:
     """Return every group, in order. A result belongs to the latest earlier call of its id that has no result yet."""
     open_calls: dict[str, list[int]] = {}
     result_indexes: dict[int, list[int]] = {}
@@ -82,9 +82,7 @@ def find_call_groups(messages: Messages) -> list[CallGroup]:
                 if index not in result_indexes[call_index]:
                     result_indexes[call_index].append(index)
     return [
-        CallGroup(
-            index, ids, tuple(result_indexes[index]), tuple(unanswered_ids[index])
-        )
+        ToolCallGroup(index, ids, tuple(result_indexes[index]), tuple(unanswered_ids[index]))
         for index, ids in call_ids.items()
     ]
 
@@ -115,9 +113,7 @@ def user_text(message: Mapping[str, Any]) -> str:
     return (
         ""
         if remaining is None
-        else "\n".join(
-            user_words_in([content_text([part]) for part in parts_of(remaining)])
-        )
+        else "\n".join(user_words_in([content_text([part]) for part in parts_of(remaining)]))
     )
 
 
@@ -140,13 +136,9 @@ def find_latest_user_index(messages: Messages) -> int | None:
 
 def split_into_turns(messages: Messages) -> list[TurnSpan]:
     """Return the list as turns. Messages before the first user message form a turn without a user."""
-    starts = [
-        index for index, message in enumerate(messages) if is_user_message(message)
-    ]
+    starts = [index for index, message in enumerate(messages) if is_user_message(message)]
     bounds = [*starts, len(messages)]
-    turn_spans = [
-        TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)
-    ]
+    turn_spans = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
     if messages and (not starts or starts[0] > 0):
         turn_spans.insert(0, TurnSpan(0, bounds[0], None))
     return turn_spans

@@ -28,11 +28,7 @@ def _drop_expanded_prompt(texts: Sequence[str]) -> Sequence[str]:
     patterns = _load_client_patterns()
     index = (
         next(
-            (
-                index
-                for index, text in enumerate(texts)
-                if patterns.command_tag.search(text)
-            ),
+            (index for index, text in enumerate(texts) if patterns.command_tag.search(text)),
             None,
         )
         if len(texts) > 1
@@ -105,16 +101,12 @@ def _unwrap_queued_words(text: str) -> str:
         while match:
             inner = match.end()
             end_positions = [
-                position
-                for end in note.ends
-                if (position := text.find(end, inner)) >= 0
+                position for end in note.ends if (position := text.find(end, inner)) >= 0
             ]
             tag = match[1]
             close = text.find(f"</{tag}>", inner) if tag else -1
             note_end = close + len(tag) + 3 if close >= 0 else len(text)
-            words = text[
-                inner : min([*end_positions, close if close >= 0 else note_end])
-            ]
+            words = text[inner : min([*end_positions, close if close >= 0 else note_end])]
             text = f"{text[: match.start()]}{words}{text[note_end:]}"
             match = note.opening.search(text, match.start() + len(words))
     return text
@@ -152,9 +144,7 @@ class _Element(NamedTuple):
     end: int
 
 
-def _remove_elements(
-    text: str, opening: re.Pattern[str], *, remove_content: bool = True
-) -> str:
+def _remove_elements(text: str, opening: re.Pattern[str], *, remove_content: bool = True) -> str:
     """Return the text without these elements; or only without their tags, with their content kept."""
     parts: list[str] = []
     position = 0
@@ -215,9 +205,7 @@ class _ClientPatterns:
 
     def __init__(self) -> None:
         data = json.loads(
-            resources.files("everthread.core")
-            .joinpath("data/clients.json")
-            .read_text("utf-8")
+            resources.files("everthread.core").joinpath("data/clients.json").read_text("utf-8")
         )
         self._clients: list[dict[str, list[Any]]] = list(data["clients"].values())
         self.envelopes: list[tuple[str, str]] = self._collect("envelopes")
@@ -250,11 +238,7 @@ class _ClientPatterns:
     def find_refusal(self, result: str) -> _Refusal | None:
         start = result[:200].lstrip()
         return next(
-            (
-                refusal
-                for refusal in self._refusals
-                if start.startswith(refusal.beginning)
-            ),
+            (refusal for refusal in self._refusals if start.startswith(refusal.beginning)),
             None,
         )
 

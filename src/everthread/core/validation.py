@@ -87,9 +87,7 @@ def _check_content_shape(index: int, message: Mapping[str, Any]) -> Iterator[Pro
     content = message.get("content")
     if content is None:
         if message["role"] != "assistant":
-            yield Problem(
-                index, "content-missing", f"a {message['role']} message needs content"
-            )
+            yield Problem(index, "content-missing", f"a {message['role']} message needs content")
     elif not isinstance(content, str | list):
         yield Problem(
             index,
@@ -125,13 +123,9 @@ def _check_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                     f"the call of {call.name or 'a tool'} has no id",
                 )
             elif call.id in ids:
-                yield Problem(
-                    index, "duplicate-call", f"two calls share the id {call.id!r}"
-                )
+                yield Problem(index, "duplicate-call", f"two calls share the id {call.id!r}")
             if not call.name:
-                yield Problem(
-                    index, "call-without-name", f"the call {call.id!r} names no tool"
-                )
+                yield Problem(index, "call-without-name", f"the call {call.id!r} names no tool")
             ids.add(call.id)
 
 
@@ -202,9 +196,7 @@ def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 "an assistant message needs content, calls or a refusal",
             )
         elif message["role"] != "assistant" and has_no_content:
-            yield Problem(
-                index, "content-missing", "a list of parts needs at least one"
-            )
+            yield Problem(index, "content-missing", "a list of parts needs at least one")
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if not is_chat_call(call):
@@ -228,9 +220,7 @@ def _check_responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
 
 def is_chat_call(call: Any) -> bool:
     """Return whether a call has OpenAI's form: name and arguments under the key of its type."""
-    for kind, key in (
-        ARGUMENT_FIELD_BY_CALL_TYPE.items() if isinstance(call, Mapping) else ()
-    ):
+    for kind, key in ARGUMENT_FIELD_BY_CALL_TYPE.items() if isinstance(call, Mapping) else ():
         inner = call.get(kind)
         if isinstance(inner, Mapping) and isinstance(inner.get(key), str):
             return True
@@ -238,9 +228,7 @@ def is_chat_call(call: Any) -> bool:
 
 
 def _has_more_than_content(message: Mapping[str, Any]) -> bool:
-    return any(
-        message.get(key) for key in ("tool_calls", "function_call", "refusal", "audio")
-    )
+    return any(message.get(key) for key in ("tool_calls", "function_call", "refusal", "audio"))
 
 
 def is_provider_compaction(message: Mapping[str, Any]) -> bool:
@@ -250,11 +238,7 @@ def is_provider_compaction(message: Mapping[str, Any]) -> bool:
 
 def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first_index = next(
-        (
-            index
-            for index, message in enumerate(messages)
-            if message["role"] not in SYSTEM_ROLES
-        ),
+        (index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES),
         None,
     )
     if (
@@ -262,9 +246,7 @@ def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
         and messages[first_index]["role"] == "assistant"
         and not is_provider_compaction(messages[first_index])
     ):
-        yield Problem(
-            first_index, "starts-with-assistant", "the first message must be the user's"
-        )
+        yield Problem(first_index, "starts-with-assistant", "the first message must be the user's")
     ids: set[str] = set()
     for index, message in enumerate(messages):
         if is_empty(message):
@@ -280,9 +262,7 @@ def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
         yield from _check_anthropic_blocks(index, message)
 
 
-def _check_anthropic_blocks(
-    index: int, message: Mapping[str, Any]
-) -> Iterator[Problem]:
+def _check_anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
     has_other_block = False
     for part in parts_of(message):
         if BLOCK_ROLES.get(part["type"], message["role"]) != message["role"]:
@@ -291,9 +271,7 @@ def _check_anthropic_blocks(
                 "misplaced-block",
                 f"a {message['role']} message cannot hold a {part['type']!r} block",
             )
-        if part["type"] in CALL_BLOCKS and not ANTHROPIC_CALL_ID.fullmatch(
-            str(part.get("id"))
-        ):
+        if part["type"] in CALL_BLOCKS and not ANTHROPIC_CALL_ID.fullmatch(str(part.get("id"))):
             yield Problem(
                 index,
                 "call-id",

@@ -56,9 +56,7 @@ if not TYPE_CHECKING:  # a type checker must report unknown names
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
-            raise AttributeError(
-                f"module 'everthread.factory' has no attribute {name!r}"
-            )
+            raise AttributeError(f"module 'everthread.factory' has no attribute {name!r}")
         value = getattr(import_module(f"everthread.factory.{_MODULES[name]}"), name)
         globals()[name] = value
         return value

@@ -113,12 +113,10 @@ def _make_agent(
     from everthread.agent.cache_misses import CacheMissLog
     from everthread.agent.child_environment import make_child_environment
     from everthread.agent.loop import Agent
-    from everthread.agent.processes import ProcessFamily
+    from everthread.agent.processes import ProcessGroup
     from everthread.agent.tool_interface import ToolContext
 
-    children = ProcessFamily(
-        make_child_environment(os.environ, _list_key_variables(config))
-    )
+    children = ProcessGroup(make_child_environment(os.environ, _list_key_variables(config)))
     close_callbacks.insert(0, children.end)
     builder.agent = Agent(
         conversation,
@@ -193,9 +191,7 @@ def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
     return approve or Approvals(read_rules(home_directory()))
 
 
-async def _open_memory(
-    store: Store, resume: str | None, session: NewSession | None
-) -> MemoryFiles:
+async def _open_memory(store: Store, resume: str | None, session: NewSession | None) -> MemoryFiles:
     """Return the memory of the tenant whose thread the agent opens."""
     from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
 
@@ -232,9 +228,7 @@ def make_threads_api(
     from everthread.gateway.api.threads_api import ThreadsApi
 
     native = config.gateway.native
-    options = native.model_dump(
-        exclude={"enabled", "tools", "workspace", "heartbeat_seconds"}
-    )
+    options = native.model_dump(exclude={"enabled", "tools", "workspace", "heartbeat_seconds"})
     queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
     return ThreadsApi(
         queue,
@@ -245,9 +239,7 @@ def make_threads_api(
     )
 
 
-def make_agent_opener(
-    config: Config, fixed_model: StreamingModel | None = None
-) -> OpenAgent:
+def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> OpenAgent:
     """Return a function that opens agents as configured. `fixed_model`: use this model for every thread."""
     from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
     from everthread.agent.tools.memory_tool import MemoryTool

@@ -81,12 +81,8 @@ async def acompress(
     counter = TokenCounter(model)
     fixed_tokens = counter.request((), system=system, tools=list(tools or ()))
     options, make_engine = _choose_settings(config, model, template)
-    instructions = [
-        message for message in messages if message.get("role") in SYSTEM_ROLES
-    ]
-    budget = options.budget(
-        window, fixed_tokens=fixed_tokens + counter.messages(instructions)
-    )
+    instructions = [message for message in messages if message.get("role") in SYSTEM_ROLES]
+    budget = options.budget(window, fixed_tokens=fixed_tokens + counter.messages(instructions))
     if not (force or preview):
         total_tokens = fixed_tokens + counter.messages(messages)
         if total_tokens < budget.threshold:
@@ -112,9 +108,7 @@ async def acompress(
             dry_run=preview,
         )
     warnings = (*notices, *compaction.warnings)
-    return replace(
-        compaction, messages=strip_summary_marks(compaction.messages), warnings=warnings
-    )
+    return replace(compaction, messages=strip_summary_marks(compaction.messages), warnings=warnings)
 
 
 compress = make_sync(acompress)
@@ -177,9 +171,7 @@ def _make_configured_summarizer(
     return SummarizerFactory(config, stack.push_async_callback)(context)
 
 
-def _make_unchanged(
-    messages: Sequence[Message], tokens: int, budget: Budget
-) -> Compaction:
+def _make_unchanged(messages: Sequence[Message], tokens: int, budget: Budget) -> Compaction:
     """Return a compaction without changes, because the history is small enough."""
     reason = f"{tokens:,} tokens are below the threshold of {budget.threshold:,}; force=True compacts anyway"
     return Compaction(
@@ -194,9 +186,7 @@ def _make_unchanged(
 
 
 def _check_arguments(messages: Any, template: Any) -> None:
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(
-        messages, Sequence
-    ):
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise InputError(
             "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
             f"not a {type(messages).__name__}"

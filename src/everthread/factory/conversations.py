@@ -76,9 +76,7 @@ class Opener(Generic[T]):
     def __enter__(self) -> SyncProxy:
         self._loop_thread = LoopThread()
         try:
-            return SyncProxy(
-                self._loop_thread.run(self.__aenter__()), self._loop_thread
-            )
+            return SyncProxy(self._loop_thread.run(self.__aenter__()), self._loop_thread)
         except BaseException:
             self._loop_thread.stop()
             raise
@@ -228,18 +226,14 @@ async def open_conversation(
             close_callbacks.insert(0, make_close_callback(route.model))
         if on_route is not None:
             on_route(route)
-        setup = await _make_setup(
-            opened_store, route, settings, summarizer, close_callbacks
-        )
+        setup = await _make_setup(opened_store, route, settings, summarizer, close_callbacks)
         setup = replace(
             setup,
             system=system,
             listener=listener or setup.listener,
             hooks=hooks or setup.hooks,
         )
-        relay.conversation = await Conversation.open(
-            setup, resume=resume, new=session, tools=tools
-        )
+        relay.conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
     return relay.conversation
 
 

@@ -81,9 +81,7 @@ def make_window_source(config: Config) -> WindowSource:
         setting = config.model.context_length if model == config.model.default else None
         catalogue_window = find_catalogue_window(model)
         tokens = min(
-            size
-            for size in (setting or catalogue_window.tokens, learnt_limit)
-            if size is not None
+            size for size in (setting or catalogue_window.tokens, learnt_limit) if size is not None
         )
         source = (
             "learnt from the provider"

@@ -25,9 +25,7 @@ class EngineChoice:
         from everthread.compaction.registry import ALIASES
 
         name = config.context.engine
-        options = dict(
-            config.engines.get(name) or config.engines.get(ALIASES.get(name, name), {})
-        )
+        options = dict(config.engines.get(name) or config.engines.get(ALIASES.get(name, name), {}))
         if name == "compressor":
             options.setdefault("template", config.compression.template)
         return cls(name, options)

@@ -35,9 +35,7 @@ async def open_authenticator(
     if auth == "passthrough":
         credentials = AcceptedCredentials(store)
         stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(
-            await store.shared_secret(TENANT_SECRET_NAME), credentials
-        )
+        return PassthroughAuthenticator(await store.shared_secret(TENANT_SECRET_NAME), credentials)
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():

@@ -45,9 +45,7 @@ async def open_gateway_store(
 
     indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
     stack.push_async_callback(indexers.close)
-    store = await asyncio.to_thread(
-        open_store, store_url(config), away_seconds=STORE_WAIT_SECONDS
-    )
+    store = await asyncio.to_thread(open_store, store_url(config), away_seconds=STORE_WAIT_SECONDS)
     stack.push_async_callback(store.close)
     if index_in_process:
         store.use_index_process(functools.partial(indexers.call, index_waiting))
@@ -64,15 +62,11 @@ async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) ->
         with suppress(StoreError):
             await store.get_state("gateway", "watch")
         if store.is_unresponsive:
-            _LOG.warning(
-                "the store does not answer; records that are not stored yet are lost"
-            )
+            _LOG.warning("the store does not answer; records that are not stored yet are lost")
             store.fail_all()
 
 
-def claim_sole_use(
-    store: Store, stack: AsyncExitStack, workers: int
-) -> Callable[[], bool]:
+def claim_sole_use(store: Store, stack: AsyncExitStack, workers: int) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return a function that returns whether the claim still holds."""
     from everthread.thread.caller.caller_setup import is_never_sole_writer
 

@@ -72,9 +72,7 @@ async def open_gateway(
     """
     from everthread.gateway.server import Gateway
 
-    settings = _override_gateway(
-        config or load_config(), host=host, port=port, auth=auth
-    )
+    settings = _override_gateway(config or load_config(), host=host, port=port, auth=auth)
     options = settings.gateway
     routes = _choose_routes(settings, upstreams, worker)
     end_event = asyncio.Event()  # set when the gateway ends
@@ -127,9 +125,7 @@ def _choose_routes(
 def _override_gateway(config: Config, **overrides: Any) -> Config:
     """Return the configuration with those settings of the gateway that are not None."""
     update = {name: value for name, value in overrides.items() if value is not None}
-    return config.model_copy(
-        update={"gateway": config.gateway.model_copy(update=update)}
-    )
+    return config.model_copy(update={"gateway": config.gateway.model_copy(update=update)})
 
 
 class _GatewayBuilder:
@@ -193,9 +189,7 @@ class _GatewayBuilder:
         )
         return manager, proxy
 
-    async def _make_manager(
-        self, models: AsyncExitStack, listener: Listener
-    ) -> ProxyManager:
+    async def _make_manager(self, models: AsyncExitStack, listener: Listener) -> ProxyManager:
         """Return the manager. `models`: closes the models that write summaries."""
         from everthread.compaction.summarizers.chain import DeferredJournal
         from everthread.gateway.managed.manager import ProxyManager
@@ -225,22 +219,16 @@ class _GatewayBuilder:
             compaction_processes=max(1, MAX_PROCESSES // workers),
             is_sole_writer=is_sole_writer,
         )
-        return ProxyManager(
-            setup, recall=options.recall, cache_markers=options.cache_marks
-        )
+        return ProxyManager(setup, recall=options.recall, cache_markers=options.cache_marks)
 
-    async def _find_window(
-        self, api: Api, model: str, upstream: str, betas: str
-    ) -> int:
+    async def _find_window(self, api: Api, model: str, upstream: str, betas: str) -> int:
         """Return the window of a model at an upstream, which is asked for it if need be."""
         from everthread.providers.catalog import ask_endpoint, resolve_window
 
         options = self._config.model
         address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
         keys = {entry.root: entry.api_key for entry in self._upstreams}
-        ask = functools.partial(
-            ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
-        )
+        ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
         window = await resolve_window(
             model,
             setting=options.context_length if model == options.default else None,

@@ -49,17 +49,13 @@ def choose_from_section(
     """
     from everthread.providers.model_choice import choose_model, find_provider_by_name
 
-    configured_model = (
-        section.default if isinstance(section, ModelOptions) else section.model
-    )
+    configured_model = section.default if isinstance(section, ModelOptions) else section.model
     if model and model != configured_model:
         implied_provider = find_provider_by_name(model)
         has_own_models = (
             section.base_url is None and section.provider not in _PROVIDERS_OF_ANY_MODEL
         )
-        is_of_other_provider = (
-            implied_provider is not None and implied_provider != section.provider
-        )
+        is_of_other_provider = implied_provider is not None and implied_provider != section.provider
         if is_of_other_provider and (has_own_models or implied_provider == "local"):
             return choose_model(model, environment=os.environ, api=api)
     return choose_model(
@@ -91,9 +87,7 @@ def make_endpoint_request(
     from everthread.providers.catalog import ask_endpoint
 
     key = os.environ.get(choice.key_env or "", "").strip() or None
-    return lambda: ask_endpoint(
-        choice.base_url, choice.model, api=choice.api, api_key=key
-    )
+    return lambda: ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
 
 
 async def load_window(
@@ -111,14 +105,10 @@ async def load_window(
         size = setting or DEFAULT_WINDOW
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
     stored_limit = (
-        None
-        if store is None
-        else (await store.load_limits(choice.base_url, choice.model)).window
+        None if store is None else (await store.load_limits(choice.base_url, choice.model)).window
     )
     learnt_limit = (
-        None
-        if stored_limit is None
-        else LearntLimit(stored_limit.limit, stored_limit.source)
+        None if stored_limit is None else LearntLimit(stored_limit.limit, stored_limit.source)
     )
     ask = None if offline else make_endpoint_request(choice)
     return await resolve_window(
@@ -142,9 +132,7 @@ async def find_route(
     from everthread.thread.options import Route
 
     if model is not None and not isinstance(model, str):
-        size, source = (
-            (model.window, "the model's own") if window is None else (window, "given")
-        )
+        size, source = (model.window, "the model's own") if window is None else (window, "given")
         return Route(model.name, model.api, size, source, model.base_url, model=model)
     settings = config.model
     choice = choose_from_section(settings, model, api=api)
@@ -165,9 +153,7 @@ async def find_route(
     )
     if own_client:
         return route
-    context_length = (
-        window or settings.context_length if is_local else resolved_window.tokens
-    )
+    context_length = window or settings.context_length if is_local else resolved_window.tokens
     chosen_model = create_model(
         choice,
         environment=os.environ,
@@ -199,14 +185,10 @@ def _wrap_model(
         TimeLimitedModel,
     )
 
-    retrying_model = RetryingModel(
-        FittingModel(TimeLimitedModel(model)), events=on_event
-    )
+    retrying_model = RetryingModel(FittingModel(TimeLimitedModel(model)), events=on_event)
     if not fallback:
         return retrying_model
-    return FallbackModel(
-        [retrying_model, *fallback], fit_request=fit_request, events=on_event
-    )
+    return FallbackModel([retrying_model, *fallback], fit_request=fit_request, events=on_event)
 
 
 async def fit_request(request: Request, model: StreamingModel) -> Request:

@@ -36,7 +36,5 @@ async def preload() -> None:
     try:
         await asyncio.to_thread(load)
     except Exception as error:  # noqa: BLE001 - requests load it themselves then, and wait for it
-        _LOG.warning(
-            "the gateway is not warmed up: %s: %s", type(error).__name__, error
-        )
+        _LOG.warning("the gateway is not warmed up: %s: %s", type(error).__name__, error)
     tune_process()

@@ -18,9 +18,7 @@ SUMMARY_KEY = "summary"
 
 def store_url(config: Config) -> str:
     """Return the URL of the configured store."""
-    return config.store.url or "sqlite:///" + str(
-        home_directory() / STORE_FILE
-    ).replace("%", "%25")
+    return config.store.url or "sqlite:///" + str(home_directory() / STORE_FILE).replace("%", "%25")
 
 
 def store_file(url: str) -> Path | None:
@@ -29,9 +27,7 @@ def store_file(url: str) -> Path | None:
     return None if is_server else _parse_path(url)
 
 
-def open_store(
-    url: str | Path, *, create: bool = True, away_seconds: float | None = None
-) -> Store:
+def open_store(url: str | Path, *, create: bool = True, away_seconds: float | None = None) -> Store:
     """Open the store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, and update its schema.
 
     `create`: whether to create a missing store, or else raise `NoStoreError`. `away_seconds`: maximum wait of a read
@@ -42,9 +38,7 @@ def open_store(
     return Store(database, max_silence_seconds=away_seconds)
 
 
-def migrate_store(
-    url: str | Path, *, backup: str | None = None
-) -> tuple[str, int, int]:
+def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, int, int]:
     """Update a store's schema; return its location and the numbers of the old and the new schema.
 
     `backup`: a new file for a copy of the store, which is made first.

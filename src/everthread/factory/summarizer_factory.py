@@ -63,9 +63,7 @@ class SummarizerFactory:
         """
         from everthread.compaction.journal.journal_writer import JournalWriter
 
-        fallback_summarizer = self._fallback_summarizer or JournalWriter(
-            context.counter
-        )
+        fallback_summarizer = self._fallback_summarizer or JournalWriter(context.counter)
         auxiliary = self._get_auxiliary(context)
         main_model = context.route.model if context.route.provider != "local" else None
         if auxiliary is None and main_model is None:
@@ -89,9 +87,7 @@ class SummarizerFactory:
             models[name] = self._open_auxiliary(name, context)
         return models.get(name)
 
-    def _open_auxiliary(
-        self, name: str, context: SummarizerContext
-    ) -> StreamingModel | None:
+    def _open_auxiliary(self, name: str, context: SummarizerContext) -> StreamingModel | None:
         """Open the configured model for summaries. If it cannot be used, send a notice and return None."""
         from everthread.providers.model_choice import create_model
 
@@ -139,9 +135,7 @@ class SummarizerFactory:
         from everthread.providers.resilience import FittingModel, MeteredModel
 
         def meter(model: StreamingModel) -> MeteredModel:
-            return MeteredModel(
-                model, context.report_abandoned, context.check_permission
-            )
+            return MeteredModel(model, context.report_abandoned, context.check_permission)
 
         summarizers: list[Summarizer] = []
         if auxiliary is not None:
@@ -164,9 +158,7 @@ class SummarizerFactory:
         summarizers.append(self._make_model_summarizer(metered_model, context.counter))
         return summarizers
 
-    def _make_model_summarizer(
-        self, model: MeteredModel, counter: TokenCounter
-    ) -> Summarizer:
+    def _make_model_summarizer(self, model: MeteredModel, counter: TokenCounter) -> Summarizer:
         from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 
         return LlmSummarizer(

@@ -59,7 +59,7 @@ def list_upstreams(config: Config, mode: Mode | None = None) -> list[Upstream]:
             options_entry.name,
             options_entry.url,
             models=options_entry.models,
-            family=options_entry.protocol,
+            provider=options_entry.protocol,
             api_key=_read_key(options_entry.api_key_env),
             mode=mode or options_entry.mode or options.mode,
         )
@@ -76,9 +76,7 @@ def add_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
             for upstream in upstreams
             if upstream.api_key is not None or not _has_no_key(upstream)
         ]
-    names = ", ".join(
-        upstream.name for upstream in upstreams if upstream.api_key is not None
-    )
+    names = ", ".join(upstream.name for upstream in upstreams if upstream.api_key is not None)
     if names and auth == "passthrough":
         raise InputError(
             f"under gateway.auth: passthrough a client's own credential goes upstream; {names} has an api_key_env, "
@@ -107,11 +105,7 @@ def add_own_key(upstream: Upstream) -> Upstream:
     A server in a private network may need no key.
     """
     host = urlsplit(upstream.url).hostname or ""
-    if (
-        upstream.api_key is not None
-        or upstream.url == "local"
-        or _is_private_host(host)
-    ):
+    if upstream.api_key is not None or upstream.url == "local" or _is_private_host(host):
         return upstream
     name = next(
         (
@@ -158,16 +152,12 @@ async def start_local_models(
 ) -> list[Upstream]:
     """Start a local model for each upstream that names one; return the upstreams with the models' addresses."""
     return [
-        await _start_local_model(upstream, config, stack)
-        if is_local(upstream.url)
-        else upstream
+        await _start_local_model(upstream, config, stack) if is_local(upstream.url) else upstream
         for upstream in upstreams
     ]
 
 
-async def _start_local_model(
-    upstream: Upstream, config: Config, stack: AsyncExitStack
-) -> Upstream:
+async def _start_local_model(upstream: Upstream, config: Config, stack: AsyncExitStack) -> Upstream:
     from everthread.providers.local import SMOLLM2, LocalModel, find_model_file
 
     name = upstream.url.partition(":")[2] or None

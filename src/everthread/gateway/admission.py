@@ -76,6 +76,4 @@ class Reservation:
 
 
 def _make_busy_error(message: str) -> Refused:
-    return Refused(
-        429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1
-    )
+    return Refused(429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1)

@@ -70,9 +70,7 @@ class Answer:
 
 def make_answer(response: UpstreamResponse) -> Answer:
     """Return an upstream's response as the answer for the client."""
-    return Answer(
-        response.status_code, response.headers, AnswerBody(response.aiter_raw())
-    )
+    return Answer(response.status_code, response.headers, AnswerBody(response.aiter_raw()))
 
 
 class AnswerBody:
@@ -103,17 +101,13 @@ class AnswerBody:
             self._buffer.append(piece)
         return None
 
-    async def peek_error(
-        self, reader: AnswerReader, seconds: float
-    ) -> StreamDelta | None:
+    async def peek_error(self, reader: AnswerReader, seconds: float) -> StreamDelta | None:
         """Buffer a stream until its first content or for at most `seconds`; return the error if it begins with one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_next_piece(self._source))
             remaining = deadline - asyncio.get_running_loop().time()
-            finished_tasks, _ = await asyncio.wait(
-                {self._next}, timeout=max(0.0, remaining)
-            )
+            finished_tasks, _ = await asyncio.wait({self._next}, timeout=max(0.0, remaining))
             if not finished_tasks:
                 return None
             piece = await self._next
@@ -123,9 +117,7 @@ class AnswerBody:
             self._buffer.append(piece)
             deltas = reader.feed(piece)
             error = next((delta for delta in deltas if delta.kind == "error"), None)
-            if error is not None or any(
-                delta.kind in _CONTENT_KINDS for delta in deltas
-            ):
+            if error is not None or any(delta.kind in _CONTENT_KINDS for delta in deltas):
                 return error
 
     async def stop_reading(self) -> None:

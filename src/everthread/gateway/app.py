@@ -90,20 +90,14 @@ class GatewayApp:
         self._site_policy = site_policy or SitePolicy(has_keys=callers.has_keys)
         self._store_watch = store_watch
         self._route_by_path = {
-            "/healthz": RoutePolicy(
-                health.answer_alive, callers.admit_anybody, checks_host=False
-            ),
-            "/readyz": RoutePolicy(
-                health.answer_ready, callers.admit_anybody, checks_host=False
-            ),
+            "/healthz": RoutePolicy(health.answer_alive, callers.admit_anybody, checks_host=False),
+            "/readyz": RoutePolicy(health.answer_ready, callers.admit_anybody, checks_host=False),
             "/metrics": RoutePolicy(health.show_metrics, callers.authenticate),
         }
         for path, app in (mounted_apps or {}).items():
             self._route_by_path.setdefault(
                 path,
-                RoutePolicy(
-                    app, callers.admit_reader, needs_store=True, shows_threads=True
-                ),
+                RoutePolicy(app, callers.admit_reader, needs_store=True, shows_threads=True),
             )
         self._dashboard_route: RoutePolicy | None = None
         if pages is not None:  # a link to a page may be followed from anywhere
@@ -145,9 +139,7 @@ class GatewayApp:
             return
         send = add_request_id(send)
         try:
-            head = RequestHead.read(
-                scope, Caller(), max_bytes=self.proxy.limits.header_bytes
-            )
+            head = RequestHead.read(scope, Caller(), max_bytes=self.proxy.limits.header_bytes)
             self._check_path(head)
         except Refused as refused:
             await self._refuse(
@@ -194,9 +186,7 @@ class GatewayApp:
         """Return the route of a path: the dashboard, the threads API, another path of the gateway, else the proxy."""
         if self._dashboard_route is not None and is_page(method, path):
             return self._dashboard_route
-        if self._threads_route is not None and (
-            path == "/api" or path.startswith("/api/")
-        ):
+        if self._threads_route is not None and (path == "/api" or path.startswith("/api/")):
             return self._threads_route
         return self._route_by_path.get(path, self._proxy_route)
 
@@ -262,18 +252,10 @@ class GatewayApp:
         if await store_watch.is_unresponsive():
             await self._refuse(route, head, send, refused=refusal)
             return
-        work = asyncio.create_task(
-            self._answer(route, scope, receive, send=send_and_note)
-        )
+        work = asyncio.create_task(self._answer(route, scope, receive, send=send_and_note))
         try:
-            finished_tasks, _ = await asyncio.wait(
-                {work}, timeout=MAX_STORE_WAIT_SECONDS / 2
-            )
-            if (
-                not finished_tasks
-                and await store_watch.is_unresponsive()
-                and not has_begun
-            ):
+            finished_tasks, _ = await asyncio.wait({work}, timeout=MAX_STORE_WAIT_SECONDS / 2)
+            if not finished_tasks and await store_watch.is_unresponsive() and not has_begun:
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not has_begun:
@@ -288,9 +270,7 @@ class GatewayApp:
 
         async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.proxy.metrics.count(
-                    "requests", api="native", status=str(message["status"])
-                )
+                self.proxy.metrics.count("requests", api="native", status=str(message["status"]))
             await send(message)
 
         return send_and_count

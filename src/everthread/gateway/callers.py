@@ -22,9 +22,7 @@ class CallerFinder:
         """`authenticator`: None for a gateway without keys, which uses the other one for forwarded requests."""
         self.has_keys = authenticator is not None
         self._authenticator: Authenticator = authenticator or OpenAuthenticator()
-        self._forwarded_authenticator = (
-            None if self.has_keys else forwarded_authenticator
-        )
+        self._forwarded_authenticator = None if self.has_keys else forwarded_authenticator
 
     async def admit_anybody(self, head: RequestHead) -> Caller:
         """Accept every caller, also an unknown one."""

@@ -12,7 +12,7 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.types import Reply
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.contracts import Outgoing
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 SCAN_PIECE_BYTES = 256 * 1024
 TOKENS_PER_FILE = 1_500

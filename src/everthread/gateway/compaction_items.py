@@ -52,9 +52,7 @@ def read_item(item: Any, key: bytes) -> list[Any] | None:
     if not isinstance(content, str) or not content.startswith(_PREFIX):
         return None
     tag, _, packed = content.removeprefix(_PREFIX).partition(".")
-    if not hmac.compare_digest(
-        tag.encode("utf-8", "replace"), _make_tag(packed, key).encode()
-    ):
+    if not hmac.compare_digest(tag.encode("utf-8", "replace"), _make_tag(packed, key).encode()):
         return None
     wire_messages: list[Any] = json.loads(
         zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed), _MAX_BYTES)

@@ -52,12 +52,9 @@ def make_response_events(body: dict[str, Any]) -> bytes:
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": body},
     ]
-    numbered_events = (
-        {**event, "sequence_number": number} for number, event in enumerate(events)
-    )
+    numbered_events = ({**event, "sequence_number": number} for number, event in enumerate(events))
     return b"".join(
-        encode_event(SseEvent(str(event["type"]), json.dumps(event)))
-        for event in numbered_events
+        encode_event(SseEvent(str(event["type"]), json.dumps(event))) for event in numbered_events
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply
-from everthread.thread.caller.sent_history import LeadingCompaction, Outcome
+from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
     from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
@@ -135,7 +135,7 @@ class ProxyTurn(Protocol):
         ...
 
     @property
-    def sent(self) -> Outgoing:
+    def outgoing(self) -> Outgoing:
         """The request to send upstream."""
         ...
 
@@ -182,7 +182,7 @@ class ManagedCall(Protocol):
         ...
 
     @property
-    def sent(self) -> Outgoing:
+    def outgoing(self) -> Outgoing:
         """The request that was sent last."""
         ...
 
@@ -228,7 +228,7 @@ class UnmanagedTurn:
     thread = ""
 
     def __init__(self, incoming: Incoming) -> None:
-        self.sent = Outgoing(incoming.raw)
+        self.outgoing = Outgoing(incoming.raw)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
         return None
@@ -240,7 +240,7 @@ class UnmanagedTurn:
         return None
 
     async def response_headers(self) -> Mapping[str, str]:
-        return self.sent.headers
+        return self.outgoing.headers
 
     async def record(self, outcome: Outcome) -> None:
         """Store nothing."""

@@ -50,9 +50,7 @@ def make_error_body(api: Api, refused: Refused) -> bytes:
     status = refused.status
     body: dict[str, Any]
     if api == "gemini":
-        name = _GEMINI_STATUS_NAMES.get(
-            status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
-        )
+        name = _GEMINI_STATUS_NAMES.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
         body = {"error": {"code": status, "message": refused.message, "status": name}}
     elif api == "anthropic":
         kind = _ANTHROPIC_ERROR_TYPES.get(
@@ -83,16 +81,10 @@ def make_error_event(api: Api, status: int, body: bytes) -> bytes:
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         message = f"The upstream answered with the status {status} instead of a stream."
-        payload = json.loads(
-            make_error_body(api, Refused(status, "upstream_error", message))
-        )
+        payload = json.loads(make_error_body(api, Refused(status, "upstream_error", message)))
         error = payload["error"]
     if api == "anthropic":
-        return (
-            b"event: error\ndata: "
-            + json.dumps({"type": "error", **payload}).encode()
-            + b"\n\n"
-        )
+        return b"event: error\ndata: " + json.dumps({"type": "error", **payload}).encode() + b"\n\n"
     if api in ("openai_chat", "gemini"):
         return b"data: " + json.dumps(payload).encode() + b"\n\n"
     fields = {name: error.get(name) for name in ("code", "message", "param")}
@@ -109,7 +101,5 @@ def make_error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes
     if refused.status == 426:  # which protocol to use instead
         headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"close")]
     if refused.retry_after is not None:
-        headers.append(
-            (b"retry-after", str(max(1, math.ceil(refused.retry_after))).encode())
-        )
+        headers.append((b"retry-after", str(max(1, math.ceil(refused.retry_after))).encode()))
     return headers

@@ -25,10 +25,10 @@ from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
-from everthread.gateway.router import Upstream, find_family
+from everthread.gateway.router import Upstream, find_provider
 from everthread.gateway.upstream import UpstreamClient, UpstreamResponse
 from everthread.gateway.work_after_answers import PendingWork
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 T = TypeVar("T")
 
@@ -138,9 +138,7 @@ class Exchange:
             request = each_filter.request(request)
         headers = request.headers
         if request.is_plain:
-            headers = [
-                (name, value) for name, value in headers if name != b"accept-encoding"
-            ]
+            headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
             headers.append((b"accept-encoding", b"identity"))
         if request.is_changed:
             headers = drop_body_headers(headers)
@@ -159,7 +157,7 @@ class Exchange:
         return select_upstream_headers(
             head.raw_headers,
             self.upstream,
-            find_family(api),
+            find_provider(api),
             is_trusted=head.caller.is_passthrough,
         )
 
@@ -196,9 +194,7 @@ class Exchange:
                 read(piece)
         last_bytes = b""
         for each_filter in reversed(self.filters):
-            last_bytes = (
-                each_filter.event(last_bytes) if last_bytes else b""
-            ) + each_filter.end()
+            last_bytes = (each_filter.event(last_bytes) if last_bytes else b"") + each_filter.end()
         await self.writer.end(last_bytes)
 
     async def _log_error_reason(self, answer: Answer) -> None:
@@ -254,9 +250,7 @@ class Exchange:
             await self._response.aclose()
 
     def count_upstream_error(self, status: str) -> None:
-        self.services.metrics.count(
-            "upstream_errors", upstream=self.upstream.name, status=status
-        )
+        self.services.metrics.count("upstream_errors", upstream=self.upstream.name, status=status)
 
 
 def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:

@@ -26,7 +26,7 @@ from everthread.gateway.monitoring.log_lines import printable
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.request.json_slices import ExcessError
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 if TYPE_CHECKING:
     from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
@@ -83,9 +83,7 @@ class FailOpenManager:
 
     def _report_unlocated(self, error: Exception) -> None:
         self._metrics.count("failed_open", step="locate")
-        _LOG.error(
-            "the messages of a body could not be located: %s", type(error).__name__
-        )
+        _LOG.error("the messages of a body could not be located: %s", type(error).__name__)
 
     def forward_first(self, incoming: Incoming) -> FailOpenTurn | None:
         """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
@@ -103,7 +101,7 @@ class FailOpenManager:
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
         """Return the turn of a request; one that forwards it unchanged if the manager fails."""
         turn = await self.attempt("prepare", incoming, self._prepare(incoming))
-        if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
+        if turn is None or (incoming.mode != "managed" and turn.outgoing.rewritten):
             reason = "the gateway failed" if turn is None else ""
             turn = _unmanaged_turn(incoming, reason)
         return FailOpenTurn(self, incoming, turn)
@@ -113,11 +111,7 @@ class FailOpenManager:
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
-            reason = (
-                str(error)
-                if isinstance(error, ExcessError)
-                else "it cannot be read here"
-            )
+            reason = str(error) if isinstance(error, ExcessError) else "it cannot be read here"
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
             self.warn_unmanaged(_without_credentials(str(error), incoming), kind=kind)
             return _unmanaged_turn(incoming, printable(reason))
@@ -147,9 +141,7 @@ class FailOpenManager:
         """
         try:
             watched_work = (
-                self._watch.run_with_store(work)
-                if self._watch is not None and is_awaited
-                else work
+                self._watch.run_with_store(work) if self._watch is not None and is_awaited else work
             )
             async with asyncio.timeout(self._seconds):
                 return await watched_work
@@ -173,9 +165,7 @@ class FailOpenManager:
 class FailOpenTurn:
     """Wrap a turn so that a failing step falls back to the client's own bytes."""
 
-    def __init__(
-        self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn
-    ) -> None:
+    def __init__(self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn) -> None:
         self._manager = manager
         self._incoming = incoming
         self._turn = turn
@@ -185,8 +175,8 @@ class FailOpenTurn:
         return self._turn.thread
 
     @property
-    def sent(self) -> Outgoing:
-        return self._turn.sent
+    def outgoing(self) -> Outgoing:
+        return self._turn.outgoing
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         if self._incoming.mode != "managed":
@@ -207,8 +197,8 @@ class FailOpenTurn:
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, without the thread id if the store does not answer in time."""
-        if THREAD_HEADER in self.sent.headers:
-            return self.sent.headers
+        if THREAD_HEADER in self.outgoing.headers:
+            return self.outgoing.headers
         headers: Mapping[str, str] | None
         try:
             async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
@@ -218,7 +208,7 @@ class FailOpenTurn:
         except TimeoutError:
             # Not a failure: the thread is stored after the answer has begun.
             headers = None
-        return self.sent.headers if headers is None else headers
+        return self.outgoing.headers if headers is None else headers
 
     async def record(self, outcome: Outcome) -> None:
         await self._manager.attempt(
@@ -230,8 +220,8 @@ def _unmanaged_turn(incoming: Incoming, reason: str) -> UnmanagedTurn:
     """Return a turn that forwards the client's own bytes, with a notice if there is a reason."""
     turn = UnmanagedTurn(incoming)
     if reason:
-        turn.sent = replace(
-            turn.sent, headers={NOTICE_HEADER: f"passed on unmanaged: {reason}"}
+        turn.outgoing = replace(
+            turn.outgoing, headers={NOTICE_HEADER: f"passed on unmanaged: {reason}"}
         )
     return turn
 

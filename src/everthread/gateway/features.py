@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from everthread.gateway.answers import Answer
     from everthread.gateway.exchange import Exchange, UpstreamRequest
-    from everthread.thread.caller.sent_history import Outcome
+    from everthread.thread.caller.caller_request import Outcome
 
 
 class Filter:

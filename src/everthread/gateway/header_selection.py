@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.request_head import remove_gateway_keys
-from everthread.gateway.router import Family, Upstream
+from everthread.gateway.router import Provider, Upstream
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,8 +29,7 @@ class ResponseHeaders(dict[str, str]):
 
     def __init__(self, raw: Headers) -> None:
         super().__init__(
-            (name.decode("latin-1").lower(), value.decode("latin-1"))
-            for name, value in raw
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw
         )
         self.raw = raw
 
@@ -38,12 +37,8 @@ class ResponseHeaders(dict[str, str]):
 def drop_hop_by_hop(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Remove the headers of a single connection, including those named in `connection`."""
     fields = [(name.lower(), value) for name, value in headers]
-    connection_value = b",".join(
-        value for name, value in fields if name == b"connection"
-    )
-    dropped_names = _HOP_BY_HOP | {
-        word.strip().lower() for word in connection_value.split(b",")
-    }
+    connection_value = b",".join(value for name, value in fields if name == b"connection")
+    dropped_names = _HOP_BY_HOP | {word.strip().lower() for word in connection_value.split(b",")}
     return [(name, value) for name, value in fields if name not in dropped_names]
 
 
@@ -56,15 +51,14 @@ def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [
         (name, value)
         for name, value in drop_hop_by_hop(headers)
-        if name not in _ORIGIN_HEADERS
-        and not name.startswith((b"access-control-", _OUR_PREFIX))
+        if name not in _ORIGIN_HEADERS and not name.startswith((b"access-control-", _OUR_PREFIX))
     ]
 
 
 def select_upstream_headers(
     headers: Iterable[tuple[bytes, bytes]],
     upstream: Upstream,
-    family: Family,
+    family: Provider,
     *,
     is_trusted: bool,
 ) -> Headers:
@@ -92,14 +86,10 @@ def select_upstream_headers(
     return outgoing
 
 
-def _make_credential_header(family: Family, key: bytes) -> tuple[bytes, bytes]:
+def _make_credential_header(family: Provider, key: bytes) -> tuple[bytes, bytes]:
     if family == "anthropic":
         return b"x-api-key", key
-    return (
-        (b"x-goog-api-key", key)
-        if family == "gemini"
-        else (b"authorization", b"Bearer " + key)
-    )
+    return (b"x-goog-api-key", key) if family == "gemini" else (b"authorization", b"Bearer " + key)
 
 
 def remove_session_cookies(cookies: bytes) -> bytes:

@@ -10,9 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from everthread.gateway.request.client_connection import DISCONNECT, DisconnectWatchers
 
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
-)
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """The response that uvicorn writes first if the client waits for permission to send its body."""
 _FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
@@ -80,9 +78,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             raise ValueError("no tunnel is opened here")
         cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
-        self.cycle.transport = cast(
-            "asyncio.Transport", _HeadBuffer(self.transport, self.loop)
-        )
+        self.cycle.transport = cast("asyncio.Transport", _HeadBuffer(self.transport, self.loop))
 
     def on_message_complete(self) -> None:
         # The parser skipped the body, which is still to come.
@@ -140,9 +136,7 @@ class _HeadBuffer:
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport")
 
-    def __init__(
-        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._head = b""

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.messages import json_value
 from everthread.store.records import SessionKind
-from everthread.thread.caller.sent_history import ClientSession
+from everthread.thread.caller.caller_request import ClientSession
 from everthread.thread.matching.thread_names import (
     MAX_NAME_CHARS,
     derive_thread_id,
@@ -96,9 +96,7 @@ def _read_claude_session(user: Any) -> str:
     return session if account else ""
 
 
-def find_scope(
-    headers: Mapping[str, str], fields: Mapping[str, Any] | None = None
-) -> str:
+def find_scope(headers: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> str:
     """Return the scope in which a client's threads are searched: its session; empty if it names none.
 
     A session named by our own header is preferred.

@@ -51,19 +51,13 @@ class StreamKeepAlive:
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work of the gateway before the upstream has answered; return its result."""
         first_delay = (
-            self._limits.keepalive_seconds
-            if self.has_started
-            else self._limits.silence_seconds
+            self._limits.keepalive_seconds if self.has_started else self._limits.silence_seconds
         )
         return await self._run_with_comments(work, first_delay, ResponseHead)
 
-    async def wait_for_content(
-        self, work: Coroutine[Any, Any, T], head: ResponseHead | None
-    ) -> T:
+    async def wait_for_content(self, work: Coroutine[Any, Any, T], head: ResponseHead | None) -> T:
         """Wait for the first content of a stream. `head`: None if the stream is compressed and cannot have comments."""
-        return await self._run_with_comments(
-            work, self._limits.keepalive_seconds, lambda: head
-        )
+        return await self._run_with_comments(work, self._limits.keepalive_seconds, lambda: head)
 
     async def _run_with_comments(
         self,

@@ -86,9 +86,7 @@ class LoopServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         if self.server_state.tasks:
-            _, late_tasks = await asyncio.wait(
-                self.server_state.tasks, timeout=self._grace_seconds
-            )
+            _, late_tasks = await asyncio.wait(self.server_state.tasks, timeout=self._grace_seconds)
             for task in late_tasks:
                 task.cancel()
         # The data is on its way; do not wait for a client that never reads it.
@@ -123,9 +121,7 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     return listener
 
 
-def bind_socket(
-    family: int, address: Any, *, shares_port: bool = False
-) -> socket.socket:
+def bind_socket(family: int, address: Any, *, shares_port: bool = False) -> socket.socket:
     """Return a bound socket. `shares_port`: whether the system distributes connections among sockets on this port."""
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

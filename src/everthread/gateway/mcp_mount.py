@@ -32,9 +32,7 @@ class McpMount:
 
     async def _run(self, ready: asyncio.Future[ASGIApp]) -> None:
         try:
-            mcp = await asyncio.to_thread(
-                importlib.import_module, "everthread.gateway.mcp_server"
-            )
+            mcp = await asyncio.to_thread(importlib.import_module, "everthread.gateway.mcp_server")
         except ImportError as error:
             message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
             ready.set_result(
@@ -45,9 +43,7 @@ class McpMount:
             )
             return
         try:
-            async with mcp.application(
-                mcp.make_server(mcp.LookupTools(self._store))
-            ) as app:
+            async with mcp.application(mcp.make_server(mcp.LookupTools(self._store))) as app:
                 ready.set_result(app)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:

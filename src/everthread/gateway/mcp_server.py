@@ -49,18 +49,12 @@ INSTRUCTIONS = (
 )
 
 
-def make_server(
-    tools: LookupTools, fixed_reach: LookupReach | None = None
-) -> Server[Any]:
+def make_server(tools: LookupTools, fixed_reach: LookupReach | None = None) -> Server[Any]:
     """Make the MCP server. `fixed_reach`: the threads that calls may use; None for those of the caller's tenant."""
 
-    async def list_tools(
-        _context: Any, _params: PaginatedRequestParams | None
-    ) -> ListToolsResult:
+    async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(
-            tools=[
-                _make_tool(name, schema["function"]) for name, schema in SCHEMAS.items()
-            ]
+            tools=[_make_tool(name, schema["function"]) for name, schema in SCHEMAS.items()]
         )
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
@@ -107,9 +101,7 @@ async def application(
         if scope["type"] != "http":
             return
         if scope["method"] != "POST":
-            response = PlainTextResponse(
-                "Only POST is answered here.\n", 405, {"allow": "POST"}
-            )
+            response = PlainTextResponse("Only POST is answered here.\n", 405, {"allow": "POST"})
             await response(scope, receive, send)
             return
         try:
@@ -143,8 +135,7 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
     listener = listen(port, host)
     url = http_url(host, listener.getsockname()[1])
     local_hosts = [
-        f"{name}:{listener.getsockname()[1]}"
-        for name in ("127.0.0.1", "localhost", "[::1]")
+        f"{name}:{listener.getsockname()[1]}" for name in ("127.0.0.1", "localhost", "[::1]")
     ]
     async with application(server, [url.removeprefix("http://"), *local_hosts]) as app:
 
@@ -156,9 +147,7 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
             else:
                 await app(scope, receive, send)
 
-        loop_server = LoopServer(
-            route, listener, server_header=False, log_level="critical"
-        )
+        loop_server = LoopServer(route, listener, server_header=False, log_level="critical")
         await loop_server.start()
         try:
             yield f"{url}{PATH}"

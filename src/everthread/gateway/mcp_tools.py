@@ -60,19 +60,13 @@ class LookupReach:
 async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str | None:
     """Return the thread of a call; None if none is named. Raise `UnknownIdError` if it is unknown or out of reach."""
     if reach.thread is None:
-        return (
-            await _resolve_thread(store, reach.tenant, thread_name)
-            if thread_name
-            else None
-        )
+        return await _resolve_thread(store, reach.tenant, thread_name) if thread_name else None
     default_thread = await _resolve_thread(store, reach.tenant, reach.thread)
     if not thread_name:
         return default_thread
     named_thread = await _resolve_thread(store, reach.tenant, thread_name)
     if reach.is_confined and named_thread != default_thread:
-        raise UnknownIdError(
-            f"there is no thread {thread_name[:80]!r} here; leave the thread out"
-        )
+        raise UnknownIdError(f"there is no thread {thread_name[:80]!r} here; leave the thread out")
     return named_thread
 
 
@@ -97,12 +91,8 @@ async def describe_thread(store: Store, thread: str) -> str:
     tip = await store.session(await store.get_compression_tip(thread))
     history = await store.history(thread)
     context = await store.messages(tip.id)
-    records = [
-        record for record in await store.compactions(thread) if record.reverted is None
-    ]
-    total = sum_usage(
-        "all", [make_usage_row(record) for record in await store.usage(thread)]
-    )
+    records = [record for record in await store.compactions(thread) if record.reverted is None]
+    total = sum_usage("all", [make_usage_row(record) for record in await store.usage(thread)])
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
         f"- {len(history):,} messages{_format_tokens(sum(item.tokens or 0 for item in history))}"
@@ -123,8 +113,7 @@ async def describe_thread(store: Store, thread: str) -> str:
         f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {total.cost_text}"
     )
     lines += (
-        f"- pinned as {note.id}: {excerpt(note.text, 100)}"
-        for note in await store.pins(thread)
+        f"- pinned as {note.id}: {excerpt(note.text, 100)}" for note in await store.pins(thread)
     )
     return redact("\n".join(lines))
 
@@ -154,9 +143,7 @@ class LookupTools:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._cache = LookupCache()
-        self._tools: dict[
-            str, Callable[[LookupReach, Mapping[str, Any]], Awaitable[str]]
-        ] = {
+        self._tools: dict[str, Callable[[LookupReach, Mapping[str, Any]], Awaitable[str]]] = {
             "search": self._search,
             "expand": self._expand,
             "pin": self._pin,
@@ -188,14 +175,10 @@ class LookupTools:
 
     async def _search(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         query = argument.read_text(arguments, "query", max_chars=1_000).strip()
-        mode = cast(
-            SearchMode, _read_choice(arguments, "mode", ("text", "regex"), "text")
-        )
+        mode = cast(SearchMode, _read_choice(arguments, "mode", ("text", "regex"), "text"))
         thread = await self._find_thread(reach, arguments)
         default: Literal["thread", "all"] = "all" if thread is None else "thread"
-        scope = cast(
-            SearchScope, _read_choice(arguments, "scope", ("thread", "all"), default)
-        )
+        scope = cast(SearchScope, _read_choice(arguments, "scope", ("thread", "all"), default))
         limit = argument.read_int(
             arguments,
             "limit",
@@ -205,10 +188,7 @@ class LookupTools:
         )
         offset = argument.read_int(arguments, "offset", default=0)
         role, tool = (
-            argument.read_text(
-                arguments, key, default="", allow_empty=True, max_chars=200
-            )
-            or None
+            argument.read_text(arguments, key, default="", allow_empty=True, max_chars=200) or None
             for key in ("role", "tool")
         )
         if not query:
@@ -226,9 +206,7 @@ class LookupTools:
         unsearched_text = ""
         if scope == "thread":
             searched_text = "this thread"
-            unsearched_text = "other threads" + (
-                "" if reach.is_confined else " (scope `all`)"
-            )
+            unsearched_text = "other threads" + ("" if reach.is_confined else " (scope `all`)")
         elif reach.tenant is not None:
             searched_text = "all threads of this tenant"
         return format_page(
@@ -259,18 +237,14 @@ class LookupTools:
 
     async def _pin(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         text, message_id, pin_id = (
-            argument.read_text(
-                arguments, key, default="", allow_empty=True, max_chars=100_000
-            )
+            argument.read_text(arguments, key, default="", allow_empty=True, max_chars=100_000)
             for key in ("text", "id", "remove")
         )
         if sum(map(bool, (text, message_id, pin_id))) != 1:
             raise InputError("give one of text, id and remove")
         thread = await self._find_thread(reach, arguments)
         if thread is None:
-            raise InputError(
-                "name the thread to pin it to; `status` lists the latest ones"
-            )
+            raise InputError("name the thread to pin it to; `status` lists the latest ones")
         if pin_id:
             await self.store.delete_pin(thread, pin_id.strip())
             return f"{pin_id.strip()} is no longer pinned; the next compaction leaves it out."
@@ -305,9 +279,7 @@ class LookupTools:
     ) -> str:
         """Call a tool of the lossless engine. Without a thread, search all threads."""
         thread = await self._find_thread(reach, arguments)
-        tool_arguments = {
-            key: value for key, value in arguments.items() if key != "thread"
-        }
+        tool_arguments = {key: value for key, value in arguments.items() if key != "thread"}
         if name == GREP and thread is None and tool_arguments.get("scope") is None:
             tool_arguments["scope"] = "all"
         lookup = self._make_lookup(reach, thread)
@@ -324,9 +296,7 @@ class LookupTools:
             cache=self._cache,
         )
 
-    async def _find_thread(
-        self, reach: LookupReach, arguments: Mapping[str, Any]
-    ) -> str | None:
+    async def _find_thread(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str | None:
         thread_name = argument.read_text(
             arguments, "thread", default="", allow_empty=True, max_chars=400
         ).strip()
@@ -334,9 +304,7 @@ class LookupTools:
 
 
 def _make_tool_result(text: str, *, failed: bool = False) -> CallToolResult:
-    return CallToolResult(
-        content=[TextContent(type="text", text=text)], is_error=failed
-    )
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
 
 
 def _read_choice(
@@ -355,6 +323,4 @@ def _read_choice(
 
 def _format_sentence(error: Exception) -> str:
     text = str(error)
-    return (
-        f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}"
-    )
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}"

@@ -34,7 +34,7 @@ from everthread.gateway.request.body_reading import (
 from everthread.gateway.request.client_connection import ClientGone, run_while_connected
 from everthread.gateway.request.request_head import RequestHead, find_model_in_path
 from everthread.gateway.response_writer import ResponseWriter
-from everthread.gateway.router import Routes, Upstream, find_family
+from everthread.gateway.router import Routes, Upstream, find_provider
 from everthread.gateway.upstream import (
     UpstreamClient,
     UpstreamDisconnectedError,
@@ -66,9 +66,7 @@ class Proxy:
         """`features`: from the client's side to the upstream's; see `make_features` in `factory/gateways.py`."""
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
-        self.feature_paths = frozenset[str]().union(
-            *(feature.paths for feature in features)
-        )
+        self.feature_paths = frozenset[str]().union(*(feature.paths for feature in features))
         """Paths without a conversation whose requests are read because a feature needs them."""
         self._routes = routes
         self._services = ProxyServices(
@@ -88,9 +86,7 @@ class Proxy:
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(ARRIVING_BODIES_FACTOR * self.limits.concurrent)
         """Limits the bodies that are arriving, separately, so that slow ones do not block complete requests."""
-        self._buffered_bytes = Admission(
-            BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes"
-        )
+        self._buffered_bytes = Admission(BUFFERED_BYTES_FACTOR * self.limits.body_bytes, "bytes")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose head `GatewayApp` has put into the scope's state."""
@@ -106,9 +102,7 @@ class Proxy:
             _LOG.info("%s %s: the client left", head.method, head.path)
         except (UpstreamDisconnectedError, UpstreamTimeoutError) as error:
             # An answer that has begun is broken off too, so that a part does not look like the whole.
-            self.metrics.count(
-                "upstream_errors", upstream="", status=type(error).__name__
-            )
+            self.metrics.count("upstream_errors", upstream="", status=type(error).__name__)
             _LOG.warning(
                 "%s %s: the upstream broke off (%s)",
                 head.method,
@@ -117,9 +111,7 @@ class Proxy:
             )
             with contextlib.suppress(ClientGone):
                 await writer.refuse(
-                    Refused(
-                        502, "upstream_broke_off", "The upstream broke off; try again."
-                    )
+                    Refused(502, "upstream_broke_off", "The upstream broke off; try again.")
                 )
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -184,9 +176,7 @@ class Proxy:
             or is_routed_by_model
         )
 
-    async def _answer(
-        self, head: RequestHead, raw: bytes, writer: ResponseWriter
-    ) -> None:
+    async def _answer(self, head: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         """Answer a request whose body has arrived."""
         if head.conversation_api is not None:
             exchange = await self._make_conversation_exchange(
@@ -279,9 +269,7 @@ class Proxy:
         )
 
     def _choose_upstream(self, head: RequestHead, model: str | None) -> Upstream:
-        return self._routes.choose(
-            model, find_family(head.client_api), login=head.has_login
-        )
+        return self._routes.choose(model, find_provider(head.client_api), login=head.has_login)
 
     def _make_path_notice_headers(self, head: RequestHead) -> Mapping[str, str]:
         """Count a POST request to a path that is not managed, and return the header that says so."""

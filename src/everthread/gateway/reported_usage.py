@@ -24,13 +24,9 @@ class ReportedUsageReader:
     """Read the usage in an answer, fed piece by piece: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._decoder = make_decoder(
-            headers.get("content-encoding", ""), MAX_DECODED_BYTES
-        )
+        self._decoder = make_decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
         self._events = (
-            SseParser()
-            if headers.get("content-type", "").startswith("text/event-stream")
-            else None
+            SseParser() if headers.get("content-type", "").startswith("text/event-stream") else None
         )
         self._text = b""
         self._is_whole = True

@@ -32,9 +32,7 @@ BROWSER_GUARD = (
 class ResponseWriter:
     """Write one response. Raise `ClientGone` if the client takes too long to read a piece."""
 
-    def __init__(
-        self, send: Send, head: RequestHead, metrics: Metrics, seconds: float
-    ) -> None:
+    def __init__(self, send: Send, head: RequestHead, metrics: Metrics, seconds: float) -> None:
         self._send = send
         self._head = head
         self._metrics = metrics
@@ -64,9 +62,7 @@ class ResponseWriter:
             for name, value in self._own_headers.items()
         ]
         lengths = [
-            int(value)
-            for name, value in headers
-            if name == b"content-length" and value.isdigit()
+            int(value) for name, value in headers if name == b"content-length" and value.isdigit()
         ]
         self._remaining_bytes = lengths[0] if len(lengths) == 1 else -1
         await self._send_message(
@@ -80,15 +76,12 @@ class ResponseWriter:
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
         """Send headers that were not known when the stream began, as comments, which clients ignore."""
         late_headers = {
-            name: value
-            for name, value in headers.items()
-            if self._own_headers.get(name) != value
+            name: value for name, value in headers.items() if self._own_headers.get(name) != value
         }
         self._own_headers = {**self._own_headers, **late_headers}
         if late_headers:
             lines = "".join(
-                f": {name}: {' '.join(value.split())}\n"
-                for name, value in late_headers.items()
+                f": {name}: {' '.join(value.split())}\n" for name, value in late_headers.items()
             )
             await self.body(f"{lines}\n".encode())
 
@@ -139,11 +132,7 @@ class ResponseWriter:
             "key": head.caller.key_id,
             **self._facts,
         }
-        filled = {
-            name: value
-            for name, value in fields.items()
-            if value or name in self._facts
-        }
+        filled = {name: value for name, value in fields.items() if value or name in self._facts}
         log_fields(
             _LOG,
             logging.INFO,

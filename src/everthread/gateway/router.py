@@ -13,7 +13,7 @@ from everthread.errors import InputError
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
 
-Family = Literal["openai", "anthropic", "gemini"]
+Provider = Literal["openai", "anthropic", "gemini"]
 PATHS: dict[str, Api] = {
     "/v1/chat/completions": "openai_chat",
     "/v1/responses": "openai_responses",
@@ -102,7 +102,7 @@ class Upstream:
     """The root of its address; a `/v1` or `/v1beta` at the end is ignored."""
     models: tuple[str, ...] = ()
     """Patterns of model names, such as `claude-*`. The first upstream with a matching pattern gets the request."""
-    family: Family | None = None
+    provider: Provider | None = None
     """The provider family of its protocol, for requests that match no pattern; None for any."""
     api_key: str | None = None
     """Replaces the client's credential."""
@@ -132,15 +132,11 @@ class Routes:
             )
         self.upstreams = tuple(upstreams)
         self.mode: Mode = (
-            upstreams[0].mode
-            if len({upstream.mode for upstream in upstreams}) == 1
-            else "managed"
+            upstreams[0].mode if len({upstream.mode for upstream in upstreams}) == 1 else "managed"
         )
         """The mode of all upstreams; `managed` if they differ."""
         self._by_login = {
-            login: [
-                upstream for upstream in upstreams if upstream.serves_logins is login
-            ]
+            login: [upstream for upstream in upstreams if upstream.serves_logins is login]
             or self.upstreams
             for login in (False, True)
         }
@@ -149,9 +145,7 @@ class Routes:
     def has_several(self) -> bool:
         return len(self.upstreams) > 1
 
-    def choose(
-        self, model: str | None, family: Family, *, login: bool = False
-    ) -> Upstream:
+    def choose(self, model: str | None, family: Provider, *, login: bool = False) -> Upstream:
         """Choose the upstream by the model's name, or else by the protocol, or else the first one.
 
         `login`: whether the request has a login with ChatGPT, which only some upstreams serve.
@@ -159,19 +153,14 @@ class Routes:
         upstreams = self._by_login[login]
         if model:
             for upstream in upstreams:
-                if any(
-                    fnmatchcase(model.lower(), pattern.lower())
-                    for pattern in upstream.models
-                ):
+                if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):
                     return upstream
-        fitting = (
-            upstream for upstream in upstreams if upstream.family in (None, family)
-        )
+        fitting = (upstream for upstream in upstreams if upstream.provider in (None, family))
         return next(fitting, upstreams[0])
 
 
-def find_family(api: Api) -> Family:
+def find_provider(api: Api) -> Provider:
     return _FAMILIES.get(api, "openai")
 
 
-_FAMILIES: dict[Api, Family] = {"anthropic": "anthropic", "gemini": "gemini"}
+_FAMILIES: dict[Api, Provider] = {"anthropic": "anthropic", "gemini": "gemini"}

@@ -93,9 +93,7 @@ class Gateway:
     async def __aexit__(self, *_error: object) -> None:
         async with asyncio.TaskGroup() as task_group:
             task_group.create_task(
-                self._service.shut_down(
-                    max(0.0, self._grace_seconds - _STOP_NOTICE_SECONDS)
-                )
+                self._service.shut_down(max(0.0, self._grace_seconds - _STOP_NOTICE_SECONDS))
             )
             if self._server:
                 task_group.create_task(self._server.stop())
@@ -117,9 +115,7 @@ def find_connection_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < file_limit:
         # Not allowed: keep the current limit.
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(
-                resource.RLIMIT_NOFILE, (min(file_limit, _MAX_FILES), hard)
-            )
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(file_limit, _MAX_FILES), hard))
             soft = min(file_limit, _MAX_FILES)
     files = _MAX_FILES if soft == resource.RLIM_INFINITY else soft
     return max(16, min(_MAX_CONNECTIONS, (files - _OTHER_FILES) // 2))

@@ -71,17 +71,13 @@ class SitePolicy:
         """
         origins = fields[b"origin"]
         sites = fields[b"sec-fetch-site"]
-        foreign = [
-            origin for origin in origins if not _is_same_origin(origin, fields[b"host"])
-        ]
+        foreign = [origin for origin in origins if not _is_same_origin(origin, fields[b"host"])]
         if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
             return foreign[0]
         if not foreign and all(site.lower() in _OWN_FETCH_SITES for site in sites):
             return None
         page = (
-            f"The page {printable(', '.join(foreign)[:200])}"
-            if foreign
-            else "Another site's page"
+            f"The page {printable(', '.join(foreign)[:200])}" if foreign else "Another site's page"
         )
         raise Refused(
             403,
@@ -93,20 +89,14 @@ class SitePolicy:
         name, _, port = header.rpartition(":")
         host = (name if name and port.isdecimal() else header).strip("[]").lower()
         return (
-            host == "localhost"
-            or host in map(str.lower, self.allowed_hosts)
-            or _is_address(host)
+            host == "localhost" or host in map(str.lower, self.allowed_hosts) or _is_address(host)
         )
 
     def _is_allowed(self, origin: str) -> bool:
         scheme, separator, _ = origin.partition("://")
         return any(
             origin == allowed_origin
-            or (
-                separator
-                and allowed_origin == f"{scheme}://*"
-                and scheme not in ("http", "https")
-            )
+            or (separator and allowed_origin == f"{scheme}://*" and scheme not in ("http", "https"))
             for allowed_origin in self.allowed_origins
         )
 

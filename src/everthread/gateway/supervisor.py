@@ -53,8 +53,7 @@ class PortSockets:
         else:
             probe.close()
             self._sockets = [
-                bind_socket(self._family, self._address, shares_port=True)
-                for _ in range(count)
+                bind_socket(self._family, self._address, shares_port=True) for _ in range(count)
             ]
 
     def __getitem__(self, index: int) -> socket.socket:
@@ -64,9 +63,7 @@ class PortSockets:
         """Replace a worker's socket. Other workers get its connections until its worker is ready and listens."""
         if not self.is_shared:
             self._sockets[index].close()
-            self._sockets[index] = bind_socket(
-                self._family, self._address, shares_port=True
-            )
+            self._sockets[index] = bind_socket(self._family, self._address, shares_port=True)
 
     def close(self) -> None:
         for port_socket in self._sockets:
@@ -111,17 +108,13 @@ class Supervisor:
         self._print_message = print_message
         self._slots = [_Slot(index) for index in range(count)]
         self._keeper_tasks: list[asyncio.Task[None]] = []
-        self._start_failure: asyncio.Future[str] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self._start_failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._end_event = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
         self._metrics.mkdir(exist_ok=True)
-        self._keeper_tasks = [
-            asyncio.create_task(self._keep_running(slot)) for slot in self._slots
-        ]
+        self._keeper_tasks = [asyncio.create_task(self._keep_running(slot)) for slot in self._slots]
         ready_task = asyncio.create_task(self._wait_until_ready())
         awaited_futures: list[asyncio.Future[Any]] = [ready_task, self._start_failure]
         await asyncio.wait(
@@ -149,9 +142,7 @@ class Supervisor:
         self._end_event.set()
         self.signal(signal.SIGTERM)
         if self._keeper_tasks:
-            _, late_keepers = await asyncio.wait(
-                self._keeper_tasks, timeout=END_SECONDS
-            )
+            _, late_keepers = await asyncio.wait(self._keeper_tasks, timeout=END_SECONDS)
             if late_keepers:
                 self.signal(signal.SIGKILL)
                 await asyncio.wait(late_keepers)
@@ -169,9 +160,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
                     self._end_event.wait(),
-                    _RESTART_PAUSE_SECONDS[
-                        min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)
-                    ],
+                    _RESTART_PAUSE_SECONDS[min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)],
                 )
             if self._end_event.is_set():
                 return

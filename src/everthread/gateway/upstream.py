@@ -202,9 +202,7 @@ class UpstreamClient:
         return endpoint
 
 
-def _check_response(
-    upstream: Upstream, response: aiohttp.ClientResponse
-) -> UpstreamResponse:
+def _check_response(upstream: Upstream, response: aiohttp.ClientResponse) -> UpstreamResponse:
     """Return a response if its status is valid; otherwise raise `Refused`."""
     if not 200 <= response.status <= 599:
         response.close()
@@ -307,11 +305,7 @@ def _read_length(headers: Headers) -> int | None:
 
 def _make_payload(content: Any) -> bytes | io.BytesIO | None:
     """Return the body in the form for aiohttp, which writes a large body piece by piece from a file object."""
-    return (
-        io.BytesIO(content)
-        if content is not None and len(content) > _PIECE_BYTES
-        else content
-    )
+    return io.BytesIO(content) if content is not None and len(content) > _PIECE_BYTES else content
 
 
 def _decode_header(value: bytes) -> str:
@@ -347,9 +341,5 @@ def _describe_failure(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, aiohttp.ClientResponseError):
         return "it speaks no HTTP that is known here; check its address"
-    detail: Any = (
-        getattr(error, "strerror", None)
-        or getattr(error, "message", None)
-        or str(error)
-    )
+    detail: Any = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return f"{detail or type(error).__name__}; try again"

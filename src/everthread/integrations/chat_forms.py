@@ -31,9 +31,7 @@ def make_chat_usage(
 def make_chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
     """Return a framework's call in chat form."""
     text = (
-        arguments
-        if isinstance(arguments, str)
-        else json.dumps(arguments or {}, ensure_ascii=False)
+        arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     )
     return {
         "id": call_id,
@@ -42,9 +40,7 @@ def make_chat_call(call_id: str, name: str | None, arguments: Any) -> Any:
     }
 
 
-def make_chat_tool(
-    name: str, description: str | None, parameters: Any
-) -> dict[str, Any]:
+def make_chat_tool(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
     """Return a framework's tool in chat form."""
     return {
         "type": "function",

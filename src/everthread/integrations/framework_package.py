@@ -8,9 +8,7 @@ from importlib import metadata
 
 
 @contextlib.contextmanager
-def check_framework(
-    package: str, min_version: str, extra: str, hook: str
-) -> Iterator[None]:
+def check_framework(package: str, min_version: str, extra: str, hook: str) -> Iterator[None]:
     """Wrap imports from a framework. Raise `ImportError` with advice if it is missing, too old or lacks the hook."""
     install_command = f"pip install 'everthread[{extra}]'"
     try:
@@ -32,6 +30,4 @@ def check_framework(
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    return tuple(
-        int(part) if part.isdecimal() else 0 for part in version.split(".")[:3]
-    )
+    return tuple(int(part) if part.isdecimal() else 0 for part in version.split(".")[:3])

@@ -54,13 +54,9 @@ class EverthreadPlugin(BasePlugin):
         super().__init__(name=name)
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(
-            MAX_OPEN_CALLS
-        )
+        self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(MAX_OPEN_CALLS)
 
-    async def before_model_callback(
-        self, *, callback_context: Any, llm_request: Any
-    ) -> None:
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
@@ -71,9 +67,7 @@ class EverthreadPlugin(BasePlugin):
         if fitted_call is not None:
             _apply_call(llm_request, fitted_call)
 
-    async def after_model_callback(
-        self, *, callback_context: Any, llm_response: Any
-    ) -> None:
+    async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
         """Record a complete answer."""
         if llm_response.partial or llm_response.content is None:
             return
@@ -83,9 +77,7 @@ class EverthreadPlugin(BasePlugin):
                 llm_response.content.parts or (), len(fitted_call.call.messages)
             )
             await self.threads.run_in_own_loop(
-                self.threads.record(
-                    fitted_call, message, _read_usage(llm_response.usage_metadata)
-                )
+                self.threads.record(fitted_call, message, _read_usage(llm_response.usage_metadata))
             )
 
     async def on_model_error_callback(
@@ -93,9 +85,7 @@ class EverthreadPlugin(BasePlugin):
     ) -> Any:
         """After a refusal for size, send a smaller request; return None to leave the error unchanged."""
         fitted_call = self._calls.pop(_call_key(callback_context), None)
-        model = getattr(
-            callback_context.get_invocation_context().agent, "canonical_model", None
-        )
+        model = getattr(callback_context.get_invocation_context().agent, "canonical_model", None)
         refusal = error
         while model is not None:
             try:
@@ -110,9 +100,7 @@ class EverthreadPlugin(BasePlugin):
             try:
                 responses = [
                     response
-                    async for response in model.generate_content_async(
-                        llm_request, stream=False
-                    )
+                    async for response in model.generate_content_async(llm_request, stream=False)
                 ]
             except Exception as next_error:  # noqa: BLE001 - whatever a provider's client raises
                 refusal = next_error
@@ -130,9 +118,7 @@ class _RecallTool(BaseTool):
     """The tool `recall`."""
 
     def __init__(self, threads: FrameworkThreads) -> None:
-        super().__init__(
-            name=RECALL_TOOL["name"], description=RECALL_TOOL["description"]
-        )
+        super().__init__(name=RECALL_TOOL["name"], description=RECALL_TOOL["description"])
         self._threads = threads
 
     def _get_declaration(self) -> Any:
@@ -171,8 +157,7 @@ def _read_call(context: Any, request: Any) -> ModelCall:
         for item in getattr(tool, "function_declarations", None) or ()
     ]
     tools = [
-        make_chat_tool(item.name, item.description, _read_parameters(item))
-        for item in declarations
+        make_chat_tool(item.name, item.description, _read_parameters(item)) for item in declarations
     ]
     system = config.system_instruction
     model = str(request.model or "").rpartition("/")[2]
@@ -190,9 +175,7 @@ def _read_call(context: Any, request: Any) -> ModelCall:
 def _apply_call(request: Any, fitted_call: FittedCall) -> None:
     """Apply a prepared call to the request, which ADK made only for this call."""
     names = {
-        call.id: call.name
-        for message in fitted_call.call.messages
-        for call in calls_of(message)
+        call.id: call.name for message in fitted_call.call.messages for call in calls_of(message)
     }
     if fitted_call.is_changed:
         request.contents = join_contents(
@@ -218,11 +201,7 @@ def _read_parameters(declaration: Any) -> Any:
     if declaration.parameters_json_schema is not None:
         return declaration.parameters_json_schema
     schema = declaration.parameters
-    return (
-        schema.model_dump(mode="json", exclude_none=True)
-        if schema is not None
-        else None
-    )
+    return schema.model_dump(mode="json", exclude_none=True) if schema is not None else None
 
 
 def _read_usage(usage: Any) -> dict[str, Any] | None:
@@ -339,9 +318,7 @@ def _provider_call_id(call_id: str) -> str | None:
     return None if not call_id or call_id.startswith(_GENERATED_ID_PREFIX) else call_id
 
 
-def _read_answer(
-    parts: Sequence[Any], index: int
-) -> tuple[Message, list[tuple[str, str]]]:
+def _read_answer(parts: Sequence[Any], index: int) -> tuple[Message, list[tuple[str, str]]]:
     text = "".join(part.text for part in parts if part.text and not part.thought)
     calls = [part.function_call for part in parts if part.function_call is not None]
     ids = [
@@ -354,9 +331,7 @@ def _read_answer(
             make_chat_call(call_id, call.name, call.args)
             for call_id, call in zip(ids, calls, strict=True)
         ]
-    return message, [
-        (call_id, call.name or "") for call_id, call in zip(ids, calls, strict=True)
-    ]
+    return message, [(call_id, call.name or "") for call_id, call in zip(ids, calls, strict=True)]
 
 
 def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:

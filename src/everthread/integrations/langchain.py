@@ -29,9 +29,7 @@ from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 
-with check_framework(
-    "langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"
-):
+with check_framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import (
         AIMessage,
@@ -63,9 +61,7 @@ class EverthreadMiddleware(AgentMiddleware):
     Events are logged by `langchain.everthread`, and streamed under `everthread` with `stream_mode="custom"`.
     """
 
-    def __init__(
-        self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]
-    ) -> None:
+    def __init__(self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("langchain", logger, **options)
         self.tools = [self._make_recall_tool()] if recall_tool else []
@@ -88,13 +84,9 @@ class EverthreadMiddleware(AgentMiddleware):
                 )
                 return response
 
-    async def awrap_model_call(
-        self, request: Any, handler: Callable[[Any], Awaitable[Any]]
-    ) -> Any:
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do the same as `wrap_model_call`, in an event loop."""
-        fitted_call = await self.threads.run_in_own_loop(
-            self.threads.prepare(_read_call(request))
-        )
+        fitted_call = await self.threads.run_in_own_loop(self.threads.prepare(_read_call(request)))
         while True:
             try:
                 response = await handler(_apply_call(request, fitted_call))
@@ -143,9 +135,7 @@ def summarize(messages: list[Any]) -> str:
         for message in messages
         if message.additional_kwargs.get("lc_source") == "summarization"
     ]
-    core_messages = [
-        to_core(message) for message in messages if message not in earlier_summaries
-    ]
+    core_messages = [to_core(message) for message in messages if message not in earlier_summaries]
     journal, state = build_journal_and_state(core_messages)
     user_facts = [facts for facts in map(MessageFacts, core_messages) if facts.is_user]
     user_messages = [
@@ -173,8 +163,7 @@ def _read_call(request: Any) -> ModelCall:
     return ModelCall(
         [to_core(message) for message in request.messages],
         request.messages,
-        _find_attribute(model, "model_name", "model", "model_id")
-        or type(model).__name__,
+        _find_attribute(model, "model_name", "model", "model_id") or type(model).__name__,
         conversation_key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
         tools=[
@@ -183,14 +172,9 @@ def _read_call(request: Any) -> ModelCall:
             else {"type": "function", "function": {"name": str(tool.get("type"))}}
             for tool in map(convert_to_openai_tool, request.tools)
         ],
-        window=profile.get("max_input_tokens")
-        if isinstance(profile, Mapping)
-        else None,
-        base_url=_find_attribute(
-            model, "openai_api_base", "anthropic_api_url", "base_url"
-        ),
-        max_tokens=request.model_settings.get("max_tokens")
-        or getattr(model, "max_tokens", None),
+        window=profile.get("max_input_tokens") if isinstance(profile, Mapping) else None,
+        base_url=_find_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
+        max_tokens=request.model_settings.get("max_tokens") or getattr(model, "max_tokens", None),
     )
 
 
@@ -220,13 +204,11 @@ def _read_answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | N
     """Return the model's message, its usage and its stop reason."""
     response = getattr(response, "model_response", response)
     results = [response] if isinstance(response, BaseMessage) else response.result
-    message = next(
-        (item for item in results if isinstance(item, AIMessage)), AIMessage("")
-    )
+    message = next((item for item in results if isinstance(item, AIMessage)), AIMessage(""))
     usage = message.usage_metadata
-    stop = message.response_metadata.get(
-        "finish_reason"
-    ) or message.response_metadata.get("stop_reason")
+    stop = message.response_metadata.get("finish_reason") or message.response_metadata.get(
+        "stop_reason"
+    )
     return to_core(message), None if usage is None else read_usage(usage), stop
 
 
@@ -268,8 +250,7 @@ def to_core(message: Any) -> Message:
         }
         if calls:
             core_message["tool_calls"] = [
-                make_chat_call(call["id"] or "", call["name"], call["args"])
-                for call in calls
+                make_chat_call(call["id"] or "", call["name"], call["args"]) for call in calls
             ]
         return core_message
     if isinstance(message, ToolMessage):
@@ -280,20 +261,12 @@ def to_core(message: Any) -> Message:
         }
         if message.name:
             core_message["name"] = message.name
-        return (
-            {**core_message, "is_error": True}
-            if message.status == "error"
-            else core_message
-        )
+        return {**core_message, "is_error": True} if message.status == "error" else core_message
     return {"role": "user", "content": _read_content(message.content)}
 
 
 def _read_content(content: Any) -> Any:
-    return (
-        content
-        if isinstance(content, str)
-        else [_read_content_part(part) for part in content]
-    )
+    return content if isinstance(content, str) else [_read_content_part(part) for part in content]
 
 
 def _read_content_part(part: Any) -> dict[str, Any]:

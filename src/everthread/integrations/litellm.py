@@ -18,9 +18,7 @@ from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads, ThreadOptions
 
-with check_framework(
-    "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
-):
+with check_framework("litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"):
     import litellm
     from litellm.integrations.custom_logger import CustomLogger
 
@@ -54,21 +52,15 @@ class EverthreadLogger(CustomLogger):
         call_type: Any,
     ) -> dict[str, Any] | None:
         """Prepare a call in the proxy, which knows the owner of the key."""
-        if _call_type_name(call_type) in _CHAT_CALL_TYPES and data.get(
-            "litellm_call_id"
-        ):
-            await self._prepare(
-                data, owner=str(getattr(user_api_key_dict, "api_key", None) or "")
-            )
+        if _call_type_name(call_type) in _CHAT_CALL_TYPES and data.get("litellm_call_id"):
+            await self._prepare(data, owner=str(getattr(user_api_key_dict, "api_key", None) or ""))
         return data
 
     async def async_pre_call_deployment_hook(
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
         """Make the request fit before each attempt."""
-        if _call_type_name(call_type) not in _CHAT_CALL_TYPES or not kwargs.get(
-            "litellm_call_id"
-        ):
+        if _call_type_name(call_type) not in _CHAT_CALL_TYPES or not kwargs.get("litellm_call_id"):
             return None
         if kwargs["litellm_call_id"] not in self._calls:
             await self._prepare(kwargs)
@@ -112,9 +104,7 @@ class EverthreadLogger(CustomLogger):
         end_time: Any,  # noqa: ARG002
     ) -> None:
         """Record a complete stream outside of the proxy."""
-        if kwargs.get("complete_streaming_response") is not None or not kwargs.get(
-            "stream"
-        ):
+        if kwargs.get("complete_streaming_response") is not None or not kwargs.get("stream"):
             await self._record(kwargs.get("litellm_call_id"), response_obj)
 
     async def async_log_failure_event(
@@ -140,9 +130,7 @@ class EverthreadLogger(CustomLogger):
 
     async def recall(self, session_id: str, **arguments: Any) -> str:
         """Return the answer of the tool `recall` in the conversation with this session id."""
-        return await self.threads.run_in_own_loop(
-            self.threads.recall(session_id, arguments)
-        )
+        return await self.threads.run_in_own_loop(self.threads.recall(session_id, arguments))
 
     def close(self) -> None:
         """Close the store. No message is lost, because each is stored when it is recorded."""
@@ -158,15 +146,9 @@ class EverthreadLogger(CustomLogger):
         )
         self._calls[data["litellm_call_id"]] = fitted_call
 
-    async def _record(
-        self, call_id: Any, response: Any, chunks: Sequence[Any] = ()
-    ) -> None:
+    async def _record(self, call_id: Any, response: Any, chunks: Sequence[Any] = ()) -> None:
         choices = getattr(response, "choices", None)
-        if (
-            call_id not in self._calls
-            or not choices
-            or not hasattr(choices[0], "message")
-        ):
+        if call_id not in self._calls or not choices or not hasattr(choices[0], "message"):
             return
         fitted_call = self._calls.pop(call_id)
         has_usage = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
@@ -183,11 +165,7 @@ class EverthreadLogger(CustomLogger):
 def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     messages = list(data.get("messages") or ())
     start = next(
-        (
-            index
-            for index, item in enumerate(messages)
-            if item.get("role") not in SYSTEM_ROLES
-        ),
+        (index for index, item in enumerate(messages) if item.get("role") not in SYSTEM_ROLES),
         len(messages),
     )
     native_messages = messages[start:]
@@ -208,9 +186,7 @@ def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     )
 
 
-def _make_changed_fields(
-    fitted_call: FittedCall, data: Mapping[str, Any]
-) -> dict[str, Any]:
+def _make_changed_fields(fitted_call: FittedCall, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the request that change."""
     changes: dict[str, Any] = {}
     if fitted_call.is_changed:
@@ -219,16 +195,12 @@ def _make_changed_fields(
             *fitted_call.messages_to_send(dict),
         ]
     if fitted_call.output_cap is not None:
-        name = (
-            "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
-        )
+        name = "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
         changes[name] = fitted_call.output_cap
     return changes
 
 
-def _read_system_messages(
-    fitted_call: FittedCall, data: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _read_system_messages(fitted_call: FittedCall, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the system messages of a request, which precede the messages of its history."""
     messages = list(data.get("messages") or ())
     system_count = len(messages) - len(fitted_call.call.native_messages)
@@ -242,9 +214,7 @@ def _add_note(system_messages: list[dict[str, Any]], note: str) -> list[dict[str
     *first_messages, last_message = system_messages
     content = last_message.get("content")
     blocks = (
-        [{"type": "text", "text": content}]
-        if isinstance(content, str)
-        else list(content or ())
+        [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
     )
     note_block = {"type": "text", "text": note}
     return [*first_messages, {**last_message, "content": [*blocks, note_block]}]
@@ -253,9 +223,7 @@ def _add_note(system_messages: list[dict[str, Any]], note: str) -> list[dict[str
 def _to_core(item: Mapping[str, Any]) -> Message:
     """Return a chat message without LiteLLM's own fields."""
     fields = ("role", "content", "tool_calls", "tool_call_id", "name", "refusal")
-    message_fields: Any = {
-        key: item[key] for key in fields if item.get(key) is not None
-    }
+    message_fields: Any = {key: item[key] for key in fields if item.get(key) is not None}
     if message_fields.get("role") in SYSTEM_ROLES:
         message_fields["role"] = "user"
     message_fields.setdefault("content", None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from everthread.core.messages import Call, Message, calls_of
+from everthread.core.messages import Message, ToolCall, calls_of
 from everthread.core.tool_outputs import OutputLimits, replace_reader_name
 from everthread.core.types import System
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -39,7 +39,7 @@ class ModelCall:
 
 
 class HistoryMessage:
-    """A `SentMessage`: one message of a framework's history."""
+    """A `CallerMessage`: one message of a framework's history."""
 
     def __init__(self, value: Message, *, is_native: bool = True) -> None:
         self.value = value
@@ -95,7 +95,7 @@ def cite_large_outputs(
     """
     history: list[HistoryMessage] = []
     large_outputs: list[LargeOutput] = []
-    calls: dict[str, Call] = {}
+    calls: dict[str, ToolCall] = {}
     for are_results, messages_run in itertools.groupby(
         messages, lambda message: message["role"] == "tool"
     ):
@@ -115,9 +115,7 @@ def cite_large_outputs(
     return history, large_outputs
 
 
-def make_items(
-    prepared: PreparedCall, history: Sequence[HistoryMessage]
-) -> list[SentItem]:
+def make_items(prepared: PreparedCall, history: Sequence[HistoryMessage]) -> list[SentItem]:
     """Return the messages to send: indexes into the framework's history, and messages that were changed or added."""
     items: list[SentItem] = []
     for item in prepared.items():

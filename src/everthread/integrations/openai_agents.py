@@ -23,9 +23,7 @@ from everthread.wire.openai_responses import (
     encode_messages,
 )
 
-with check_framework(
-    "openai-agents", "0.3", "openai-agents", "call_model_input_filter"
-):
+with check_framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
     from agents import (
         FunctionTool,
         Model,
@@ -85,9 +83,7 @@ class EverthreadSession:
         if not items:
             return None
         await self.threads.run_in_own_loop(
-            self._write_items(
-                items[:-1], (len(items) - 1) // ITEMS_PER_WRITE * ITEMS_PER_WRITE
-            )
+            self._write_items(items[:-1], (len(items) - 1) // ITEMS_PER_WRITE * ITEMS_PER_WRITE)
         )
         return items[-1]
 
@@ -111,9 +107,7 @@ class EverthreadSession:
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """Make the input of any model fit, as the `call_model_input_filter` of a run."""
-        call = self._make_call(
-            data, await self.threads.run_in_own_loop(self._read_key())
-        )
+        call = self._make_call(data, await self.threads.run_in_own_loop(self._read_key()))
         self._prepared = fitted_call = await self.threads.run_in_own_loop(
             self.threads.prepare(call)
         )
@@ -136,9 +130,7 @@ class EverthreadSession:
         async def look_up(_context: Any, arguments: str) -> str:
             parsed_arguments = json.loads(arguments or "{}")
             key = await self.threads.run_in_own_loop(self._read_key())
-            return await self.threads.run_in_own_loop(
-                self.threads.recall(key, parsed_arguments)
-            )
+            return await self.threads.run_in_own_loop(self.threads.recall(key, parsed_arguments))
 
         return FunctionTool(
             name=RECALL_TOOL["name"],
@@ -163,16 +155,10 @@ class EverthreadSession:
     def _make_call(self, data: CallModelData[Any], key: str) -> ModelCall:
         items = data.model_data.input
         messages, groups = to_core(
-            [{"role": "user", "content": items}]
-            if isinstance(items, str)
-            else list(items)
+            [{"role": "user", "content": items}] if isinstance(items, str) else list(items)
         )
         agent = data.agent
-        name = (
-            agent.model
-            if isinstance(agent.model, str)
-            else getattr(agent.model, "model", None)
-        )
+        name = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
         return ModelCall(
             messages,
             groups,
@@ -272,18 +258,14 @@ class _ManagedModel(Model):
                     system_instructions, input, model_settings, *arguments, **keywords
                 )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
-                fitted_call = await threads.run_in_own_loop(
-                    threads.recover(fitted_call, error)
-                )
+                fitted_call = await threads.run_in_own_loop(threads.recover(fitted_call, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
                     fitted_call, model_settings
                 )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
                 await threads.run_in_own_loop(
-                    threads.record(
-                        fitted_call, _read_answer(items), _read_usage(response.usage)
-                    )
+                    threads.record(fitted_call, _read_answer(items), _read_usage(response.usage))
                 )
                 return response
 
@@ -317,9 +299,7 @@ class _ManagedModel(Model):
             except Exception as error:  # as above
                 if has_started:
                     raise
-                fitted_call = await threads.run_in_own_loop(
-                    threads.recover(fitted_call, error)
-                )
+                fitted_call = await threads.run_in_own_loop(threads.recover(fitted_call, error))
                 system_instructions, input, model_settings = _make_retry(  # noqa: A001
                     fitted_call, model_settings
                 )
@@ -358,9 +338,7 @@ def from_core(message: Message) -> list[Item]:
 
 
 def _strip_native(message: Message) -> Message:
-    message_fields: Any = {
-        key: value for key, value in message.items() if key != "_native"
-    }
+    message_fields: Any = {key: value for key, value in message.items() if key != "_native"}
     if message_fields["role"] in SYSTEM_ROLES:
         message_fields["role"] = "user"
     core_message: Message = message_fields
@@ -389,9 +367,7 @@ def _with_note(system: Any, fitted_call: FittedCall) -> str | None:
     return f"{system}\n\n{fitted_call.note}" if system and fitted_call.note else system
 
 
-def _make_retry(
-    fitted_call: FittedCall, settings: Any
-) -> tuple[str | None, list[Item], Any]:
+def _make_retry(fitted_call: FittedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
     """Return the arguments of the next attempt after a refusal."""
     _add_spans(fitted_call)
     settings = (

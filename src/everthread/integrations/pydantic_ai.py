@@ -27,9 +27,7 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with check_framework(
-    "pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"
-):
+with check_framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
@@ -66,26 +64,18 @@ class Everthread(AbstractCapability):
     Events are logged by `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
     """
 
-    def __init__(
-        self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]
-    ) -> None:
+    def __init__(self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("pydantic-ai", logger, **options)
         self._offers_recall = recall_tool
-        self._calls: RecentDict[str, tuple[FittedCall | None, bool]] = RecentDict(
-            MAX_RUNS
-        )
+        self._calls: RecentDict[str, tuple[FittedCall | None, bool]] = RecentDict(MAX_RUNS)
         """By run, the prepared call, and whether it is a retry after a refusal."""
 
     def get_toolset(self) -> Any:
         """Return the toolset with the tool `recall`; None if it is not offered."""
-        return (
-            FunctionToolset([self._make_recall_tool()]) if self._offers_recall else None
-        )
+        return FunctionToolset([self._make_recall_tool()]) if self._offers_recall else None
 
-    async def prepare_model_request(
-        self, ctx: RunContext[Any], request_context: Any
-    ) -> Any:
+    async def prepare_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
         """Make the request fit."""
         run_id = ctx.run_id or ""
         fitted_call, is_retry = self._calls.pop(run_id, (None, False))
@@ -110,9 +100,7 @@ class Everthread(AbstractCapability):
         """Record the answer."""
         fitted_call, _ = self._calls.pop(ctx.run_id or "", (None, False))
         await self.threads.run_in_own_loop(
-            self.threads.record(
-                fitted_call, to_core(response), _read_usage(response.usage)
-            )
+            self.threads.record(fitted_call, to_core(response), _read_usage(response.usage))
         )
         return response
 
@@ -127,9 +115,7 @@ class Everthread(AbstractCapability):
         run_id = ctx.run_id or ""
         fitted_call, _ = self._calls.pop(run_id, (None, False))
         self._calls[run_id] = (
-            await self.threads.run_in_own_loop(
-                self.threads.recover(fitted_call, error)
-            ),
+            await self.threads.run_in_own_loop(self.threads.recover(fitted_call, error)),
             True,
         )
         raise RetryModelRequest from error
@@ -168,9 +154,7 @@ def _read_call(ctx: RunContext[Any], request: Any) -> ModelCall:
     parameters = request.model_request_parameters
     model = request.model
     system_parts, native_parts = split_history(request.messages)
-    system = [
-        part.content for part in (*system_parts, *(parameters.instruction_parts or ()))
-    ]
+    system = [part.content for part in (*system_parts, *(parameters.instruction_parts or ()))]
     tools = [
         make_chat_tool(tool.name, tool.description, tool.parameters_json_schema)
         for tool in (*parameters.function_tools, *parameters.output_tools)
@@ -212,9 +196,7 @@ def _apply_call(ctx: RunContext[Any], request: Any, fitted_call: FittedCall) -> 
             *(parameters.instruction_parts or ()),
             InstructionPart(fitted_call.note, dynamic=True),
         ]
-        changes["model_request_parameters"] = replace(
-            parameters, instruction_parts=parts
-        )
+        changes["model_request_parameters"] = replace(parameters, instruction_parts=parts)
     if fitted_call.output_cap is not None:
         changes["model_settings"] = {
             **(request.model_settings or {}),
@@ -259,9 +241,7 @@ def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]
     return system_parts, native_parts
 
 
-def join_history(
-    system_parts: Sequence[Any], items: Sequence[_NativePart]
-) -> list[Any]:
+def join_history(system_parts: Sequence[Any], items: Sequence[_NativePart]) -> list[Any]:
     """Join native parts into messages; adjacent request parts become one request."""
     messages: list[Any] = []
     parts: list[Any] = list(system_parts)
@@ -289,16 +269,12 @@ def to_core(item: Any) -> Message:
     """Convert a response, or parts of a request, to a chat message, without its reasoning."""
     response = item.native_message if isinstance(item, _NativePart) else item
     if isinstance(response, ModelResponse):
-        text = "".join(
-            part.content for part in response.parts if isinstance(part, TextPart)
-        )
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
         message: Message = {"role": "assistant", "content": text or None}
         if calls:
             message["tool_calls"] = [
-                make_chat_call(
-                    part.tool_call_id, part.tool_name, part.args_as_json_str()
-                )
+                make_chat_call(part.tool_call_id, part.tool_name, part.args_as_json_str())
                 for part in calls
             ]
         return message
@@ -324,8 +300,7 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
         text = text_of(message)
         parts: list[Any] = [TextPart(text)] if text else []
         parts += (
-            ToolCallPart(call.name, call.arguments or "{}", call.id)
-            for call in calls_of(message)
+            ToolCallPart(call.name, call.arguments or "{}", call.id) for call in calls_of(message)
         )
         return _NativePart(ModelResponse(parts=parts))
     if message["role"] == "tool":
@@ -338,19 +313,14 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
         else str(part.get("text", ""))
         for part in parts_of(message)
     ]
-    return _NativePart(
-        None, [UserPromptPart(content[0] if len(content) == 1 else content)]
-    )
+    return _NativePart(None, [UserPromptPart(content[0] if len(content) == 1 else content)])
 
 
 def _is_result(part: Any) -> bool:
     answers_call = (
-        part.part_kind.startswith("retry")
-        and getattr(part, "tool_name", None) is not None
+        part.part_kind.startswith("retry") and getattr(part, "tool_name", None) is not None
     )
-    return answers_call or (
-        hasattr(part, "model_response_str") and hasattr(part, "tool_call_id")
-    )
+    return answers_call or (hasattr(part, "model_response_str") and hasattr(part, "tool_call_id"))
 
 
 def _read_content(part: Any) -> Any:
@@ -359,11 +329,7 @@ def _read_content(part: Any) -> Any:
     if isinstance(content, str):
         return content
     if not part.part_kind.startswith("user"):
-        return (
-            part.model_response()
-            if hasattr(part, "model_response")
-            else f"[{part.part_kind}]"
-        )
+        return part.model_response() if hasattr(part, "model_response") else f"[{part.part_kind}]"
     return [_read_content_part(item) for item in content]
 
 
@@ -377,7 +343,5 @@ def _read_content_part(item: Any) -> dict[str, Any]:
     text = getattr(item, "content", None)
     return {
         "type": "text",
-        "text": text
-        if isinstance(text, str)
-        else f"[{getattr(item, 'kind', 'attachment')}]",
+        "text": text if isinstance(text, str) else f"[{getattr(item, 'kind', 'attachment')}]",
     }

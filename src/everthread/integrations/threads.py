@@ -41,15 +41,15 @@ from everthread.integrations.model_calls import (
 from everthread.providers.catalog import resolve_window
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
-from everthread.thread.caller.caller_threads import CallerThreads
-from everthread.thread.caller.message_caches import IdentityCache, SizeCache
-from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.sent_history import (
+from everthread.thread.caller.caller_request import (
+    CallerHistory,
     CallSettings,
     ClientSession,
     Outcome,
-    SentHistory,
 )
+from everthread.thread.caller.caller_threads import CallerThreads
+from everthread.thread.caller.message_caches import IdentityCache, SizeCache
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -138,11 +138,9 @@ class FrameworkThreads:
         try:
             threads = await self._open_threads()
             settings = self._make_settings(call)
-            history, large_outputs = await self._cite_large_outputs(
-                threads, call, settings
-            )
-            sent_history = self._read_history(call, history)
-            prepared = await threads.open(sent_history, settings)
+            history, large_outputs = await self._cite_large_outputs(threads, call, settings)
+            caller_history = self._read_history(call, history)
+            prepared = await threads.open(caller_history, settings)
             await self._store_outputs(threads, prepared, large_outputs)
             await threads.prepare(prepared)
             return await self._make_fitted_call(threads, call, prepared, history)
@@ -152,9 +150,7 @@ class FrameworkThreads:
             )
             return None
 
-    async def recover(
-        self, fitted_call: FittedCall | None, error: BaseException
-    ) -> FittedCall:
+    async def recover(self, fitted_call: FittedCall | None, error: BaseException) -> FittedCall:
         """Return a smaller call after a refusal for size. Raise the error if it is another one or nothing helps."""
         if (
             fitted_call is None
@@ -179,12 +175,10 @@ class FrameworkThreads:
             raise error
         history = [
             message
-            for message in prepared.sent.messages
+            for message in prepared.caller_history.messages
             if isinstance(message, HistoryMessage)
         ]
-        return await self._make_fitted_call(
-            threads, fitted_call.call, prepared, history
-        )
+        return await self._make_fitted_call(threads, fitted_call.call, prepared, history)
 
     async def record(
         self,
@@ -216,9 +210,7 @@ class FrameworkThreads:
         )
         if thread is None:
             return "Nothing was said in this conversation yet."
-        lookup = StoreLookup(
-            store, DEFAULT_TENANT, thread, family=True, skip_visible=True
-        )
+        lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True, skip_visible=True)
         try:
             return await answer_recall(lookup, arguments)
         except (EverthreadError, ValueError) as error:
@@ -265,33 +257,25 @@ class FrameworkThreads:
         reader = RECALL_TOOL["name"] if RECALL_TOOL["name"] in names else None
         return cite_large_outputs(call.messages, limits, reader)
 
-    def _read_history(
-        self, call: ModelCall, messages: Sequence[HistoryMessage]
-    ) -> SentHistory:
+    def _read_history(self, call: ModelCall, messages: Sequence[HistoryMessage]) -> CallerHistory:
         """Return the history. Messages with citations are identified by their original content."""
         originals = [
             message if message.is_native else HistoryMessage(original)
             for message, original in zip(messages, call.messages, strict=True)
         ]
-        identities = [
-            self._identities.read_identity(API, original) for original in originals
-        ]
+        identities = [self._identities.read_identity(API, original) for original in originals]
         shown_identities = [
-            identity
-            if message.is_native
-            else self._identities.read_identity(API, message)
+            identity if message.is_native else self._identities.read_identity(API, message)
             for identity, message in zip(identities, messages, strict=True)
         ]
         session = shorten_session_name(call.conversation_key)
         scope = f"{self._client}:{session}" if session else ""
-        return SentHistory(
+        return CallerHistory(
             Family(_make_tenant(self._client, call.owner), scope),
             build_history(identities),
             messages=messages,
             wire_messages=[message.value for message in messages],
-            sizes=self._sizes.count_messages(
-                API, call.model, shown_identities, messages
-            ),
+            sizes=self._sizes.count_messages(API, call.model, shown_identities, messages),
             client=ClientSession(self._client, session, platform=self._client),
             has_one_role=False,
         )
@@ -304,19 +288,15 @@ class FrameworkThreads:
     ) -> None:
         """Store the outputs that the new messages cite."""
         thread = prepared.thread
-        new_messages = prepared.sent.messages[prepared.match.matched_count :]
-        cited_text = (
-            "".join(message.text for message in new_messages) if large_outputs else ""
-        )
+        new_messages = prepared.caller_history.messages[prepared.match.matched_count :]
+        cited_text = "".join(message.text for message in new_messages) if large_outputs else ""
         for large_output in large_outputs:
             output = large_output.output
             if output.id in cited_text:
                 await threads.setup.store.put_output(
                     thread, output.text, call_id=output.call_id, tool=large_output.tool
                 )
-                self._on_event(
-                    OutputStored(thread, output.id, large_output.tool, len(output.text))
-                )
+                self._on_event(OutputStored(thread, output.id, large_output.tool, len(output.text)))
 
     async def _make_fitted_call(
         self,
@@ -389,18 +369,14 @@ class FrameworkThreads:
                 self._exit_stack.push_async_callback(self._threads.close)
             return self._threads
 
-    async def _find_window(
-        self, _api: Api, model: str, _upstream: str, _betas: str
-    ) -> int:
+    async def _find_window(self, _api: Api, model: str, _upstream: str, _betas: str) -> int:
         window = await resolve_window(model, setting=self._configured_window(model))
         return window.tokens
 
     def _configured_window(self, model: str) -> int | None:
         model_options = self._config.model
         context_length = (
-            model_options.context_length
-            if model_options.default in (None, model)
-            else None
+            model_options.context_length if model_options.default in (None, model) else None
         )
         return self._options.get("window") or context_length
 
@@ -433,9 +409,7 @@ class FrameworkThreads:
                 event.action,
             )
         elif isinstance(event, CompactionFailed):
-            self._logger.warning(
-                "Everthread could not compact the conversation: %s", event.error
-            )
+            self._logger.warning("Everthread could not compact the conversation: %s", event.error)
         elif isinstance(event, RecordFailed):
             self._logger.warning(
                 "Everthread could not store a part of the conversation: %s", event.error

@@ -22,7 +22,9 @@ MAX_USER_MESSAGE_SHARE = 0.15
 """Maximum share of the text for the user's first message, and as much for the latest."""
 MAX_EXCERPT_CHARS = 300
 """Characters of a result, an argument or an answer in the newest messages."""
-CONTEXT_TEXT_INTRO = "Kept by Everthread from before the compaction: the user's words, and what was done."
+CONTEXT_TEXT_INTRO = (
+    "Kept by Everthread from before the compaction: the user's words, and what was done."
+)
 
 
 def count_utf16_units(text: str) -> int:
@@ -44,22 +46,16 @@ def write_context_text(
     """
     messages = without_reasoning(messages)
     max_message_chars = int(max_chars * MAX_USER_MESSAGE_SHARE)
-    user_messages = [
-        user_text(message).strip() for message in messages if is_user_message(message)
-    ]
+    user_messages = [user_text(message).strip() for message in messages if is_user_message(message)]
     parts = [f"{CONTEXT_TEXT_INTRO} {recall_hint}".strip()]
     if user_messages:
         parts.append(
             f"The user's latest message: {_cut_text(user_messages[-1], max_message_chars)}"
         )
     if len(user_messages) > 1:
-        parts.append(
-            f"The user's first message: {_cut_text(user_messages[0], max_message_chars)}"
-        )
+        parts.append(f"The user's first message: {_cut_text(user_messages[0], max_message_chars)}")
     heading = "\n\n".join(parts)
-    body = _find_largest_body(
-        messages, max_chars - count_utf16_units(heading) - 2, model=model
-    )
+    body = _find_largest_body(messages, max_chars - count_utf16_units(heading) - 2, model=model)
     return f"{heading}\n\n{body}" if body else ""
 
 
@@ -71,14 +67,10 @@ def _cut_text(text: str, max_units: int) -> str:
     return f"{start} […] ({count_noun(len(text) - len(start), 'further character')})"
 
 
-def _find_largest_body(
-    messages: Sequence[Message], max_units: int, *, model: str | None
-) -> str:
+def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: str | None) -> str:
     """Write the body for windows of different sizes; return the longest that fits. If none fits, cut the shortest."""
     bodies = [
-        body
-        for window in TRIED_WINDOWS
-        if (body := _write_body(messages, window, model=model))
+        body for window in TRIED_WINDOWS if (body := _write_body(messages, window, model=model))
     ]
     fitting_bodies = [body for body in bodies if count_utf16_units(body) <= max_units]
     if fitting_bodies or not bodies:
@@ -99,9 +91,7 @@ def _write_body(messages: Sequence[Message], window: int, *, model: str | None) 
         return ""
     last_covered = max(compaction.covered, default=-1)
     newest_steps = [
-        step
-        for message in messages[last_covered + 1 :]
-        if (step := _write_step(message))
+        step for message in messages[last_covered + 1 :] if (step := _write_step(message))
     ]
     parts = [compaction.summary]
     if newest_steps:
@@ -120,12 +110,8 @@ def _write_step(message: Message) -> str:
         if isinstance(words, str) and words.strip():
             lines.append(f"- answered: {_cut_text(words.strip(), MAX_EXCERPT_CHARS)}")
         for call in calls_of(message):
-            arguments = ", ".join(
-                " ".join(text.split()) for text in iterate_strings(call.parsed)
-            )
-            lines.append(
-                f"- called {call.name}: {_cut_text(arguments, MAX_EXCERPT_CHARS)}"
-            )
+            arguments = ", ".join(" ".join(text.split()) for text in iterate_strings(call.parsed))
+            lines.append(f"- called {call.name}: {_cut_text(arguments, MAX_EXCERPT_CHARS)}")
     results = (" ".join(result.text.split()) for result in results_of(message))
     lines += [f"- result: {_cut_text(text, MAX_EXCERPT_CHARS)}" for text in results]
     return "\n".join(lines)

@@ -56,9 +56,7 @@ class ExtensionHooks:
             return await self._shorten_result(hook_input)
         if event == "recall":
             return await self._recall(hook_input)
-        raise InputError(
-            f"the event {event!r} is unknown; use compact, tool_result or recall"
-        )
+        raise InputError(f"the event {event!r} is unknown; use compact, tool_result or recall")
 
     async def _compact(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         log = self._read_session(hook_input)
@@ -75,9 +73,7 @@ class ExtensionHooks:
         )
         return {"text": text} if text else None
 
-    async def _shorten_result(
-        self, hook_input: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
+    async def _shorten_result(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         text = text_in(hook_input, "text")
         if len(text) <= MAX_RESULT_CHARS:
             return None
@@ -106,9 +102,7 @@ class ExtensionHooks:
         if path:
             log = read_log(path)
         elif "transcript" in hook_input:
-            log = parse_log(
-                json.dumps(hook_input["transcript"]), f"{self.client}'s session"
-            )
+            log = parse_log(json.dumps(hook_input["transcript"]), f"{self.client}'s session")
         else:
             raise TranscriptError("the plug-in sends no transcript")
         return replace(log, kind=self.client, session=text_in(hook_input, "session"))
@@ -143,6 +137,4 @@ def _format_message(message: Message) -> str:
     """Format a message as text. A message that is not the user's begins with its role."""
     calls = [f"{call.name}({call.arguments})" for call in calls_of(message)]
     text = "\n".join(filter(None, [text_of(message), *calls]))
-    return (
-        text if message["role"] == "user" or not text else f"[{message['role']}] {text}"
-    )
+    return text if message["role"] == "user" or not text else f"[{message['role']}] {text}"

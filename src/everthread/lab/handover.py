@@ -51,9 +51,7 @@ def hand_over(
 ) -> HandOver:
     """Write a session for another agent. `folder`: the project's folder; None is the current one."""
     if client not in CLIENTS:
-        raise InputError(
-            f"--in {client!r} is unknown; use one of: {', '.join(CLIENTS)}"
-        )
+        raise InputError(f"--in {client!r} is unknown; use one of: {', '.join(CLIENTS)}")
     variables = os.environ if env is None else env
     project = (folder or Path.cwd()).resolve()
     messages = make_plain_messages(log, window)
@@ -71,11 +69,7 @@ def make_plain_messages(log: Log, window: int) -> list[Message]:
         summarizer="journal",
         model=log.model or None,
     ).messages
-    tools = {
-        call.id: call.name
-        for message in compacted_messages
-        for call in calls_of(message)
-    }
+    tools = {call.id: call.name for message in compacted_messages for call in calls_of(message)}
     intro = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
     plain_messages: list[Message] = [{"role": "user", "content": intro}]
     for message in compacted_messages:
@@ -112,8 +106,7 @@ def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
             arguments = f"{arguments[:MAX_ARGUMENT_CHARS]} […]"
         parts.append(f"[Called {call.name}: {arguments}]")
     parts += [
-        f"[Result of {tools.get(result.call_id, 'a tool')}]\n{result.text}"
-        for result in results
+        f"[Result of {tools.get(result.call_id, 'a tool')}]\n{result.text}" for result in results
     ]
     return "\n".join(parts)
 
@@ -123,12 +116,7 @@ def _write_claude_session(
 ) -> HandOver:
     session = str(uuid.uuid4())
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    file = (
-        home
-        / "projects"
-        / re.sub(r"[^A-Za-z0-9]", "-", str(project))
-        / f"{session}.jsonl"
-    )
+    file = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(project)) / f"{session}.jsonl"
     lines = []
     parent = None
     for message in messages:
@@ -181,9 +169,7 @@ def _write_codex_session(
     session = str(uuid.uuid4())
     started_at = datetime.now(UTC)
     home = Path(env.get("CODEX_HOME") or Path.home() / ".codex")
-    folder = (
-        home / "sessions" / f"{started_at:%Y}" / f"{started_at:%m}" / f"{started_at:%d}"
-    )
+    folder = home / "sessions" / f"{started_at:%Y}" / f"{started_at:%m}" / f"{started_at:%d}"
     file = folder / f"rollout-{started_at:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
     session_meta = {
         "id": session,
@@ -201,9 +187,7 @@ def _write_codex_session(
         kind = "output_text" if message["role"] == "assistant" else "input_text"
         content = [{"type": kind, "text": message["content"]}]
         item = {"type": "message", "role": message["role"], "content": content}
-        lines.append(
-            {"timestamp": _format_now(), "type": "response_item", "payload": item}
-        )
+        lines.append({"timestamp": _format_now(), "type": "response_item", "payload": item})
         event = "agent_message" if message["role"] == "assistant" else "user_message"
         displayed_event = {"type": event, "message": message["content"]}
         lines.append(
@@ -215,9 +199,7 @@ def _write_codex_session(
         )
     _write_lines(file, lines)
     command = f"codex resume {session}"
-    return HandOver(
-        "Codex", file, command, len(messages), estimate_request_tokens(list(messages))
-    )
+    return HandOver("Codex", file, command, len(messages), estimate_request_tokens(list(messages)))
 
 
 def _format_now() -> str:
@@ -233,6 +215,4 @@ def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
             "utf-8",
         )
     except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error

@@ -67,9 +67,7 @@ class Hooks:
         thread, _ = await import_log(self.store, log)
         recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
         message_count = (
-            log.compactions[-1].next_entry_index
-            if _ends_with_compaction(log)
-            else len(log.entries)
+            log.compactions[-1].next_entry_index if _ends_with_compaction(log) else len(log.entries)
         )
         messages = [entry.message for entry in log.entries[:message_count]]
         text = write_context_text(
@@ -84,15 +82,9 @@ class Hooks:
         file.write_text(text, "utf-8")
         return text
 
-    async def _return_kept_text(
-        self, hook_input: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
+    async def _return_kept_text(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         file = self._find_kept_file(hook_input)
-        text = (
-            file.read_text("utf-8")
-            if file.exists()
-            else await self._keep_context(hook_input)
-        )
+        text = file.read_text("utf-8") if file.exists() else await self._keep_context(hook_input)
         file.unlink(missing_ok=True)
         if not text:
             return None
@@ -103,15 +95,11 @@ class Hooks:
             }
         }
 
-    async def _shorten_result(
-        self, hook_input: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
+    async def _shorten_result(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         tool = text_in(hook_input, "tool_name")
         response = hook_input.get("tool_response")
         long_texts = [
-            text
-            for text in _list_result_texts(tool, response)
-            if len(text) > MAX_RESULT_CHARS
+            text for text in _list_result_texts(tool, response) if len(text) > MAX_RESULT_CHARS
         ]
         if not long_texts:
             return None
@@ -143,21 +131,14 @@ class Hooks:
         return Log("", self.client, [], session=_read_session_id(hook_input))
 
     def _find_kept_file(self, hook_input: Mapping[str, Any]) -> Path:
-        return (
-            self.folder
-            / f"{re.sub(r'[^A-Za-z0-9-]', '_', _read_session_id(hook_input))}.txt"
-        )
+        return self.folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', _read_session_id(hook_input))}.txt"
 
 
-async def store_output(
-    store: Store, log: Log, text: str, *, tool: str, call_id: str
-) -> None:
+async def store_output(store: Store, log: Log, text: str, *, tool: str, call_id: str) -> None:
     """Store the result of a tool in the thread of a session."""
     thread = make_thread_id(log)
     await store.create_session(
-        NewSession(
-            id=thread, platform=log.kind, client=log.kind, client_session=log.session
-        )
+        NewSession(id=thread, platform=log.kind, client=log.kind, client_session=log.session)
     )
     await store.put_output(thread, text, call_id=call_id, tool=tool)
 
@@ -208,7 +189,5 @@ def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
         return {key: _replace_texts(item, replacements) for key, item in value.items()}
     return (
-        [_replace_texts(item, replacements) for item in value]
-        if isinstance(value, list)
-        else value
+        [_replace_texts(item, replacements) for item in value] if isinstance(value, list) else value
     )

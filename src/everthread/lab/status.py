@@ -32,9 +32,7 @@ class ContextStatus:
     """Compactions of the client itself."""
 
     def as_line(self) -> str:
-        parts = [
-            f"context {self.tokens:,} of {self.window:,} ({self.tokens / self.window:.0%})"
-        ]
+        parts = [f"context {self.tokens:,} of {self.window:,} ({self.tokens / self.window:.0%})"]
         parts.append(f"compaction from {self.threshold:,}")
         if self.cached is not None:
             parts.append(f"cache {self.cached:.0%}")
@@ -88,9 +86,7 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
     )
 
 
-def read_client_status(
-    client_input: Mapping[str, Any], config: Config
-) -> ContextStatus | None:
+def read_client_status(client_input: Mapping[str, Any], config: Config) -> ContextStatus | None:
     """Return the status that Claude Code sends to its status line; None if it has no context size."""
     context = object_in(client_input, "context_window")
     figures = object_in(context, "current_usage")
@@ -134,13 +130,7 @@ def _find_threshold(config: Config, model: str, window: int) -> int:
     return make_session_options(config).for_model(model).budget(window).threshold
 
 
-def _compute_dollars(
-    model: str, usage: CanonicalUsage, timestamp: float | None
-) -> float | None:
-    moment = (
-        datetime.now(UTC)
-        if timestamp is None
-        else datetime.fromtimestamp(timestamp, UTC)
-    )
+def _compute_dollars(model: str, usage: CanonicalUsage, timestamp: float | None) -> float | None:
+    moment = datetime.now(UTC) if timestamp is None else datetime.fromtimestamp(timestamp, UTC)
     prices = prices_for(model, time=moment, prompt_tokens=usage.prompt_tokens)
     return None if prices is None else float(compute_cost(usage, prices) or 0)

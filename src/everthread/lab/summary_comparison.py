@@ -53,9 +53,7 @@ _SOURCE_FILE = re.compile(
 )
 _MIN_EXTENSION_OFFSET = 2
 """A slash and one character come before the extension of a path."""
-_IDENTIFIER = re.compile(
-    r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b"
-)
+_IDENTIFIER = re.compile(r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b")
 _MIN_FILE_CHARS = 5
 _MIN_IDENTIFIER_CHARS = 10
 
@@ -76,11 +74,7 @@ class Names:
     def select_newly_typed(self, typed_names: Names, shown_text: str) -> Names:
         """Return the names that were typed before any result showed them."""
         return Names(
-            frozenset(
-                name
-                for name in self.files & typed_names.files
-                if name not in shown_text
-            ),
+            frozenset(name for name in self.files & typed_names.files if name not in shown_text),
             frozenset(
                 name
                 for name in self.identifiers & typed_names.identifiers
@@ -106,12 +100,8 @@ def _find_paths(path_text: str) -> list[str]:
 
 def find_names(text: str) -> Names:
     """Return the file names and identifiers of a text."""
-    paths = (
-        path for run in _PATH_CHARACTERS.findall(text) for path in _find_paths(run)
-    )
-    files = frozenset(
-        path.rsplit("/", 1)[-1] for path in paths if len(path) >= _MIN_FILE_CHARS
-    )
+    paths = (path for run in _PATH_CHARACTERS.findall(text) for path in _find_paths(run))
+    files = frozenset(path.rsplit("/", 1)[-1] for path in paths if len(path) >= _MIN_FILE_CHARS)
     names = frozenset(
         name for name in _IDENTIFIER.findall(text) if len(name) >= _MIN_IDENTIFIER_CHARS
     )
@@ -133,9 +123,7 @@ class MeasurableCompaction:
     def user_messages(self) -> list[list[str]]:
         """The user's words in each part of each message; parts that the client wrote may be between them."""
         messages = [
-            _list_user_pieces(message)
-            for message in self.messages
-            if is_user_message(message)
+            _list_user_pieces(message) for message in self.messages if is_user_message(message)
         ]
         return [pieces for pieces in messages if pieces]
 
@@ -202,11 +190,7 @@ def find_measurable_compactions(log: Log) -> Iterator[MeasurableCompaction]:
     previous: ClientCompaction | None = None
     for number, compaction in enumerate(log.compactions):
         next_compactions = log.compactions[number + 1 : number + 2]
-        end = (
-            next_compactions[0].next_entry_index
-            if next_compactions
-            else len(log.entries)
-        )
+        end = next_compactions[0].next_entry_index if next_compactions else len(log.entries)
         messages = without_reasoning(
             entry.message for entry in log.entries[start : compaction.next_entry_index]
         )
@@ -236,55 +220,41 @@ def _find_needed_names(known_names: Names, entries: Sequence[LoggedMessage]) -> 
         message = entry.message
         if message["role"] != "assistant":
             if block_count:
-                shown_text += f"\n{user_text(message) if message['role'] == 'user' else join_texts(message)}"
+                shown_text += (
+                    f"\n{user_text(message) if message['role'] == 'user' else join_texts(message)}"
+                )
             continue
         block_count += _count_blocks(message)
         typed_text = "\n".join(
             text for call in calls_of(message) for text in iterate_strings(call.parsed)
         )
-        needed_names |= known_names.select_newly_typed(
-            find_names(typed_text), shown_text
-        )
+        needed_names |= known_names.select_newly_typed(find_names(typed_text), shown_text)
         if block_count > MAX_LATER_BLOCKS:
             break
     return needed_names
 
 
 def _count_blocks(message: Message) -> int:
-    return (
-        bool(message.get("reasoning_content"))
-        + bool(text_of(message))
-        + len(calls_of(message))
-    )
+    return bool(message.get("reasoning_content")) + bool(text_of(message)) + len(calls_of(message))
 
 
 def join_texts(message: Message) -> str:
     """Return all text of a message: words, arguments of calls, results."""
-    results = (
-        (result.text for result in results_of(message))
-        if message["role"] != "tool"
-        else ()
-    )
-    arguments = (
-        text for call in calls_of(message) for text in iterate_strings(call.parsed)
-    )
+    results = (result.text for result in results_of(message)) if message["role"] != "tool" else ()
+    arguments = (text for call in calls_of(message) for text in iterate_strings(call.parsed))
     return "\n".join([text_of(message), *results, *arguments])
 
 
 def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
     size = (
-        estimate_request_tokens(
-            [{"role": "user", "content": compaction.client_context}]
-        )
+        estimate_request_tokens([{"role": "user", "content": compaction.client_context}])
         if compaction.client_context
         else 0
     )
     text_and_tokens_by_name = {
         OWN_CONTEXT: (compaction.client_context, size),
         SAME_SIZE: read_context(compact_to_size(compaction.messages, size)),
-        DEFAULT_SIZE: read_context(
-            compact_messages(compaction.messages, DEFAULT_WINDOW)
-        ),
+        DEFAULT_SIZE: read_context(compact_messages(compaction.messages, DEFAULT_WINDOW)),
     }
     user_messages = compaction.user_messages
     needed_names = compaction.needed_names
@@ -308,9 +278,7 @@ def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
 
 
 def _list_user_pieces(message: Message) -> list[str]:
-    pieces = (
-        user_text({"role": "user", "content": [part]}) for part in parts_of(message)
-    )
+    pieces = (user_text({"role": "user", "content": [part]}) for part in parts_of(message))
     return [piece for piece in pieces if piece]
 
 
@@ -351,9 +319,7 @@ def compact_to_size(
 def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
     """Return the messages after a compaction without a model, unchanged if there is nothing to compact."""
     try:
-        return compress(
-            messages, window=window, summarizer="journal", force=True
-        ).messages
+        return compress(messages, window=window, summarizer="journal", force=True).messages
     except EverthreadError:
         return list(messages)
 
@@ -376,8 +342,7 @@ def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
         sum(held.files for held in readable_counts),
         sum(held.identifiers for held in readable_counts),
         user_messages=sum(held.user_messages for held in readable_counts),
-        tokens=sum(held.tokens for held in readable_counts)
-        // max(len(readable_counts), 1),
+        tokens=sum(held.tokens for held in readable_counts) // max(len(readable_counts), 1),
     )
 
 
@@ -397,9 +362,7 @@ def describe(comparisons: Sequence[Comparison]) -> str:
             for compaction in comparison.compactions
         )
         if unreadable_count:
-            return (
-                "The client's summaries are encrypted: what they kept cannot be read."
-            )
+            return "The client's summaries are encrypted: what they kept cannot be read."
         return "No compaction of a client with enough before and after it was found."
     readable_clients = [
         comparison.client

@@ -70,19 +70,13 @@ def _tune_model(
 ) -> Tuning:
     replays = [_replay_log(log, options, progress) for log in logs]
     window = max(replay_at_share.window for replay_at_share in replays)
-    current_trial = _sum_replays(
-        replays, replays[0].threshold / replays[0].window, is_current=True
-    )
+    current_trial = _sum_replays(replays, replays[0].threshold / replays[0].window, is_current=True)
     tried = [current_trial]
     for share in TRIED_SHARES:
         if abs(share - current_trial.share) < 0.01:
             continue
-        trial_options = replace(
-            options, threshold=share, threshold_tokens=None, models={}
-        )
-        trial = _sum_replays(
-            [_replay_log(log, trial_options, progress) for log in logs], share
-        )
+        trial_options = replace(options, threshold=share, threshold_tokens=None, models={})
+        trial = _sum_replays([_replay_log(log, trial_options, progress) for log in logs], share)
         if trial.tokens <= share * window * MAX_RAISE_FACTOR:
             tried.append(trial)
     tried.sort(key=lambda replay_at_share: replay_at_share.share)
@@ -106,13 +100,9 @@ def _replay_log(log: Log, options: SessionOptions, progress: Progress | None) ->
 def _sum_replays(
     replays: Sequence[Replay], share: float, *, is_current: bool = False
 ) -> TriedThreshold:
-    prompts = [
-        call.use.prompt for replayed in replays for call in replayed.everthread.calls
-    ]
+    prompts = [call.use.prompt for replayed in replays for call in replayed.everthread.calls]
     facts = [
-        replayed.everthread.facts
-        for replayed in replays
-        if replayed.everthread.facts is not None
+        replayed.everthread.facts for replayed in replays if replayed.everthread.facts is not None
     ]
     fact_count = sum(counts.total for counts in facts)
     return TriedThreshold(
@@ -121,9 +111,7 @@ def _sum_replays(
         dollars=sum_costs(replayed.everthread.cost for replayed in replays),
         mean_context=round(sum(prompts) / max(len(prompts), 1)),
         compactions=sum(len(replayed.compactions) for replayed in replays),
-        in_context=sum(counts.retained for counts in facts) / fact_count
-        if fact_count
-        else 1.0,
+        in_context=sum(counts.retained for counts in facts) / fact_count if fact_count else 1.0,
         is_current=is_current,
     )
 

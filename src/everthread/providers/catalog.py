@@ -58,9 +58,7 @@ def find_known_model(name: str) -> KnownModel | None:
         return model
     model = model or KnownModel(normalize_model_name(name))
     has_lower_cap = model.max_output is not None and model.max_output < window
-    return replace(
-        model, window=window, max_output=model.max_output if has_lower_cap else None
-    )
+    return replace(model, window=window, max_output=model.max_output if has_lower_cap else None)
 
 
 def normalize_model_name(name: str) -> str:
@@ -85,11 +83,7 @@ def _find_family(name: str) -> KnownModel | None:
     table = _load_families()
     ends = [
         len(model_name),
-        *(
-            index
-            for index in range(len(model_name) - 1, 0, -1)
-            if not model_name[index].isalnum()
-        ),
+        *(index for index in range(len(model_name) - 1, 0, -1) if not model_name[index].isalnum()),
     ]
     family = next((model_name[:end] for end in ends if model_name[:end] in table), None)
     if family is None:
@@ -149,13 +143,8 @@ async def ask_endpoint(
 ) -> EndpointReport:
     """Return the window of `model` that the server at `base_url` reports. Never raise for a server's answer."""
     parts = urlsplit(base_url)
-    if (
-        parts.scheme not in ("http", "https")
-        or parts.hostname in _HOSTS_WITHOUT_WINDOWS
-    ):
-        return EndpointReport(
-            None, note=f"{base_url} does not tell the windows of its models."
-        )
+    if parts.scheme not in ("http", "https") or parts.hostname in _HOSTS_WITHOUT_WINDOWS:
+        return EndpointReport(None, note=f"{base_url} does not tell the windows of its models.")
     notes: list[str] = []
     trained_report: EndpointReport | None = None
     is_reachable = True
@@ -186,9 +175,7 @@ async def ask_endpoint(
     )
 
 
-async def _ask_ollama(
-    client: httpx2.AsyncClient, root: str, model: str
-) -> EndpointReport | None:
+async def _ask_ollama(client: httpx2.AsyncClient, root: str, model: str) -> EndpointReport | None:
     """Return the window that Ollama reports: `num_ctx` if it is set, else the trained window."""
     url = f"{root}/api/show"
     http_error = import_module("httpx2").HTTPError
@@ -199,16 +186,12 @@ async def _ask_ollama(
         return None
     if not isinstance(model_details, Mapping):
         return None
-    setting = re.search(
-        r"^num_ctx\s+(\d+)", str(model_details.get("parameters")), re.MULTILINE
-    )
+    setting = re.search(r"^num_ctx\s+(\d+)", str(model_details.get("parameters")), re.MULTILINE)
     if setting and (size := _read_plausible_size(setting[1])):
         return EndpointReport(size, f"{url} (num_ctx)")
     info = model_details.get("model_info")
     for name, value in info.items() if isinstance(info, Mapping) else ():
-        if str(name).endswith(".context_length") and (
-            size := _read_plausible_size(value)
-        ):
+        if str(name).endswith(".context_length") and (size := _read_plausible_size(value)):
             return EndpointReport(size, f"{url} ({name})")
     return None
 
@@ -272,9 +255,7 @@ def _find_stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     OpenRouter states the window of the model and the window of the provider that it would choose.
     """
     settings = entry.get("default_generation_settings")
-    if isinstance(settings, Mapping) and (
-        size := _read_plausible_size(settings.get("n_ctx"))
-    ):
+    if isinstance(settings, Mapping) and (size := _read_plausible_size(settings.get("n_ctx"))):
         yield "default_generation_settings.n_ctx", size
     for name in _WINDOW_FIELDS:
         sections = [
@@ -296,11 +277,7 @@ def _find_stated_windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 def _find_trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
     """Return the context length that a model was trained with, as an upper bound if the server states no window."""
     meta = entry.get("meta")
-    size = (
-        _read_plausible_size(meta.get("n_ctx_train"))
-        if isinstance(meta, Mapping)
-        else None
-    )
+    size = _read_plausible_size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
     return EndpointReport(size, f"{url} (meta.n_ctx_train)") if size else None
 
 
@@ -313,9 +290,7 @@ def _read_plausible_size(value: Any) -> int | None:
 
 DEFAULT_WINDOW = 128_000
 
-WindowSource = Literal[
-    "setting", "learnt", "request", "endpoint", "catalogue", "default"
-]
+WindowSource = Literal["setting", "learnt", "request", "endpoint", "catalogue", "default"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +340,7 @@ async def resolve_window(
             f"{learnt_limit.limit:,} tokens, learnt from the server: {learnt_limit.source}",
         )
     if setting is not None:
-        return Window(
-            setting, "setting", f"{setting:,} tokens, as configured (context_length)"
-        )
+        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
     if LONG_CONTEXT_BETA in betas and "claude" in model.lower():
         return Window(
             LONG_CONTEXT_TOKENS,
@@ -404,21 +377,11 @@ def find_catalogue_window(model: str, *, note: str = "") -> Window:
 def read_window_betas(headers: Mapping[str, str] | None) -> str:
     """Return the beta headers that change the window, normalized; learnt limits are stored per value."""
     header = next(
-        (
-            value
-            for name, value in (headers or {}).items()
-            if name.lower() == BETA_HEADER
-        ),
+        (value for name, value in (headers or {}).items() if name.lower() == BETA_HEADER),
         "",
     )
     return ",".join(
-        sorted(
-            {
-                beta.strip()
-                for beta in header.split(",")
-                if beta.strip().startswith("context-")
-            }
-        )
+        sorted({beta.strip() for beta in header.split(",") if beta.strip().startswith("context-")})
     )
 
 
@@ -429,22 +392,14 @@ def get_output_cap(request: Request) -> int | None:
     """Return the output cap of a request, under any of its names."""
     values = (request.params.get(field) for field in OUTPUT_CAP_FIELDS)
     return next(
-        (
-            value
-            for value in values
-            if isinstance(value, int) and not isinstance(value, bool)
-        ),
+        (value for value in values if isinstance(value, int) and not isinstance(value, bool)),
         None,
     )
 
 
-def with_output_cap(
-    request: Request, tokens: int, *, api: Api, base_url: str = ""
-) -> Request:
+def with_output_cap(request: Request, tokens: int, *, api: Api, base_url: str = "") -> Request:
     """Return the request with this output cap only, under the server's name for it, in its old position."""
-    old_field = next(
-        (field for field in OUTPUT_CAP_FIELDS if field in request.params), None
-    )
+    old_field = next((field for field in OUTPUT_CAP_FIELDS if field in request.params), None)
     name = choose_output_cap_field(api, base_url)
     params = {
         name if key == old_field else key: value
@@ -459,12 +414,8 @@ def choose_output_cap_field(api: Api, base_url: str = "") -> str:
     if api == "openai_responses":
         return "max_output_tokens"
     host = host_of(base_url)
-    is_openai = host == "api.openai.com" or host.endswith(
-        (".openai.com", ".openai.azure.com")
-    )
-    return (
-        "max_completion_tokens" if api == "openai_chat" and is_openai else "max_tokens"
-    )
+    is_openai = host == "api.openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
+    return "max_completion_tokens" if api == "openai_chat" and is_openai else "max_tokens"
 
 
 def find_default_output_cap(model: str, window: int) -> int:

@@ -92,9 +92,7 @@ class HttpModel(ABC):
         response = await self._send(request, stream=False)
         return self._read_reply(response.content, request)
 
-    async def stream(
-        self, request: Request
-    ) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Yield pieces as they arrive, then the whole reply. Leaving early or cancelling closes the connection."""
         response = await self._send(request, stream=True)
         reader = _StreamReader(
@@ -134,31 +132,23 @@ class HttpModel(ABC):
             reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
             if isinstance(body, dict) and (inner_error := _find_error(body)):
-                raise errors.make_answer_error(
-                    route, inner_error, body, None
-                ) from error
+                raise errors.make_answer_error(route, inner_error, body, None) from error
             raise errors.make_unreadable_error(route, error, body) from error
         if inner_error := _find_error(body):
             raise errors.make_answer_error(route, inner_error, body, reply)
         return reply
 
     @abstractmethod
-    def _open_client(
-        self, sdk: Any, timeout: httpx2.Timeout
-    ) -> AsyncOpenAI | AsyncAnthropic:
+    def _open_client(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
         """Return the SDK's client."""
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
         cap = self.max_tokens or (
-            find_default_output_cap(request.model, self.window)
-            if self.api == "anthropic"
-            else None
+            find_default_output_cap(request.model, self.window) if self.api == "anthropic" else None
         )
         if cap is not None and get_output_cap(request) is None:
-            request = with_output_cap(
-                request, cap, api=self.api, base_url=self.base_url
-            )
+            request = with_output_cap(request, cap, api=self.api, base_url=self.base_url)
         body = CODECS[self.api].encode_request(request)
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
@@ -226,9 +216,7 @@ class _StreamReader:
         for delta in deltas:
             if delta.kind == "error":
                 body = errors.read_body(event.data.encode("utf-8", "replace"))
-                raise errors.make_answer_error(
-                    self._address, delta.raw, body, self.partial()
-                )
+                raise errors.make_answer_error(self._address, delta.raw, body, self.partial())
         if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
             self.is_finished = True
         return deltas
@@ -257,13 +245,9 @@ class _StreamReader:
         try:
             yield
         except httpx2.TimeoutException as error:
-            raise errors.make_timeout_error(
-                self._address, error, self.partial()
-            ) from error
+            raise errors.make_timeout_error(self._address, error, self.partial()) from error
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise errors.make_connection_error(
-                self._address, error, self.partial()
-            ) from error
+            raise errors.make_connection_error(self._address, error, self.partial()) from error
 
 
 async def _read_events(

@@ -62,9 +62,7 @@ def find_model_file(name: str | None, home: Path) -> Path:
         path = Path(name).expanduser()
         if path.is_file():
             return path
-        raise ModelError(
-            f"{path}: there is no such model file. Name a GGUF file that is there."
-        )
+        raise ModelError(f"{path}: there is no such model file. Name a GGUF file that is there.")
     if name and name.removeprefix("local/").lower() not in (SMOLLM2.name, "smollm2"):
         raise ModelError(
             f"The local model {name!r} is not known. Use {SMOLLM2.name}, or the path of a file that ends with .gguf."
@@ -86,9 +84,7 @@ def is_intact(path: Path, expected: LocalFile = SMOLLM2) -> bool:
     )
 
 
-def download_model(
-    home: Path, *, report: ReportProgress, model_file: LocalFile = SMOLLM2
-) -> Path:
+def download_model(home: Path, *, report: ReportProgress, model_file: LocalFile = SMOLLM2) -> Path:
     """Download the model's file into the home, unless it is there. It gets its name only after verification."""
     target = model_file.path(home)
     if is_intact(target, model_file):
@@ -194,9 +190,7 @@ class LocalModel:
         client = await self.start()
         return await client.complete(request)
 
-    async def stream(
-        self, request: Request
-    ) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         client = await self.start()
         async with aclosing(client.stream(request)) as pieces:
             async for piece in pieces:
@@ -254,9 +248,7 @@ class LocalModel:
         params.port = 0
         params.api_keys = [key]
         params.cache_ram_mib = 0
-        params.fit_params = (
-            False  # the window asked for, or an error; not what seems to fit
-        )
+        params.fit_params = False  # the window asked for, or an error; not what seems to fit
         params.warmup = False
         params.ui = False
         params.verbosity = -1

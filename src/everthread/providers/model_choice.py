@@ -76,15 +76,9 @@ GEMINI = ProviderEntry(
     default_model="gemini-2.5-pro",
 )
 OTHER_PROVIDERS = (
-    ProviderEntry(
-        "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"
-    ),
-    ProviderEntry(
-        "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"
-    ),
-    ProviderEntry(
-        "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"
-    ),
+    ProviderEntry("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
+    ProviderEntry("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"),
+    ProviderEntry("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"),
     ProviderEntry(
         "qwen",
         "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
@@ -163,9 +157,7 @@ def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
     api: Api | None = None,
 ) -> ModelChoice:
     """Choose the provider for the model of this name."""
-    if provider == "local" or (
-        provider == "auto" and base_url is None and _is_local(name or "")
-    ):
+    if provider == "local" or (provider == "auto" and base_url is None and _is_local(name or "")):
         local_name = name.removeprefix("local/") if name else SMOLLM2.name
         return ModelChoice("local", local_name, "", api or "openai_chat", None)
     if not name:
@@ -177,20 +169,13 @@ def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
     entry, model = _find_provider(name, provider, environment)
     configured_url = base_url or environment.get(entry.url_env, "").strip()
     url = (
-        _normalize_base_url(configured_url, api or entry.api)
-        if configured_url
-        else entry.base_url
+        _normalize_base_url(configured_url, api or entry.api) if configured_url else entry.base_url
     )
     # OpenAI keeps a model's reasoning between calls only in its responses.
     is_reasoning = entry is OPENAI and not configured_url and is_reasoning_model(model)
     chosen_api = api or ("openai_responses" if is_reasoning else entry.api)
     key_env: str | None = api_key_env or entry.key_env
-    if (
-        configured_url
-        and not base_url
-        and not api_key_env
-        and not _has_key(entry, environment)
-    ):
+    if configured_url and not base_url and not api_key_env and not _has_key(entry, environment):
         key_env = None  # a server of the user's own may need none
     return ModelChoice(entry.name, model, url, chosen_api, key_env)
 
@@ -216,17 +201,13 @@ def _choose_default(
                 api_key_env=api_key_env,
                 api=api,
             )
-            return replace(
-                choice, reason=f"no model is named, and {candidate.key_env} is set"
-            )
+            return replace(choice, reason=f"no model is named, and {candidate.key_env} is set")
     if url_variables:
         raise ConfigError(
             f"no model is named: set model.default or give --model. {' and '.join(url_variables)} "
             f"name{'s' if len(url_variables) == 1 else ''} a server whose models are not known here."
         )
-    raise ConfigError(
-        "no model is named (model.default), and no key of a provider is set"
-    )
+    raise ConfigError("no model is named (model.default), and no key of a provider is set")
 
 
 def _find_provider(
@@ -285,16 +266,12 @@ def find_provider_by_name(model: str) -> str | None:
     )
 
 
-def _choose_custom(
-    name: str, base_url: str, key_env: str | None, api: Api | None
-) -> ModelChoice:
+def _choose_custom(name: str, base_url: str, key_env: str | None, api: Api | None) -> ModelChoice:
     parts = urlsplit(base_url)
     host = parts.hostname or ""
     path = parts.path.rstrip("/")
     if api is None:
-        is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith(
-            "/anthropic"
-        )
+        is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith("/anthropic")
         api = "anthropic" if is_anthropic else "openai_chat"
     provider = next(
         (
@@ -304,9 +281,7 @@ def _choose_custom(
         ),
         "custom",
     )
-    usual_key_env = (
-        _PROVIDER_BY_NAME[provider].key_env if provider in _PROVIDER_BY_NAME else None
-    )
+    usual_key_env = _PROVIDER_BY_NAME[provider].key_env if provider in _PROVIDER_BY_NAME else None
     return ModelChoice(
         provider,
         name,
@@ -332,8 +307,4 @@ def _has_key(provider: ProviderEntry, environment: Mapping[str, str]) -> bool:
 
 
 def _is_local(name: str) -> bool:
-    return (
-        name == SMOLLM2.name
-        or name.startswith("local/")
-        or name.lower().endswith(".gguf")
-    )
+    return name == SMOLLM2.name or name.startswith("local/") or name.lower().endswith(".gguf")

@@ -75,9 +75,7 @@ def make_refusal_error(
     """Return the exception for an answer with an error status."""
     body = read_body(content)
     wait_seconds = find_retry_seconds(headers, body)
-    text = _describe_failure(
-        address, f"answered with status {status}", body, status, wait_seconds
-    )
+    text = _describe_failure(address, f"answered with status {status}", body, status, wait_seconds)
     return ModelError(text, status=status, body=body, retry_after=wait_seconds)
 
 
@@ -88,9 +86,7 @@ def make_answer_error(
     status = _find_status(error)
     wait_seconds = find_retry_seconds({}, error)
     text = _describe_failure(address, "broke off", error, status, wait_seconds)
-    return ModelError(
-        text, status=status, body=body, retry_after=wait_seconds, partial=partial
-    )
+    return ModelError(text, status=status, body=body, retry_after=wait_seconds, partial=partial)
 
 
 def _describe_failure(
@@ -108,9 +104,7 @@ def _describe_failure(
     )
     message = address.clean_message(error_message)
     sentence = f"{address} {failure_text}{f': {message}' if message else ''}"
-    advice = _ADVICE_BY_STATUS.get(
-        status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else ""
-    )
+    advice = _ADVICE_BY_STATUS.get(status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else "")
     if status == 401:
         variable = address.key_env
         advice = (
@@ -144,9 +138,7 @@ def make_unreadable_error(
 ) -> ModelError:
     """Return the exception for an answer in no known protocol, such as a proxy's login page."""
     detail = address.clean_message(str(reason))
-    sentence = (
-        f"{address} sent something that cannot be read: {detail}. Check the base_url."
-    )
+    sentence = f"{address} sent something that cannot be read: {detail}. Check the base_url."
     return ModelError(sentence, body=body, partial=partial)
 
 
@@ -248,9 +240,7 @@ def is_transient(error: ModelError) -> bool:
         return False
     if isinstance(error, ModelTimeoutError | ModelUnreachableError):
         return True
-    return error.status is not None and (
-        error.status in (408, 409, 425) or error.status >= 500
-    )
+    return error.status is not None and (error.status in (408, 409, 425) or error.status >= 500)
 
 
 def is_out_of_service(error: ModelError) -> bool:

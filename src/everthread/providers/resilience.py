@@ -139,11 +139,7 @@ async def ask_until_first_word(
     has_begun = False
     async with closing_stream(ask_model(model, request, stream=stream)) as pieces:
         async for piece in pieces:
-            if (
-                not has_begun
-                and isinstance(piece, StreamDelta)
-                and piece.kind == "usage"
-            ):
+            if not has_begun and isinstance(piece, StreamDelta) and piece.kind == "usage":
                 early_pieces.append(piece)
                 continue
             has_begun = True
@@ -188,9 +184,7 @@ class RetryingModel(ModelWrapper):
         self._sleep = sleep
         self._random_share = random_share
 
-    async def _ask(
-        self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
         start_time = self._clock()
         attempt = 1
         has_begun = False
@@ -210,15 +204,11 @@ class RetryingModel(ModelWrapper):
             else:
                 return
 
-    async def _wait_or_raise(
-        self, error: ModelError, attempt: int, start_time: float
-    ) -> None:
+    async def _wait_or_raise(self, error: ModelError, attempt: int, start_time: float) -> None:
         if not is_transient(error):
             raise error
         wait = self._compute_wait(error, attempt)
-        exceeds_total = (
-            self._clock() - start_time + wait > self._options.max_total_seconds
-        )
+        exceeds_total = self._clock() - start_time + wait > self._options.max_total_seconds
         attempts = (
             self._options.rate_limit_attempts
             if error.status == _RATE_LIMIT
@@ -239,7 +229,9 @@ class RetryingModel(ModelWrapper):
                 )
             )
             raise error
-        message = f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
+        message = (
+            f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
+        )
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
@@ -280,9 +272,7 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def _ask(
-        self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
         loop = asyncio.get_running_loop()
         limits = self._limits
         total_deadline = (
@@ -291,9 +281,7 @@ class TimeLimitedModel(ModelWrapper):
         texts: list[str] = []
         usage: dict[str, Any] | None = None
         has_begun = False
-        async with closing_stream(
-            ask_model(self.inner, request, stream=stream)
-        ) as pieces:
+        async with closing_stream(ask_model(self.inner, request, stream=stream)) as pieces:
             while True:
                 limit = limits.choose_limit(is_stream=stream, has_begun=has_begun)
                 deadline = min(
@@ -337,9 +325,7 @@ class TimeLimitedModel(ModelWrapper):
                     texts += [piece.text] if piece.kind == "text" else []
                 yield piece
 
-    def _make_partial_reply(
-        self, texts: list[str], usage: dict[str, Any] | None
-    ) -> Reply:
+    def _make_partial_reply(self, texts: list[str], usage: dict[str, Any] | None) -> Reply:
         """Return the text so far as a reply, without an incomplete call, which must not be run."""
         message: Message = {"role": "assistant", "content": "".join(texts)}
         return Reply(message, usage=usage, model=self.name)
@@ -376,17 +362,13 @@ class FallbackModel(ModelWrapper):
         self._out_of_service_seconds = out_of_service_seconds
         self._out_of_service_until: dict[int, float] = {}
 
-    async def _ask(
-        self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
         for index, is_last in self._list_models_to_ask():
             has_begun = False
             try:
                 fitted_request = await self._fit_request(request, index)
                 async with closing_stream(
-                    ask_until_first_word(
-                        self._models[index], fitted_request, stream=stream
-                    )
+                    ask_until_first_word(self._models[index], fitted_request, stream=stream)
                 ) as pieces:
                     async for piece in pieces:
                         if not has_begun:
@@ -430,11 +412,7 @@ class FallbackModel(ModelWrapper):
                 request, min(cap, max_cap), api=model.api, base_url=model.base_url
             )
         fitted_request = self._fit_to_model(request, model)
-        return (
-            await fitted_request
-            if inspect.isawaitable(fitted_request)
-            else fitted_request
-        )
+        return await fitted_request if inspect.isawaitable(fitted_request) else fitted_request
 
     def _note_failure(self, index: int, error: ModelError, *, is_last: bool) -> None:
         """Report the failure, so that the next model is asked; raise it for the last model or a bad request."""
@@ -479,15 +457,11 @@ class FittingModel(ModelWrapper):
             cap = find_default_output_cap(request.model, self.window)
         if cap is None:
             return request
-        prompt = self._counter.request(
-            request.messages, system=request.system, tools=request.tools
-        )
+        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
         free_tokens = self.window - round(PROMPT_SIZE_FACTOR * prompt)
         if cap <= free_tokens or free_tokens < MIN_OUTPUT_TOKENS:
             return request
-        return with_output_cap(
-            request, free_tokens, api=self.api, base_url=self.base_url
-        )
+        return with_output_cap(request, free_tokens, api=self.api, base_url=self.base_url)
 
 
 class MeteredModel(ModelWrapper):
@@ -503,15 +477,11 @@ class MeteredModel(ModelWrapper):
         self._report_abandoned = report_abandoned
         self._check_permission = check_permission
 
-    async def _ask(
-        self, request: Request, *, stream: bool
-    ) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
         if self._check_permission is not None:
             await self._check_permission(request)
         try:
-            async with closing_stream(
-                ask_model(self.inner, request, stream=stream)
-            ) as pieces:
+            async with closing_stream(ask_model(self.inner, request, stream=stream)) as pieces:
                 async for piece in pieces:
                     yield piece
         except asyncio.CancelledError:

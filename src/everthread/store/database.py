@@ -120,9 +120,7 @@ class Connection(Tx):
 
     def was_committed(self, batch: int) -> bool:
         """Return whether a batch in doubt was committed. Only a server can leave a batch in doubt."""
-        raise StoreError(
-            f"no batch can be in doubt here, so nothing is known of batch {batch}"
-        )
+        raise StoreError(f"no batch can be in doubt here, so nothing is known of batch {batch}")
 
     @property
     @abstractmethod
@@ -171,9 +169,7 @@ class Database(ABC):
     """Whether it is a server, which may be unreachable."""
     location: str
     """Its path or URL for messages to people, without a password."""
-    error_translations: Sequence[
-        tuple[type[BaseException] | UnionType, type[EverthreadError], str]
-    ]
+    error_translations: Sequence[tuple[type[BaseException] | UnionType, type[EverthreadError], str]]
     """Errors of the driver, the errors raised for them, and the message for people; the first match is used."""
 
     @abstractmethod
@@ -305,8 +301,6 @@ def _pad_keys(keys: Sequence[Any]) -> Sequence[Any]:
     return [*keys, *itertools.repeat(keys[-1], count - len(keys))]
 
 
-def split_batches(
-    ids: Sequence[Any], size: int = MAX_BATCH_KEYS
-) -> Iterable[Sequence[Any]]:
+def split_batches(ids: Sequence[Any], size: int = MAX_BATCH_KEYS) -> Iterable[Sequence[Any]]:
     """Yield the ids in lists that are short enough for one statement."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -96,9 +96,7 @@ class PostgresConnection(Connection):
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
-        return self.raw.execute(
-            _PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None
-        )
+        return self.raw.execute(_PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None)
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.all_of_each([(sql, values)])[0]
@@ -119,12 +117,8 @@ class PostgresConnection(Connection):
             else 0
         )
         if insert_match and rows_per_statement > 1:
-            batched_count = (
-                len(remaining_rows) // rows_per_statement * rows_per_statement
-            )
-            batch_sql = insert_match[1] + ", ".join(
-                [insert_match[2]] * rows_per_statement
-            )
+            batched_count = len(remaining_rows) // rows_per_statement * rows_per_statement
+            batch_sql = insert_match[1] + ", ".join([insert_match[2]] * rows_per_statement)
             for start in range(0, batched_count, rows_per_statement):
                 self.run(
                     batch_sql,
@@ -148,9 +142,7 @@ class PostgresConnection(Connection):
     def index(self, chunks: Sequence[IndexChunk]) -> None:
         rows = []
         for chunk in chunks:
-            blocks = (
-                make_block_name(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS
-            )
+            blocks = (make_block_name(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS)
             rows.append(
                 (
                     chunk.id,
@@ -292,9 +284,7 @@ def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
         split_id_windows(query.first_id, end_id)
     ):
         # A prefix is costly to look up in the index, and cheap to find in a few texts.
-        scan_texts = window_number == 0 and any(
-            phrase.last_is_prefix for phrase in query.phrases
-        )
+        scan_texts = window_number == 0 and any(phrase.last_is_prefix for phrase in query.phrases)
         matches += match_id_window(
             tx,
             query,
@@ -321,30 +311,23 @@ def match_id_window(
 ) -> list[Row]:
     """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
     filter_conditions = [
-        " | ".join(f"'{name}'" for name in names)
-        for names in query.filter_names
-        if names
+        " | ".join(f"'{name}'" for name in names) for names in query.filter_names if names
     ]
     if block_bits is not None:
         blocks = range(first_id >> block_bits, (before_id - 1 >> block_bits) + 1)
         filter_conditions.append(
             " | ".join(
-                f"'{make_block_name(number << block_bits, block_bits)}'"
-                for number in blocks
+                f"'{make_block_name(number << block_bits, block_bits)}'" for number in blocks
             )
         )
-    has_terms = (
-        "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
-    )
+    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
     has_names = "AND s.filters @@ ?::tsquery" if filter_conditions else ""
     where = (
         f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = s.piece_id)"
         if query.where
         else ""
     )
-    ranks = "".join(
-        ", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms
-    )
+    ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms)
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
         # `+ 0` keeps the planner from the primary key, which would read every text.
@@ -366,9 +349,7 @@ def match_id_window(
     )
 
 
-def split_id_windows(
-    first_id: int, before_id: int
-) -> Iterator[tuple[int | None, int, int]]:
+def split_id_windows(first_id: int, before_id: int) -> Iterator[tuple[int | None, int, int]]:
     """Yield ever wider windows, from the newest ids to the oldest: block size in bits, first id, id after the last."""
     for block_bits, window_bits in ((10, 10), (10, 13), (13, 16), (16, 20)):
         if before_id <= first_id:
@@ -396,8 +377,7 @@ def _make_tsquery(query: IndexQuery) -> str:
     )
     conditions = [f"({terms}{':*' if prefix else ''})" for terms, prefix in phrases]
     conditions += [
-        "({})".format(" | ".join(f"'{term}'" for term in terms))
-        for terms in query.any_of
+        "({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in query.any_of
     ]
     return " & ".join(conditions)
 
@@ -566,9 +546,7 @@ class PostgresDatabase(Database):
         """Listen on a connection of its own. After a lost connection, report that anything may have changed."""
         while not stop.is_set():
             try:
-                with psycopg.connect(
-                    self.url, autocommit=True, **CONNECTION_SETTINGS
-                ) as raw:
+                with psycopg.connect(self.url, autocommit=True, **CONNECTION_SETTINGS) as raw:
                     raw.execute("LISTEN everthread")
                     on_change("")
                     while not stop.is_set():
@@ -603,15 +581,9 @@ class PostgresDatabase(Database):
             raise StoreError(
                 f"{self.location}: backing up a server needs pg_dump on the PATH; `sessions export` saves threads"
             )
-        parameters = {
-            name: str(value) for name, value in conninfo_to_dict(self.url).items()
-        }
+        parameters = {name: str(value) for name, value in conninfo_to_dict(self.url).items()}
         # In the environment, so that `ps` does not show it.
-        secret = (
-            {"PGPASSWORD": parameters.pop("password")}
-            if "password" in parameters
-            else {}
-        )
+        secret = {"PGPASSWORD": parameters.pop("password")} if "password" in parameters else {}
         with new_private_file(target):
             process = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
                 [

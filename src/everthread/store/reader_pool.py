@@ -53,9 +53,7 @@ class ReaderPool:
         self._max_silence_seconds = max_silence_seconds if database.is_remote else None
         self._unresponsive_until = 0.0
         self._is_failing = False
-        self._pool = ThreadPoolExecutor(
-            READER_THREADS, thread_name_prefix="everthread-reader"
-        )
+        self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="everthread-reader")
         self._thread_local = threading.local()
         self._open_connections: set[Connection] = set()
         self._lock = threading.Lock()
@@ -95,20 +93,14 @@ class ReaderPool:
             return await self.read(work)
         return result
 
-    async def _wait_for_server(
-        self, job: _ReadJob, reading: asyncio.Future[Any]
-    ) -> None:
+    async def _wait_for_server(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
         """Wait until the read is done; raise an error if the server does not answer in time."""
         while self._max_silence_seconds is not None:
             start_time = time.monotonic()
-            finished_reads, _ = await asyncio.wait(
-                {reading}, timeout=self._max_silence_seconds
-            )
+            finished_reads, _ = await asyncio.wait({reading}, timeout=self._max_silence_seconds)
             if finished_reads:
                 break
-            is_waiting = not job.has_database_answered and (
-                job.has_started or self._is_failing
-            )
+            is_waiting = not job.has_database_answered and (job.has_started or self._is_failing)
             # A database that answers other reads meanwhile is only slow.
             if is_waiting and self.answered_at < start_time:
                 self._unresponsive_until = time.monotonic() + UNRESPONSIVE_PAUSE_SECONDS

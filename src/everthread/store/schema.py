@@ -40,9 +40,7 @@ def load_migrations(dialect: str) -> tuple[Migration, ...]:
         if name_match is None or name_match[3] not in (None, dialect):
             continue
         text = _COMMENT_LINE.sub("", file.read_text("utf-8"))
-        statements = tuple(
-            statement.strip() for statement in text.split(";") if statement.strip()
-        )
+        statements = tuple(statement.strip() for statement in text.split(";") if statement.strip())
         migrations.append(Migration(int(name_match[1]), name_match[2], statements))
     return tuple(sorted(migrations, key=lambda migration: migration.number))
 
@@ -52,9 +50,7 @@ def load_version(tx: Tx) -> int:
     return int(tx.value("SELECT MAX(number) FROM schema_version") or 0)
 
 
-def refuse_newer_schema(
-    version: int, migrations: Sequence[Migration], location: str
-) -> None:
+def refuse_newer_schema(version: int, migrations: Sequence[Migration], location: str) -> None:
     """Raise an error if the store has a schema that this version of Everthread does not know."""
     latest_version = migrations[-1].number
     if version > latest_version:

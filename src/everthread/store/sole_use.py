@@ -24,9 +24,7 @@ class SoleUse:
         self._is_exclusive = False
         self._is_shared = False
         with suppress(OSError):  # without a lock file the process never counts as alone
-            self._file = os.open(
-                self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600
-            )
+            self._file = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             self._is_exclusive = self._lock(fcntl.LOCK_EX)
             if self._is_exclusive:
                 os.ftruncate(self._file, 0)

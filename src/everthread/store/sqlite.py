@@ -225,9 +225,7 @@ class SqliteDatabase(Database):
         (apsw.Error, StoreError, "{}"),
     )
 
-    def __init__(
-        self, path: Path, migrations: Sequence[Migration] | None = None
-    ) -> None:
+    def __init__(self, path: Path, migrations: Sequence[Migration] | None = None) -> None:
         self.path = path
         self.location = str(path)
         self.migrations = migrations or load_migrations(DIALECT.name)
@@ -275,10 +273,7 @@ class SqliteDatabase(Database):
         try:
             raw.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
             tables = {
-                row[0]
-                for row in raw.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                )
+                row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
             if "schema_version" in tables:
                 number = load_version(SqliteConnection(raw, begin="BEGIN"))
@@ -360,19 +355,12 @@ class SqliteDatabase(Database):
                 if row[0] != "ok"
             ]
             mode = connection.value("PRAGMA journal_mode")
-        return (
-            problems
-            if mode == "wal"
-            else [*problems, f"journal mode is {mode}, not wal"]
-        )
+        return problems if mode == "wal" else [*problems, f"journal mode is {mode}, not wal"]
 
     def size(self, tx: Tx) -> int:  # noqa: ARG002 - the files are measured
         files = (
             self.path,
-            *(
-                self.path.with_name(self.path.name + suffix)
-                for suffix in ("-wal", "-shm")
-            ),
+            *(self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm")),
         )
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -410,8 +398,7 @@ def _make_match_query(
     ]
     conditions = [f"terms : ({' AND '.join(phrases)})"] if phrases else []
     conditions += [
-        "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms))
-        for terms in query.any_of
+        "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms)) for terms in query.any_of
     ]
     conditions += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))

@@ -122,9 +122,7 @@ def make_thread_write_method(
     """Like `make_write_method`, for a change of the thread that is named by the first argument."""
 
     @functools.wraps(change)
-    async def method(
-        self: Store, thread: str, /, *args: P.args, **keywords: P.kwargs
-    ) -> T:
+    async def method(self: Store, thread: str, /, *args: P.args, **keywords: P.kwargs) -> T:
         now = self._clock()
         return await self._change(thread, change, now, thread, *args, **keywords)
 
@@ -159,9 +157,7 @@ class Store:
             retry_seconds=retry_seconds,
             max_silence_seconds=max_silence_seconds,
         )
-        self._indexer = BackgroundIndexer(
-            database, readers=self._readers, writer=self._writer
-        )
+        self._indexer = BackgroundIndexer(database, readers=self._readers, writer=self._writer)
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
@@ -186,18 +182,14 @@ class Store:
         **keywords: P.kwargs,
     ) -> T:
         """Run `work`, which changes a thread, and return its result once the changes are on the disk."""
-        result: T = await self._writer.write(
-            lambda tx: work(tx, *args, **keywords), session=thread
-        )
+        result: T = await self._writer.write(lambda tx: work(tx, *args, **keywords), session=thread)
         return result
 
     # Sessions
 
     async def create_session(self, new: NewSession) -> Session:
         """Create a session that begins a new thread; return the stored one if it exists."""
-        return await self._change(
-            new.id, session_sql.create_session, new, self._clock()
-        )
+        return await self._change(new.id, session_sql.create_session, new, self._clock())
 
     session = make_read_method(session_sql.load_session)
     resolve = make_read_method(session_sql.resolve_session)
@@ -282,9 +274,7 @@ class Store:
 
     async def acquire(self, thread: str, holder: str, seconds: float) -> Lease | None:
         """Acquire the right to write to a thread; return None while another holder has it."""
-        return await self._change(
-            thread, lease_sql.acquire_lease, thread, holder, seconds
-        )
+        return await self._change(thread, lease_sql.acquire_lease, thread, holder, seconds)
 
     async def renew(self, lease: Lease, seconds: float) -> Lease:
         """Extend a lease. An expired one may be renewed unless another holder took it."""
@@ -295,9 +285,7 @@ class Store:
 
     # Usage
 
-    async def record_usage(
-        self, new: NewUsage, *, return_before_sync: bool = False
-    ) -> None:
+    async def record_usage(self, new: NewUsage, *, return_before_sync: bool = False) -> None:
         """Record a call's usage. `return_before_sync`: do not wait until the record is on the disk."""
         now = self._clock()
         await self._writer.write(
@@ -400,13 +388,9 @@ class Store:
     async def limits(self) -> list[ModelLimit]:
         return await self._read(limit_sql.list_limits, self._clock())
 
-    async def forget_limits(
-        self, *, base_url: str | None = None, model: str | None = None
-    ) -> int:
+    async def forget_limits(self, *, base_url: str | None = None, model: str | None = None) -> int:
         """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
-        return await self._write(
-            limit_sql.forget_limits, base_url=base_url, model=model
-        )
+        return await self._write(limit_sql.forget_limits, base_url=base_url, model=model)
 
     async def record_success(
         self,
@@ -442,13 +426,9 @@ class Store:
     put_state = make_write_method(state_sql.put_state)
     get_state = make_read_method(state_sql.get_state)
 
-    async def put_nodes(
-        self, nodes: Sequence[Node], *, lease: Lease | None = None
-    ) -> None:
+    async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
         """Store summary nodes of one or more threads, replacing stored ones."""
-        await self._change(
-            nodes[0].thread if nodes else None, state_sql.put_nodes, nodes, lease
-        )
+        await self._change(nodes[0].thread if nodes else None, state_sql.put_nodes, nodes, lease)
 
     nodes = make_read_method(state_sql.list_nodes)
 
@@ -505,9 +485,7 @@ class Store:
             )
             for new in new_links
         ]
-        extension = link_sql.ThreadExtension(
-            thread, prepared_links, usage, thread_state
-        )
+        extension = link_sql.ThreadExtension(thread, prepared_links, usage, thread_state)
         is_continuation = not new_links or (
             bool(new_links[0].link.previous) and new_links[0].branch_of is None
         )
@@ -565,9 +543,7 @@ class Store:
         def work(
             tx: Tx,
         ) -> tuple[rewrite_sql.RewriteMatches, RewriteSearch | None, list[Any | None]]:
-            stored_states = [
-                state_sql.get_state(tx, scope, key) for scope, key in state_keys
-            ]
+            stored_states = [state_sql.get_state(tx, scope, key) for scope, key in state_keys]
             matches, search = rewrite_sql.match_rewrites(
                 tx, tenant, engines, digests, skeletons, last_search=last_search
             )
@@ -593,19 +569,13 @@ class Store:
         secret = await self._read(key_sql.find_secret, name)
         if secret is not None:
             return secret
-        return await self._write(
-            key_sql.load_or_store_secret, name, secrets.token_bytes(32)
-        )
+        return await self._write(key_sql.load_or_store_secret, name, secrets.token_bytes(32))
 
     # Turns that wait
 
-    async def queue_turn(
-        self, new: NewQueuedTurn, *, max_waiting: int
-    ) -> QueuedTurn | None:
+    async def queue_turn(self, new: NewQueuedTurn, *, max_waiting: int) -> QueuedTurn | None:
         """Queue a turn, and return it, or the stored turn with the same key; None if `max_waiting` turns wait."""
-        return await self._change(
-            new.thread, turn_sql.queue_turn, new, max_waiting, self._clock()
-        )
+        return await self._change(new.thread, turn_sql.queue_turn, new, max_waiting, self._clock())
 
     turn = make_read_method(turn_sql.load_turn)
     turns = make_read_method(turn_sql.list_turns)
@@ -615,9 +585,7 @@ class Store:
 
         The caller must end lost turns first.
         """
-        return await self._change(
-            lease.thread, turn_sql.begin_turn, lease, self._clock()
-        )
+        return await self._change(lease.thread, turn_sql.begin_turn, lease, self._clock())
 
     async def end_turn(
         self, turn_id: str, state: TurnState, result: Mapping[str, Any], *, lease: Lease

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-TurnState = Literal[
-    "queued", "running", "answered", "failed", "cancelled", "interrupted"
-]
+TurnState = Literal["queued", "running", "answered", "failed", "cancelled", "interrupted"]
 OPEN_TURN_STATES: tuple[TurnState, ...] = ("queued", "running")
 
 

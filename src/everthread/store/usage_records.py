@@ -67,9 +67,7 @@ class UsageRow:
         """The dollars as text: `unknown` if no price is known, `free` if every call cost nothing."""
         if self.calls and not self.cost:
             return "unknown" if self.unpriced_calls else "free"
-        return (
-            f"{format_dollars(self.cost)}{' + unknown' if self.unpriced_calls else ''}"
-        )
+        return f"{format_dollars(self.cost)}{' + unknown' if self.unpriced_calls else ''}"
 
     @property
     def cache_share(self) -> float | None:
@@ -188,9 +186,7 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
     """Add up several rows."""
     names = [field.name for field in fields(UsageRow) if field.name != "key"]
     return (
-        UsageRow(
-            key, **{name: sum(getattr(row, name) for row in rows) for name in names}
-        )
+        UsageRow(key, **{name: sum(getattr(row, name) for row in rows) for name in names})
         if rows
         else UsageRow(key)
     )

@@ -23,9 +23,7 @@ def encode_json(value: Any) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"this is not a JSON value and cannot be stored: {error}"
-        ) from error
+        raise InputError(f"this is not a JSON value and cannot be stored: {error}") from error
     return text
 
 
@@ -106,8 +104,4 @@ def to_pico_dollars(cost: Decimal | None) -> int | None:
 
 def from_pico_dollars(pico_dollars: int | None) -> Decimal | None:
     """Return stored pico-dollars as dollars."""
-    return (
-        None
-        if pico_dollars is None
-        else Decimal(pico_dollars) / PICO_DOLLARS_PER_DOLLAR
-    )
+    return None if pico_dollars is None else Decimal(pico_dollars) / PICO_DOLLARS_PER_DOLLAR

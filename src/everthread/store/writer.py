@@ -61,9 +61,7 @@ class _WriteItem:
 class StoreWriter:
     """The writing thread of a store. Started with the first write."""
 
-    def __init__(
-        self, database: Database, *, retry_seconds: float = RETRY_SECONDS
-    ) -> None:
+    def __init__(self, database: Database, *, retry_seconds: float = RETRY_SECONDS) -> None:
         self._database = database
         self._retry_seconds = retry_seconds
         self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
@@ -192,9 +190,7 @@ class StoreWriter:
         batch: list[_WriteItem] = []
         try:
             item = self._queue.get(
-                timeout=None
-                if sync_time is None
-                else max(0.0, sync_time - time.monotonic())
+                timeout=None if sync_time is None else max(0.0, sync_time - time.monotonic())
             )
             while item is not None:
                 batch.append(item)
@@ -231,9 +227,7 @@ class StoreWriter:
                     self._database.is_transient(error)
                     and time.monotonic() < start_time + self._retry_seconds
                 ):
-                    wait_before_retry(
-                        f"a write of {len(ready_items)} item(s)", error, attempt
-                    )
+                    wait_before_retry(f"a write of {len(ready_items)} item(s)", error, attempt)
                     continue
                 for item in ready_items:
                     item.error = self._database.explain(error)
@@ -268,9 +262,7 @@ class StoreWriter:
                         self._run_in_savepoint(connection, item)
         connection.commit()
 
-    def _run_without_savepoints(
-        self, connection: Connection, batch: list[_WriteItem]
-    ) -> bool:
+    def _run_without_savepoints(self, connection: Connection, batch: list[_WriteItem]) -> bool:
         """Run the batch without savepoints; if an item fails, undo everything and return False."""
         connection.begin()
         try:
@@ -344,9 +336,7 @@ def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
         yield [item for _, item in group]
 
 
-def _order_by_thread(
-    connection: Connection, batch: list[_WriteItem]
-) -> list[_WriteItem]:
+def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_WriteItem]:
     """Order the batch by thread, so that every process locks threads in the same order.
 
     Otherwise two processes that change the same two threads could wait for each other forever. A database without row

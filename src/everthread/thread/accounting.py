@@ -61,9 +61,7 @@ class Accounting:
             time=datetime.fromtimestamp(self._wall_clock(), UTC),
             provider=priced_provider,
         )
-        return NewUsage(
-            session, model, usage, task=task, cost=price, estimated=estimated
-        )
+        return NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
 
     async def record(
         self, session: str, model: str, usage: CanonicalUsage, **details: Any
@@ -105,9 +103,7 @@ class Accounting:
             )
         )
 
-    def note_cancelled(
-        self, session: str, request: Request, payer: Payer | None = None
-    ) -> None:
+    def note_cancelled(self, session: str, request: Request, payer: Payer | None = None) -> None:
         """Remember a summariser's request that was cancelled before its answer, to record it later."""
         self._cancelled_calls.setdefault(session, []).append((request, payer))
 
@@ -117,9 +113,7 @@ class Accounting:
 
     async def record_cancelled(self, session: str | None = None) -> None:
         """Record the cancelled calls for summaries: the provider has read their prompts."""
-        for session_id in (
-            [session] if session is not None else list(self._cancelled_calls)
-        ):
+        for session_id in [session] if session is not None else list(self._cancelled_calls):
             for request, payer in self._cancelled_calls.pop(session_id, []):
                 counter = TokenCounter(request.model)
                 prompt = counter.request(
@@ -137,9 +131,7 @@ def read_usage(
     reply: Reply, prompt_tokens: int, *, api: Api, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
     """Return the usage of a reply, and whether a part of it is estimated because the provider did not report it."""
-    reported = (
-        normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
-    )
+    reported = normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
     return complete_usage(reported, reply, prompt_tokens, counter)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from everthread.core.lookup_tools import is_lookup_tool
 from everthread.core.messages import (
-    Call,
     Message,
-    Result,
+    ToolCall,
+    ToolResult,
     edit_results,
     results_of,
     with_text,
@@ -33,7 +33,7 @@ class LargeOutput:
 
 def cite_large_results(
     messages: Sequence[Message],
-    calls: Mapping[str, Call],
+    calls: Mapping[str, ToolCall],
     limits: OutputLimits,
     *,
     lookups: Container[str] = (),
@@ -50,29 +50,20 @@ def cite_large_results(
         return list(messages), []
     result_indexes = iter(range(len(results)))
 
-    def replace_content(result: Result, _holder: object) -> object:
+    def replace_content(result: ToolResult, _holder: object) -> object:
         item = planned_outputs.get(next(result_indexes))
-        return (
-            result.content
-            if item is None
-            else with_text(result.content, item.replacement)
-        )
+        return result.content if item is None else with_text(result.content, item.replacement)
 
     edited_messages = [edit_results(message, replace_content) for message in messages]
     large_outputs = [
-        LargeOutput(item, outputs[index].tool)
-        for index, item in sorted(planned_outputs.items())
+        LargeOutput(item, outputs[index].tool) for index, item in sorted(planned_outputs.items())
     ]
     return edited_messages, large_outputs
 
 
 def _as_output(
-    result: Result, calls: Mapping[str, Call], lookups: Container[str]
+    result: ToolResult, calls: Mapping[str, ToolCall], lookups: Container[str]
 ) -> ToolOutput:
-    call = calls.get(result.call_id) or Call(result.call_id, result.name, "")
-    is_exempt = reads_stored_output(call) or (
-        is_lookup_tool(call.name) and call.name in lookups
-    )
-    return ToolOutput(
-        result.call_id, result.name or call.name, result.text, is_exempt=is_exempt
-    )
+    call = calls.get(result.call_id) or ToolCall(result.call_id, result.name, "")
+    is_exempt = reads_stored_output(call) or (is_lookup_tool(call.name) and call.name in lookups)
+    return ToolOutput(result.call_id, result.name or call.name, result.text, is_exempt=is_exempt)

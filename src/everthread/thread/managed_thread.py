@@ -141,9 +141,7 @@ class ManagedThread(Generic[DraftT]):
         """
         context = self.context
         size = context.size
-        verdict = refusal.classify(
-            near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window
-        )
+        verdict = refusal.classify(near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window)
         if verdict.kind not in SIZE_REFUSALS:
             return None
         await self.drop_preparation("the provider refused the request")
@@ -152,11 +150,7 @@ class ManagedThread(Generic[DraftT]):
             step = context.choose_step(attempts, verdict)
             if step.action == "give_up":
                 return step
-            context.emit(
-                events.Recovery(
-                    context.session_id, verdict.kind, step.attempt, step.text
-                )
-            )
+            context.emit(events.Recovery(context.session_id, verdict.kind, step.attempt, step.text))
             if step.action == "lower_cap":
                 return step
             if step.action == "slim":
@@ -181,9 +175,7 @@ class ManagedThread(Generic[DraftT]):
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
         options = self._services.options
-        if not options.idle and (
-            not options.background or self.preparation.is_under_way
-        ):
+        if not options.idle and (not options.background or self.preparation.is_under_way):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
@@ -206,26 +198,18 @@ class ManagedThread(Generic[DraftT]):
         if isinstance(self.preparation.idle_timer, asyncio.Task):
             await asyncio.wait({self.preparation.idle_timer})
 
-    def learn_from_usage(
-        self, usage: CanonicalUsage, params: Mapping[str, Any]
-    ) -> None:
+    def learn_from_usage(self, usage: CanonicalUsage, params: Mapping[str, Any]) -> None:
         """Learn from the usage of a call; pause compactions after two in a row that hardly helped.
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
         state = self.context.state
         now = self._services.wall_clock()
-        ttl = find_cache_lifetime(
-            self.context.model, self._services.options.cache_ttl, params
-        )
+        ttl = find_cache_lifetime(self.context.model, self._services.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and state.pause.judge_first_prompt(
-            usage.prompt_tokens, now
-        ):
+        if usage.prompt_tokens and state.pause.judge_first_prompt(usage.prompt_tokens, now):
             self.context.emit(
-                events.Notice(
-                    self.context.session_id, make_pause_notice(usage.prompt_tokens)
-                )
+                events.Notice(self.context.session_id, make_pause_notice(usage.prompt_tokens))
             )
 
     def _use_idle_time(self) -> None:
@@ -260,9 +244,7 @@ class ManagedThread(Generic[DraftT]):
             return
         was_prepared = self.preparation.is_under_way
         self._start_draft(order)
-        max_wait_seconds = (
-            MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
-        )
+        max_wait_seconds = MAX_SUMMARY_WAIT_SECONDS if must_wait else OPTIONAL_WAIT_SECONDS
         if not await self.preparation.wait_for_model(max_wait_seconds):
             if not must_wait:
                 return
@@ -286,9 +268,7 @@ class ManagedThread(Generic[DraftT]):
 
     async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
         """Compact after an overflow; return whether the request is smaller."""
-        order = CompactionOrder(
-            "overflow", level=step.level, tokens=verdict.input_tokens
-        )
+        order = CompactionOrder("overflow", level=step.level, tokens=verdict.input_tokens)
         try:
             draft = await self._make_draft(order)
         except EverthreadError as failure:
@@ -313,9 +293,7 @@ class ManagedThread(Generic[DraftT]):
         wait = SummaryWait(self._services.timer)
         task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
         try:
-            if not order.is_manual and not await wait.wait_for(
-                task, MAX_SUMMARY_WAIT_SECONDS
-            ):
+            if not order.is_manual and not await wait.wait_for(task, MAX_SUMMARY_WAIT_SECONDS):
                 wait.end()
             return await task
         finally:
@@ -345,9 +323,7 @@ class ManagedThread(Generic[DraftT]):
             context.state.record_failure(tokens)
         return is_done
 
-    async def _commit_changed_draft(
-        self, draft: DraftT, order: CompactionOrder
-    ) -> bool:
+    async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
         tokens = self.context.size.tokens
         failure = await self.context.commit(draft, order)

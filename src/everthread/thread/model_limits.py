@@ -108,12 +108,8 @@ class ModelLimits:
             return None
         is_credible = is_overflow_error(status, body)
         if verdict.kind == "prompt_too_long":
-            return await self.learn_window(
-                key, verdict, window, tokens, is_credible=is_credible
-            )
-        if verdict.output_limit is not None and (
-            is_credible or _names_output_cap(body)
-        ):
+            return await self.learn_window(key, verdict, window, tokens, is_credible=is_credible)
+        if verdict.output_limit is not None and (is_credible or _names_output_cap(body)):
             await self.learn_cap(key, verdict.output_limit, verdict.reason)
         if verdict.context_limit is None:
             return None
@@ -168,9 +164,7 @@ class ModelLimits:
         if lower_window is None:
             return None
         limits.guessed_window = lower_window
-        return LearntWindow(
-            lower_window, "a guess: the provider stated no limit", is_stored=False
-        )
+        return LearntWindow(lower_window, "a guess: the provider stated no limit", is_stored=False)
 
     async def learn_cap(self, key: LimitKey, cap: int, source: str) -> None:
         """Store the largest output that a model allows, as a cap for the next requests."""
@@ -179,9 +173,7 @@ class ModelLimits:
             limits.output_cap = cap
             await self._store_limit(key, cap, source, "output")
 
-    async def _store_limit(
-        self, key: LimitKey, tokens: int, source: str, kind: LimitKind
-    ) -> None:
+    async def _store_limit(self, key: LimitKey, tokens: int, source: str, kind: LimitKind) -> None:
         """Store a learnt limit, so that other processes use it."""
         await self._store.learn_limit(
             key.base_url,
@@ -211,9 +203,7 @@ class ModelLimits:
         limits.window = None
         return True
 
-    async def _check_guess(
-        self, key: LimitKey, limits: _LearntLimits, prompt_tokens: int
-    ) -> None:
+    async def _check_guess(self, key: LimitKey, limits: _LearntLimits, prompt_tokens: int) -> None:
         """Drop a guessed window after a larger prompt succeeded; store it after one of about its size succeeded."""
         guess = limits.guessed_window
         if guess is None or prompt_tokens < MIN_CONFIRMING_SHARE * guess:
@@ -233,15 +223,9 @@ class ModelLimits:
             stored_limits = await self._store.load_limits(
                 key.base_url, key.model, headers=key.headers, tenant=key.tenant
             )
-            limits.window = (
-                None if stored_limits.window is None else stored_limits.window.limit
-            )
-            limits.output_cap = (
-                None if stored_limits.output is None else stored_limits.output.limit
-            )
-            limits.largest_success = max(
-                limits.largest_success, stored_limits.succeeded
-            )
+            limits.window = None if stored_limits.window is None else stored_limits.window.limit
+            limits.output_cap = None if stored_limits.output is None else stored_limits.output.limit
+            limits.largest_success = max(limits.largest_success, stored_limits.succeeded)
             limits.read_at = self._clock()
         return limits
 
@@ -258,14 +242,9 @@ def is_overflow_error(status: int | None, body: Any) -> bool:
     field = error_fields.get("param")
     if isinstance(field, str) and field and not _SIZE_FIELDS.match(field):
         return False
-    codes = [
-        value
-        for value in (code, error_fields.get("type"))
-        if isinstance(value, str | int)
-    ]
+    codes = [value for value in (code, error_fields.get("type")) if isinstance(value, str | int)]
     return all(
-        _GENERIC_ERROR_CODE.search(str(value))
-        or _OVERFLOW_ERROR_CODE.search(str(value))
+        _GENERIC_ERROR_CODE.search(str(value)) or _OVERFLOW_ERROR_CODE.search(str(value))
         for value in codes
     )
 

@@ -84,8 +84,7 @@ class SessionOptions(ContextOptions):
     def output_limits(self, budget: Budget) -> OutputLimits:
         max_chars = 2 * budget.threshold
         per_tool = {
-            tool: max_chars if limit is None else limit
-            for tool, limit in self.per_tool.items()
+            tool: max_chars if limit is None else limit for tool, limit in self.per_tool.items()
         }
         return OutputLimits(
             budget.result_chars,

@@ -37,11 +37,7 @@ def shrink_messages(
         prune_results=False,
     )
     last_answer = max(
-        (
-            index
-            for index, message in enumerate(bodies)
-            if message.get("role") == "assistant"
-        ),
+        (index for index, message in enumerate(bodies) if message.get("role") == "assistant"),
         default=0,
     )
     smaller_bodies[:last_answer] = [
@@ -57,9 +53,7 @@ def shrink_messages(
 
 def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
     """Replace the documents of a message, and the images in its tool results, by placeholders."""
-    message = edit_results(
-        message, lambda result, _holder: drop_media(result.content)[0]
-    )
+    message = edit_results(message, lambda result, _holder: drop_media(result.content)[0])
     parts = message.get("content")
     if (
         is_latest
@@ -69,10 +63,7 @@ def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
         return message
     return with_content(
         message,
-        [
-            _describe_document(part) if kind_of(part) in DOCUMENT_BLOCKS else part
-            for part in parts
-        ],
+        [_describe_document(part) if kind_of(part) in DOCUMENT_BLOCKS else part for part in parts],
     )
 
 
@@ -81,11 +72,7 @@ def _describe_document(part: Mapping[str, Any]) -> dict[str, str]:
     file = part.get("file")
     names = file if isinstance(file, Mapping) else part
     name = next(
-        (
-            names[key]
-            for key in ("title", "filename")
-            if isinstance(names.get(key), str)
-        ),
+        (names[key] for key in ("title", "filename") if isinstance(names.get(key), str)),
         "",
     )
     return {
@@ -106,9 +93,7 @@ def _cite_results(
     def replace_content(result: Any, _holder: object) -> Any:
         is_large = len(result.text) > LARGE_RESULT_CHARS
         item = (
-            make_output_to_store(
-                index, result.call_id, result.text, preview_chars=preview_chars
-            )
+            make_output_to_store(index, result.call_id, result.text, preview_chars=preview_chars)
             if is_large
             else None
         )

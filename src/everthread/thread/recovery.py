@@ -24,9 +24,7 @@ _LEVEL_TEXTS = {
 MAX_CAP_ATTEMPTS = 3
 MIN_OUTPUT_CAP = 256
 """Minimum tokens for an answer; if fewer are left, the prompt counts as too long."""
-SIZE_REFUSALS = frozenset(
-    {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
-)
+SIZE_REFUSALS = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """Kinds of refusals that a smaller request may avoid."""
 REPORTED_MARGIN_DIVISOR = 50
 UNREPORTED_MARGIN_DIVISOR = 3
@@ -96,9 +94,7 @@ class RecoveryAttempts:
             return GIVE_UP
         level = ATTEMPT_LEVELS[self.compactions]
         self.compactions += 1
-        return RecoveryStep(
-            "compact", _LEVEL_TEXTS[level], self.compactions, level=level
-        )
+        return RecoveryStep("compact", _LEVEL_TEXTS[level], self.compactions, level=level)
 
     @property
     def failure_text(self) -> str:
@@ -117,9 +113,7 @@ def find_lower_cap(
         new_cap = verdict.context_limit - verdict.input_tokens
     if new_cap is None:
         new_cap = output_cap // 2 if output_cap else 0
-    return (
-        new_cap if new_cap >= max(MIN_OUTPUT_CAP, (thinking_budget or 0) + 1) else None
-    )
+    return new_cap if new_cap >= max(MIN_OUTPUT_CAP, (thinking_budget or 0) + 1) else None
 
 
 def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
@@ -129,8 +123,5 @@ def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> i
     the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer that is cut off.
     """
     free_tokens = window - prompt_tokens
-    margin = (
-        prompt_tokens // REPORTED_MARGIN_DIVISOR
-        + unreported // UNREPORTED_MARGIN_DIVISOR
-    )
+    margin = prompt_tokens // REPORTED_MARGIN_DIVISOR + unreported // UNREPORTED_MARGIN_DIVISOR
     return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)

@@ -27,9 +27,7 @@ class ProviderRefusal:
     def classify(self, *, near_limit: bool) -> ErrorVerdict:
         """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
         if self.error is None:
-            return classify_error(
-                status=self.status, body=self.body, near_limit=near_limit
-            )
+            return classify_error(status=self.status, body=self.body, near_limit=near_limit)
         verdict = classify_error(self.error, near_limit=near_limit)
         if verdict.kind == "other" and near_limit and self.status is not None:
             return classify_error(status=self.status, body=self.body, near_limit=True)
@@ -111,9 +109,7 @@ class ThreadContext(Protocol[DraftT]):
         """Account for a summariser's calls that were cancelled."""
         ...
 
-    async def learn_limit(
-        self, verdict: ErrorVerdict, refusal: ProviderRefusal
-    ) -> None:
+    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
         """Learn the model's window from a refusal, and apply it to later calls."""
         ...
 
@@ -121,8 +117,6 @@ class ThreadContext(Protocol[DraftT]):
         """Remove old images and store big results without losing text; return whether there were any."""
         ...
 
-    def choose_step(
-        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
-    ) -> RecoveryStep:
+    def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
         """Choose the next attempt after a refusal, given the output cap of the request."""
         ...

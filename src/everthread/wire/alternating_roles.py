@@ -45,9 +45,7 @@ def group_by_role(
         yield neighbours
 
 
-def needs_opening(
-    encoded_messages: Sequence[EncodedMessage], *, assistant_role: str
-) -> bool:
+def needs_opening(encoded_messages: Sequence[EncodedMessage], *, assistant_role: str) -> bool:
     """Return whether a user message must be put first: the list is empty or begins with a translated answer."""
     if not encoded_messages:
         return True

@@ -65,9 +65,7 @@ def decode_any(value: Any) -> tuple[str, Request]:
     if isinstance(body.get("contents"), list):
         return gemini.API, gemini.decode_request({"model": "", **body})
     if "input" in body:
-        return openai_responses.API, openai_responses.decode_request(
-            {"model": "", **body}
-        )
+        return openai_responses.API, openai_responses.decode_request({"model": "", **body})
     raise TranscriptError(
         f"there is no list `messages` in it; its keys are: {', '.join(map(str, body)) or 'none'}"
     )
@@ -81,14 +79,9 @@ def _check_messages(messages: Sequence[Any]) -> None:
             )
 
 
-def _is_anthropic(
-    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
-) -> bool:
+def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a part exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
-    if any(
-        message.get("role") == "tool" or message.get("tool_calls")
-        for message in messages
-    ):
+    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
         return False
     tools = body.get("tools")
     tool_list = tools if isinstance(tools, list) else ()

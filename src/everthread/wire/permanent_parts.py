@@ -37,9 +37,7 @@ TOOL_ITEMS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tool
 PROVIDER_PARTS = frozenset({"compaction", "compaction_summary"})
 """Blocks and items that only their provider can read."""
 _PERMANENT_KINDS = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
-_GENERAL_TAGS = frozenset(
-    {"system-reminder", "system_reminder", "instructions", "context"}
-)
+_GENERAL_TAGS = frozenset({"system-reminder", "system_reminder", "instructions", "context"})
 """Tags around texts of any kind: a later text in the same tag does not replace an earlier one."""
 
 
@@ -68,15 +66,9 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
             if keys is None
             else [PermanentPart(0, keys, json_text(item or message.get("content")))]
         )
-    parts = (
-        _list_wire_blocks(message)
-        if role in (*SYSTEM_ROLES, "assistant", "user")
-        else []
-    )
+    parts = _list_wire_blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
     return [
-        PermanentPart(
-            position, _find_part_keys(part), content_text([part]) or json_text(part)
-        )
+        PermanentPart(position, _find_part_keys(part), content_text([part]) or json_text(part))
         for position, part in enumerate(parts)
         if _is_permanent(role, part)
     ]
@@ -128,9 +120,7 @@ def keep_parts(
     if isinstance(value, list):
         return _keep_items(message, value, positions, call_ids)
     blocks = _list_wire_blocks(message)
-    answered_ids = {
-        as_text(blocks[position].get("tool_use_id")) for position in positions
-    }
+    answered_ids = {as_text(blocks[position].get("tool_use_id")) for position in positions}
     ids = {*answered_ids, *call_ids} - {""}
     kept_blocks = [
         _without_cache_mark(block)
@@ -139,14 +129,10 @@ def keep_parts(
     ]
     calls = [call for call in message.get("tool_calls") or [] if call.get("id") in ids]
     if calls:  # Anthropic's blocks of calls are in `tool_calls` too
-        kept_blocks = [
-            block for block in kept_blocks if kind_of(block) not in CALL_BLOCKS
-        ]
+        kept_blocks = [block for block in kept_blocks if kind_of(block) not in CALL_BLOCKS]
     message_without_native = without_native_value(message)
     base_fields = {
-        key: value
-        for key, value in message_without_native.items()
-        if key in ("role", "_native")
+        key: value for key, value in message_without_native.items() if key in ("role", "_native")
     }
     return cast(
         "Message",
@@ -200,9 +186,7 @@ def _is_permanent(role: object, part: Mapping[str, Any]) -> bool:
 
 def has_tool_reference(content: Any) -> bool:
     """Return whether the content of a result loads tools."""
-    return isinstance(content, list) and any(
-        kind_of(part) == "tool_reference" for part in content
-    )
+    return isinstance(content, list) and any(kind_of(part) == "tool_reference" for part in content)
 
 
 def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
@@ -213,17 +197,13 @@ def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
     content = message.get("content")
     if not has_tool_reference(content):
         return None
-    return frozenset(
-        name for part in cast("list[Any]", content) for name in _list_tool_keys(part)
-    )
+    return frozenset(name for part in cast("list[Any]", content) for name in _list_tool_keys(part))
 
 
 def _find_part_keys(part: Mapping[str, Any]) -> frozenset[str]:
     if kind_of(part) in RESULT_BLOCKS:
         return frozenset(
-            name
-            for inner in part.get("content") or ()
-            for name in _list_tool_keys(inner)
+            name for inner in part.get("content") or () for name in _list_tool_keys(inner)
         )
     names = frozenset(_list_tool_keys(part))
     text = content_text([part]).strip()
@@ -235,9 +215,7 @@ def _make_text_key(text: str) -> str:
     tag = text[1:].partition(">")[0] if text.startswith("<") else ""
     has_end_tag = f"</{tag.split(' ')[0]}" in text or f"</{tag}>" in text
     return (
-        f"<{tag}>"
-        if tag and has_end_tag and tag not in _GENERAL_TAGS and len(tag) <= 60
-        else text
+        f"<{tag}>" if tag and has_end_tag and tag not in _GENERAL_TAGS and len(tag) <= 60 else text
     )
 
 
@@ -279,10 +257,7 @@ def _list_tool_keys(part: Any) -> Iterator[str]:
 
 
 def _has_id(block: Mapping[str, Any], ids: Collection[str]) -> bool:
-    return (
-        kind_of(block) in (*CALL_BLOCKS, "server_tool_use")
-        and as_text(block.get("id")) in ids
-    )
+    return kind_of(block) in (*CALL_BLOCKS, "server_tool_use") and as_text(block.get("id")) in ids
 
 
 def _keep_items(
@@ -295,10 +270,7 @@ def _keep_items(
         item
         for position, item in enumerate(items)
         if position in positions
-        or (
-            openai_responses.get_call_id(item) in call_ids
-            and openai_responses.get_call_id(item)
-        )
+        or (openai_responses.get_call_id(item) in call_ids and openai_responses.get_call_id(item))
     ]
     native = message.get("_native")
     return openai_responses.decode_assistant_items(

@@ -74,8 +74,6 @@ def error_text(error: Any) -> str:
 def make_error_delta(error: Any) -> StreamDelta:
     """Return the delta for an error in a stream."""
     error_fields = (
-        error
-        if isinstance(error, dict)
-        else {"message": error_text(error) or str(error or "")}
+        error if isinstance(error, dict) else {"message": error_text(error) or str(error or "")}
     )
     return StreamDelta("error", text=error_text(error_fields), raw=error_fields)

@@ -114,9 +114,7 @@ def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None
     try:
         value = json.loads(event.data)
     except (ValueError, RecursionError):
-        raise WireError(
-            f"an event of the stream is not JSON: {event.data[:80]!r}"
-        ) from None
+        raise WireError(f"an event of the stream is not JSON: {event.data[:80]!r}") from None
     return require_object(value, "the event")
 
 

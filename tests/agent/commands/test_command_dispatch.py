@@ -49,9 +49,9 @@ async def test_every_specified_command_exists_with_help(setup: AgentSetup) -> No
     assert all(command.usage in result.text for command in COMMANDS)
     one = await run_command(agent, "/help undo")
     assert one.text.count("\n") == 0
-    assert (await run_command(agent, "/help compact")).text.startswith(
-        "- `/compress"
-    ), "an alias is the command"
+    assert (await run_command(agent, "/help compact")).text.startswith("- `/compress"), (
+        "an alias is the command"
+    )
     unknown = await run_command(agent, "/help nonsense")
     assert unknown.failed
     assert "no command /nonsense" in unknown.text
@@ -64,9 +64,7 @@ async def test_no_command_reaches_the_model(setup: AgentSetup) -> None:
         await run_command(agent, f"/{command.name}")
         await run_command(agent, f"/{command.name} something odd")
     assert len(model.requests) == request_count
-    results = [
-        text_of(item.body) for item in await setup.store.history(agent.conversation.id)
-    ]
+    results = [text_of(item.body) for item in await setup.store.history(agent.conversation.id)]
     assert not any(text.startswith("/") for text in results)
 
 
@@ -109,15 +107,11 @@ async def test_commands_work_on_a_conversation_without_an_agent(
 ) -> None:
     agent, _ = await open_with_turns(setup, 2)
     failed = {
-        c.name
-        for c in COMMANDS
-        if (await run_command(agent.conversation, f"/{c.name}")).failed
+        c.name for c in COMMANDS if (await run_command(agent.conversation, f"/{c.name}")).failed
     }
     assert failed == {"pin", "memory", "search"}, "they need an argument or an agent"
     fresh = await setup.open(ScriptedModel())
-    assert (await run_command(fresh.conversation, "/context")).data["kinds"][
-        "user"
-    ] == 0
+    assert (await run_command(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
 async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None:

@@ -49,9 +49,7 @@ async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
 
 
 async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
-    agent = await setup.open(
-        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
-    )
+    agent = await setup.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
     turn = await setup.send_until_compacted(agent, 1_000)
     undone = await run_command(agent, "/undo")
     assert agent.conversation.tokens >= agent.conversation.threshold
@@ -66,9 +64,7 @@ async def test_no_compaction_follows_an_undo_at_once(setup: AgentSetup) -> None:
 async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
     setup: AgentSetup,
 ) -> None:
-    agent = await setup.open(
-        ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
-    )
+    agent = await setup.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
     turn = await setup.send_until_compacted(agent, 1_000)
     for page in range(turn, turn + 12):
         await agent.send(numbered_text(page, 1_000, "page"))
@@ -83,9 +79,7 @@ async def test_an_undo_that_does_not_fit_is_compacted_by_the_next_message(
 
 
 async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
-    agent = await setup.open(
-        ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL
-    )
+    agent = await setup.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
     offered = 0
     for turn in range(12):
         await agent.send(numbered_text(turn, 100, "page"))
@@ -100,9 +94,7 @@ async def test_a_preview_never_grows_the_history(setup: AgentSetup) -> None:
 async def test_compress_with_nothing_to_do_or_disabled(setup: AgentSetup) -> None:
     agent, _ = await open_with_turns(setup, 1)
     assert "Nothing was changed" in (await run_command(agent, "/compress")).text
-    off = await setup.open(
-        ScriptedModel(["ok"]), config="compression: {enabled: false}"
-    )
+    off = await setup.open(ScriptedModel(["ok"]), config="compression: {enabled: false}")
     await off.send("Hi.")
     result = await run_command(off, "/compress")
     assert result.failed

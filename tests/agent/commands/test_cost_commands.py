@@ -52,9 +52,7 @@ async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
     agent, _ = await open_with_turns(setup, 3)
     usage = await run_command(agent, "/usage")
     spent = await setup.store.usage(agent.conversation.id)
-    assert usage.data["sums"]["all"]["prompt"] == sum(
-        item.usage.prompt_tokens for item in spent
-    )
+    assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
     assert "3 calls" in usage.text
     unpriced = await setup.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
     await unpriced.send("Hi.")
@@ -67,9 +65,7 @@ async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
     assert (await run_command(agent, "/insights never")).failed
 
 
-async def test_model_shows_and_switches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     models = [
         ServedModel("gpt-4o", 64_000, shows="max_model_len"),

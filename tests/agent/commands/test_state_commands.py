@@ -16,9 +16,7 @@ from tests.agent.commands.command_runs import open_with_turns, run_command
 
 
 async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
-    model = ScriptedModel(
-        [call_reply(("terminal", {"command": "rm -r build"})), "Then not."]
-    )
+    model = ScriptedModel([call_reply(("terminal", {"command": "rm -r build"})), "Then not."])
     agent = await setup.open(model, approve=Approvals([], None), yes=False)
     await agent.send("Clean up.")
     result = await run_command(agent, "/state")

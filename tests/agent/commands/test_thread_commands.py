@@ -17,14 +17,10 @@ from tests.conversation.conversation_setup import make_text
 async def test_resuming_a_conversation_of_another_model_says_so(
     setup: AgentSetup,
 ) -> None:
-    first = await setup.open(
-        ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000)
-    )
+    first = await setup.open(ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000))
     await first.send("Hello.")
     thread = first.conversation.id
-    second = await setup.open(
-        ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000)
-    )
+    second = await setup.open(ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000))
     await second.send("Hi.")
     result = await run_command(second, f"/resume {thread}")
     assert "It was with model-a; model-b answers now" in result.text

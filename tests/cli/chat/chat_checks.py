@@ -30,9 +30,7 @@ def last_thread(fill: Any) -> tuple[str, list[Any]]:
 
     async def read(store: Store) -> tuple[str, list[Any]]:
         (row, *_) = await store.list_threads(limit=1)
-        return row.first.id, [
-            stored.body for stored in await store.messages(row.tip.id)
-        ]
+        return row.first.id, [stored.body for stored in await store.messages(row.tip.id)]
 
     thread: tuple[str, list[Any]] = fill(read)
     return thread

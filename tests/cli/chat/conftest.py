@@ -34,9 +34,7 @@ def chat(home: Path, workspace: Path, open_terminal: Any) -> Any:
     """Open a chat at a terminal and wait for its prompt."""
 
     @contextmanager
-    def open_chat(
-        provider: Provider, options: str = "", *, config: str = ""
-    ) -> Iterator[Terminal]:
+    def open_chat(provider: Provider, options: str = "", *, config: str = "") -> Iterator[Terminal]:
         configure_provider(home, provider, config=config)
         with open_terminal(f"chat -w {workspace} {options}") as terminal:
             terminal.wait_for(PROMPT)

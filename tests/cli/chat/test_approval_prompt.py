@@ -63,9 +63,7 @@ def print_to_text(renderable: Any) -> str:
         (["No, later"], Denial("later")),
     ],
 )
-async def test_an_unclear_answer_is_asked_again(
-    typed: list[str], expected: object
-) -> None:
+async def test_an_unclear_answer_is_asked_again(typed: list[str], expected: object) -> None:
     asker = ApprovalPrompt(
         Screen(Console(file=io.StringIO())), ScriptedReader(*typed), lambda: None
     )
@@ -79,9 +77,7 @@ def test_a_permission_is_shown_completely() -> None:
     assert "rm -rf /␛[8m # \\u202ehidden" in screen
     diff = print_to_text(
         render_permission(
-            Permission(
-                "write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100
-            )
+            Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)
         )
     )
     assert "write" in diff

@@ -37,9 +37,7 @@ def test_yes_no_and_always(chat: Any, workspace: Path) -> None:
         terminal.enter("make it", "[a]lways")
         terminal.enter("a", "Again.", PROMPT)
         terminal.type("make it")
-        assert "[a]lways" not in terminal.wait_for("Once more."), (
-            "`always` is not asked again"
-        )
+        assert "[a]lways" not in terminal.wait_for("Once more."), "`always` is not asked again"
 
 
 def test_a_change_is_shown_for_approval(chat: Any, workspace: Path) -> None:

@@ -65,7 +65,5 @@ class TestPastes:
         assert pastes.expand_placeholders(typed) == f"Explain {long} please"
         history = PasteExpandingHistory(str(tmp_path / "history"), pastes)
         history.append_string(typed)
-        [stored] = PasteExpandingHistory(
-            str(tmp_path / "history"), Pastes()
-        ).load_history_strings()
+        [stored] = PasteExpandingHistory(str(tmp_path / "history"), Pastes()).load_history_strings()
         assert stored == f"Explain {long} please"

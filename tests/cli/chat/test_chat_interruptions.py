@@ -42,9 +42,7 @@ def test_ctrl_c_stops_a_streaming_answer(chat: Any, fill: Any) -> None:
     assert text_of(messages[1]).startswith("word word word")
 
 
-def test_a_paste_during_an_answer_waits_for_the_next_message(
-    chat: Any, fill: Any
-) -> None:
+def test_a_paste_during_an_answer_waits_for_the_next_message(chat: Any, fill: Any) -> None:
     script = [Fault("slow", LONG, seconds=0.05), "Read it."]
     pasted = "".join(f"line {number} of a long log\r" for number in range(300))
     with provider_in_thread(script) as provider, chat(provider) as terminal:
@@ -137,9 +135,7 @@ def test_closing_the_terminal_ends_running_tools_and_is_recorded(
 ) -> None:
     command = "echo $$ > pid; sleep 60"
     with (
-        provider_in_thread(
-            [call_reply(("terminal", {"command": command}))]
-        ) as provider,
+        provider_in_thread([call_reply(("terminal", {"command": command}))]) as provider,
         chat(provider, "--yes") as terminal,
     ):
         terminal.enter("wait", "⚙ terminal")
@@ -155,9 +151,7 @@ def test_closing_the_terminal_ends_running_tools_and_is_recorded(
     assert "nterrupted" in text_of(messages[-1])
 
 
-def test_ctrl_c_at_the_approval_question_stops_the_turn(
-    chat: Any, workspace: Path
-) -> None:
+def test_ctrl_c_at_the_approval_question_stops_the_turn(chat: Any, workspace: Path) -> None:
     with (
         provider_in_thread(
             [call_reply(("terminal", {"command": "touch made"})), "Go on."]

@@ -30,10 +30,7 @@ class TestResuming:
                 assert terminal.wait_for_exit() == 0
             thread, _ = last_thread(fill)
             with chat(provider, f"--resume {thread[:8]}") as terminal:
-                assert (
-                    f"continuing thread {thread[:8]}: 2 messages in context"
-                    in terminal.shown
-                )
+                assert f"continuing thread {thread[:8]}: 2 messages in context" in terminal.shown
                 terminal.enter("by id", "You said: by id")
             with chat(provider, "--continue") as terminal:
                 terminal.enter("the last", "You said: the last")
@@ -77,9 +74,7 @@ class TestWithoutATerminal:
     def test_the_resume_command_repeats_the_base_url(
         self, everthread: Any, workspace: Path
     ) -> None:
-        with provider_in_thread(
-            ["Hello.", "Again."], [ServedModel("mine", 64_000)]
-        ) as provider:
+        with provider_in_thread(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as provider:
             at = f"{provider.url}/v1"
             first = everthread(
                 f"chat -w {workspace} --base-url {at} -m mine",
@@ -88,9 +83,7 @@ class TestWithoutATerminal:
             command = first.stdout.split("Continue with: everthread ")[-1].split()
             assert command[-2:] == ["--base-url", at], first.stdout + first.stderr
             result = everthread(*command, f"-w {workspace}", stdin=b"and on\n")
-        assert "Again." in result.stdout, (
-            "the thread knows its own model: " + result.stderr
-        )
+        assert "Again." in result.stdout, "the thread knows its own model: " + result.stderr
         assert received_request(provider).model == "mine"
 
     def test_a_dumb_terminal_gets_no_escape_sequences_and_can_approve(
@@ -120,9 +113,7 @@ class TestWithoutATerminal:
 
     def test_at_a_terminal_the_local_model_is_offered(self, open_terminal: Any) -> None:
         with open_terminal("chat") as terminal:
-            terminal.wait_for(
-                "everthread init", "Use the small model on this machine now"
-            )
+            terminal.wait_for("everthread init", "Use the small model on this machine now")
             terminal.type("n")
             assert terminal.wait_for_exit() == 2
 
@@ -134,9 +125,7 @@ class TestWithoutATerminal:
             ("--continue", "no thread to continue"),
         ],
     )
-    def test_bad_input(
-        self, everthread: Any, home: Path, arguments: str, words: str
-    ) -> None:
+    def test_bad_input(self, everthread: Any, home: Path, arguments: str, words: str) -> None:
         configure(
             home,
             "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",

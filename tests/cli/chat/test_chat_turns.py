@@ -16,9 +16,7 @@ from tests.cli.terminal import ALT_ENTER, CTRL_D, TAB, UP
 
 
 def test_answers_stream_as_markdown_with_figures_below(chat: Any) -> None:
-    said = (
-        "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
-    )
+    said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
     with provider_in_thread([said, "Second."]) as provider, chat(provider) as terminal:
         assert "window 64,000 tokens" in terminal.shown
         terminal.wait_for("of 64K")
@@ -34,19 +32,14 @@ def test_answers_stream_as_markdown_with_figures_below(chat: Any) -> None:
         assert terminal.wait_for_exit() == 0
 
 
-def test_several_lines_history_and_completion(
-    chat: Any, home: Path, workspace: Path
-) -> None:
+def test_several_lines_history_and_completion(chat: Any, home: Path, workspace: Path) -> None:
     (workspace / "ledger.py").touch()
     with provider_in_thread() as provider:
         with chat(provider) as terminal:
             terminal.type("first", ALT_ENTER)
             terminal.type("second\\")
             terminal.enter("third", "You said: first", PROMPT)
-            assert (
-                text_of(received_request(provider).messages[-1])
-                == "first\nsecond\nthird"
-            )
+            assert text_of(received_request(provider).messages[-1]) == "first\nsecond\nthird"
             terminal.enter("look at led", "ger.py", end=TAB)
             terminal.enter("", "You said: look at ledger.py", PROMPT)
             terminal.type("/exit")
@@ -55,9 +48,7 @@ def test_several_lines_history_and_completion(
             terminal.enter("", "/exit", end=UP)
             terminal.enter("", "look at ledger.py", end=UP)
     kept = home / "chat_history"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600, (
-        "only the user can read the history"
-    )
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600, "only the user can read the history"
 
 
 def test_slash_commands_never_reach_the_model(chat: Any) -> None:
@@ -76,9 +67,7 @@ def test_slash_commands_never_reach_the_model(chat: Any) -> None:
         terminal.wait_for(PROMPT)
         terminal.enter("again", "You said: again")
         assert len(provider.log) == 2
-        assert len(received_request(provider).messages) == 1, (
-            "the new conversation starts empty"
-        )
+        assert len(received_request(provider).messages) == 1, "the new conversation starts empty"
 
 
 def test_after_an_error_the_chat_continues(chat: Any) -> None:
@@ -149,19 +138,13 @@ def test_cached_tokens_of_claude_are_shown(home: Path, open_terminal: Any) -> No
             f"model: {{default: claude-sonnet-5, {reached}}}\nprompt_caching: {{cache_ttl: 1h}}\n",
         )
         with open_terminal("chat", LAB="any") as terminal:
-            terminal.wait_for(
-                "💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)", PROMPT
-            )
+            terminal.wait_for("💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)", PROMPT)
             terminal.enter("hello", "Hello there.")
         marks = [
-            part
-            for message in provider.log[0].body["messages"]
-            for part in message["content"]
+            part for message in provider.log[0].body["messages"] for part in message["content"]
         ]
         assert any(
-            part["cache_control"]["ttl"] == "1h"
-            for part in marks
-            if "cache_control" in part
+            part["cache_control"]["ttl"] == "1h" for part in marks if "cache_control" in part
         )
 
 

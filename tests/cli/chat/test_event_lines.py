@@ -87,9 +87,7 @@ class TestLines:
     def test_estimates_background_starts_and_turn_ends_are_not_shown(self) -> None:
         assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
         assert (
-            render_event(
-                events.CompactionStarted("s", "background", 5_000, background=True)
-            )
+            render_event(events.CompactionStarted("s", "background", 5_000, background=True))
             is None
         )
         assert render_event(TurnEnded("s", "answered", 1, 1, 1.0)) is None
@@ -102,10 +100,7 @@ class TestToolLines:
     def test_a_finished_tool_is_a_line_with_target_outcome_and_seconds(self) -> None:
         tools = ToolLines()
         assert (
-            tools.render(
-                ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})
-            )
-            is None
+            tools.render(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
         )
         assert "terminal pytest tests/" in tools.running_text
         output = "1 failed, 12 passed\n[exit code: 1]"
@@ -144,9 +139,7 @@ class TestToolLines:
     def test_failed_and_refused_calls_are_marked(self) -> None:
         tools = ToolLines()
         failed = tools.render(
-            ToolFinished(
-                "s", "c1", "read_file", "Failed: there is no such file", failed=True
-            )
+            ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True)
         )
         refused = tools.render(
             ToolFinished(
@@ -162,9 +155,7 @@ class TestToolLines:
         assert failed is not None
         assert failed.plain.startswith("✗ read_file")
         assert refused is not None
-        assert refused.plain == "✗ terminal rm x  refused", (
-            "a refused call is named too"
-        )
+        assert refused.plain == "✗ terminal rm x  refused", "a refused call is named too"
 
     def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:
         tools = ToolLines()
@@ -176,25 +167,17 @@ class TestToolLines:
 
     def test_a_subagent_may_repeat_call_ids(self) -> None:
         tools = ToolLines()
+        tools.render(ToolStarted("s", "call_0", "delegate", {"task": "Count the files"}))
         tools.render(
-            ToolStarted("s", "call_0", "delegate", {"task": "Count the files"})
+            Delegated("s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"}))
         )
-        tools.render(
-            Delegated(
-                "s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})
-            )
-        )
-        tools.render(
-            Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok"))
-        )
+        tools.render(Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok")))
         assert "Count the files" in tools.running_text
         tools.render(ToolFinished("s", "call_0", "delegate", "Three."))
         assert tools.running_text == ""
 
     def test_the_content_of_a_read_file_is_not_shown(self) -> None:
-        read = ToolFinished(
-            "s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"}
-        )
+        read = ToolFinished("s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"})
         line = ToolLines().render(read)
         assert line is not None
         assert "Use tabs" not in line.plain

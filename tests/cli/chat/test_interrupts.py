@@ -32,12 +32,8 @@ async def test_a_second_ctrl_c_does_not_interrupt_the_cleanup() -> None:
     assert "stopping" in notices[0]
 
 
-@pytest.mark.parametrize(
-    ("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)]
-)
-async def test_a_hangup_ends_the_chat_unless_it_is_ignored(
-    before: Any, code: int
-) -> None:
+@pytest.mark.parametrize(("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)])
+async def test_a_hangup_ends_the_chat_unless_it_is_ignored(before: Any, code: int) -> None:
     cleanups: list[str] = []
 
     async def work() -> None:
@@ -60,9 +56,7 @@ async def test_a_hangup_ends_the_chat_unless_it_is_ignored(
             await run()
         except typer.Exit as ended:
             left = ended.exit_code
-        assert signal.getsignal(signal.SIGHUP) == before, (
-            "the former handler is restored"
-        )
+        assert signal.getsignal(signal.SIGHUP) == before, "the former handler is restored"
     finally:
         signal.signal(signal.SIGHUP, former)
     assert (left, cleanups) == (code, ["in order"])

@@ -17,9 +17,7 @@ TEXT = (
 def render_in_pieces(text: str, size: int) -> list[str]:
     blocks = MarkdownBlocks()
     done = [
-        block
-        for at in range(0, len(text), size)
-        for block in blocks.feed(text[at : at + size])
+        block for at in range(0, len(text), size) for block in blocks.feed(text[at : at + size])
     ]
     return [*done, *blocks.finish()]
 

@@ -16,16 +16,12 @@ from everthread.thread import events
 def test_the_status_line_follows_events() -> None:
     status = Status("gpt-4o", 0, 128_000)
     assert status.as_line() == "gpt-4o · 0 of 128K (0%)"
-    usage = CanonicalUsage(
-        input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10
-    )
+    usage = CanonicalUsage(input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10)
     status.update(events.UsageRecorded("s", "gpt-4o", "main", usage, Decimal("0.02")))
     status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
     assert status.as_line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
     status.update(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
-    compaction = events.CompactionDone(
-        "s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1
-    )
+    compaction = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
     status.update(compaction)
     assert status.as_line().endswith("cost $0.0200 + unknown · 2 compactions")
 
@@ -46,9 +42,7 @@ def test_a_subagents_usage_counts_and_its_window_does_not() -> None:
 
 def test_an_unknown_price_is_not_zero() -> None:
     status = Status("m", 10, 100)
-    status.update(
-        events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None)
-    )
+    status.update(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
     assert "cost unknown" in status.as_line()
 
 

@@ -52,9 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-async def test_an_unexpected_error_is_shown_logged_and_survived(
-    tmp_path: Path, home: Path
-) -> None:
+async def test_an_unexpected_error_is_shown_logged_and_survived(tmp_path: Path, home: Path) -> None:
     screen = Screen(Console(file=io.StringIO(), width=200))
     chat = Chat(
         screen,
@@ -62,12 +60,8 @@ async def test_an_unexpected_error_is_shown_logged_and_survived(
         reader=TypedReader("one", "two"),
         presence=TerminalPresence(home),
     )
-    model = ScriptedModel(
-        [ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."]
-    )
-    async with await open_agent(
-        model=model, workspace=tmp_path, store=tmp_path / "s.db"
-    ) as agent:
+    model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
+    async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
         await chat.read_and_answer(agent)
     assert isinstance(screen.console.file, io.StringIO)
     output = screen.console.file.getvalue()
@@ -82,9 +76,7 @@ async def test_an_unexpected_error_is_shown_logged_and_survived(
 
 def test_without_a_log_the_traceback_is_shown(home: Path) -> None:
     home.write_text("no folder", "utf-8")
-    assert "ZeroDivisionError: by nothing" in log_unexpected_error(
-        ZeroDivisionError("by nothing")
-    )
+    assert "ZeroDivisionError: by nothing" in log_unexpected_error(ZeroDivisionError("by nothing"))
 
 
 def test_a_large_log_starts_again(home: Path) -> None:

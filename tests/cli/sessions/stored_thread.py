@@ -16,9 +16,7 @@ SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
 HOSTILE = "see [bold]this[/bold] :fire: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eevil 你好世界 lone \ud800 end\\"
 
 
-CONTROL_CHARACTERS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters that a terminal obeys. Output to a pipe must have none."""
 
 
@@ -61,13 +59,9 @@ async def store_thread(store: Store) -> StoredThread:
         ],
     )
     ids = [message.id for message in first]
-    helper = await store.create_session(
-        NewSession(kind="subagent", parent=root.id, model="gpt-5")
-    )
+    helper = await store.create_session(NewSession(kind="subagent", parent=root.id, model="gpt-5"))
     await store.append(helper.id, [text_message("user", "Look for dead code.")])
-    summary = NewMessage(
-        {"role": "user", "content": "A summary of the beginning."}, kind="summary"
-    )
+    summary = NewMessage({"role": "user", "content": "A summary of the beginning."}, kind="summary")
     record = NewCompaction(
         covered=ids[1:3],
         tokens_before=100_000,

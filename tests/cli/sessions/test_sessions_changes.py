@@ -13,9 +13,7 @@ from tests.cli.sessions.stored_thread import StoredThread
 
 
 class TestUndo:
-    def test_undo_restores_every_message(
-        self, everthread: Any, thread: StoredThread
-    ) -> None:
+    def test_undo_restores_every_message(self, everthread: Any, thread: StoredThread) -> None:
         result = everthread(f"sessions undo {thread.tip[:12]}")
         assert (
             f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages"
@@ -39,19 +37,12 @@ class TestDelete:
     def test_without_a_terminal_delete_needs_yes(
         self, everthread: Any, thread: StoredThread
     ) -> None:
-        assert "--yes" in everthread.refuses(
-            f"sessions delete {thread.id}", stdin=b"y\n"
-        )
+        assert "--yes" in everthread.refuses(f"sessions delete {thread.id}", stdin=b"y\n")
         assert not is_deleted(everthread, thread.id)
-        assert (
-            "1 subagent thread ("
-            in everthread(f"sessions delete {thread.tip} --yes").stdout
-        )
+        assert "1 subagent thread (" in everthread(f"sessions delete {thread.tip} --yes").stdout
         assert is_deleted(everthread, thread.id)
         assert is_deleted(everthread, thread.subagent)
-        assert (
-            "Repair the parser" in everthread(f"sessions show {thread.branch}").stdout
-        )
+        assert "Repair the parser" in everthread(f"sessions show {thread.branch}").stdout
 
     def test_delete_asks_at_a_terminal(
         self, everthread: Any, at_terminal: Any, thread: StoredThread

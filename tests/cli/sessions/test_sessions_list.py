@@ -15,9 +15,7 @@ from tests.cli.sessions.stored_thread import StoredThread, text_message
 def test_each_thread_is_one_line(everthread: Any, thread: StoredThread) -> None:
     output = everthread("sessions list").stdout
     ids = (thread.id[:8], thread.branch[:8], thread.subagent[:8])
-    lines = {
-        key: line for key in ids for line in output.splitlines() if f" {key} " in line
-    }
+    lines = {key: line for key in ids for line in output.splitlines() if f" {key} " in line}
     assert set(lines) == set(ids)
     assert f" {thread.tip[:8]} " not in output
     assert "state" not in output, "every thread is live"
@@ -50,10 +48,7 @@ def test_all_shows_continuations_and_reverted_sessions(
 
 def test_pages_begin_with_the_newest(everthread: Any, store_sessions: Any) -> None:
     store_sessions(
-        *(
-            NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n)
-            for n in range(25)
-        )
+        *(NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n) for n in range(25))
     )
     page = everthread.json("sessions list --limit 3 --offset 2")
     assert [session["id"] for session in page["sessions"]] == ["s22", "s21", "s20"]
@@ -70,9 +65,7 @@ def test_a_used_thread_moves_to_the_top(everthread: Any, fill: Any) -> None:
     async def work(store: Store) -> None:
         await store.create_session(NewSession(id="old", started=1_000.0))
         await store.create_session(NewSession(id="young", started=2_000.0))
-        await store.append(
-            "old", [text_message("user", "one"), text_message("assistant", "two")]
-        )
+        await store.append("old", [text_message("user", "one"), text_message("assistant", "two")])
         await store.continue_session("old", [], seen_count=2)
 
     fill(work)
@@ -88,9 +81,7 @@ def test_a_used_thread_moves_to_the_top(everthread: Any, fill: Any) -> None:
 
 def test_tenant_narrows_the_list(everthread: Any, store_sessions: Any) -> None:
     store_sessions(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two"))
-    assert [
-        s["id"] for s in everthread.json("sessions list --tenant two")["sessions"]
-    ] == ["b"]
+    assert [s["id"] for s in everthread.json("sessions list --tenant two")["sessions"]] == ["b"]
 
 
 def test_an_empty_store(everthread: Any) -> None:
@@ -103,9 +94,7 @@ def test_an_empty_store(everthread: Any) -> None:
     }
 
 
-def test_store_names_another_store(
-    everthread: Any, store_sessions: Any, tmp_path: Path
-) -> None:
+def test_store_names_another_store(everthread: Any, store_sessions: Any, tmp_path: Path) -> None:
     store_sessions(NewSession(id="elsewhere"), url=tmp_path / "other.db")
     for url in (str(tmp_path / "other.db"), f"sqlite:///{tmp_path / 'other.db'}"):
         assert "elsewhere" in everthread(f"sessions list --store {url}").stdout

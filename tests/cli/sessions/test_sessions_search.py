@@ -18,9 +18,7 @@ from tests.cli.sessions.stored_thread import (
 )
 
 
-def test_hits_are_ranked_with_their_snippets(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_hits_are_ranked_with_their_snippets(everthread: Any, thread: StoredThread) -> None:
     hits = everthread.json("sessions search lexer")["hits"]
     assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [
         (thread.ids[4], thread.id, "user")
@@ -59,9 +57,7 @@ def test_options_narrow_the_search(everthread: Any, options: str, count: int) ->
     assert len(everthread.json(f"sessions search parser {options}")["hits"]) == count
 
 
-def test_in_a_thread_or_a_session_by_prefix(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_in_a_thread_or_a_session_by_prefix(everthread: Any, thread: StoredThread) -> None:
     for options, words, count in (
         (f"--thread {thread.tip[:12]}", "dead", 0),
         (f"--thread {thread.subagent[:12]}", "dead", 1),
@@ -80,9 +76,7 @@ def test_the_closest_are_shown_if_no_message_holds_every_word(
         text_message("user", "The harbour uses port 8443."),
         text_message("user", "Rain tomorrow."),
     )
-    output = everthread(
-        "sessions search 'which port does the harbour listen on'"
-    ).stdout
+    output = everthread("sessions search 'which port does the harbour listen on'").stdout
     assert output.startswith("No message holds every word. The closest:\n")
     assert "port 8443" in output
     report = everthread.json("sessions search 'harbour port nonsense'")
@@ -91,9 +85,7 @@ def test_the_closest_are_shown_if_no_message_holds_every_word(
         ["The harbour uses port 8443."],
     )
     phrase = everthread("sessions search '\"harbour port\"'").stdout
-    assert phrase.startswith("nothing found in 1 thread of /"), (
-        "a phrase must match exactly"
-    )
+    assert phrase.startswith("nothing found in 1 thread of /"), "a phrase must match exactly"
 
 
 def test_a_hit_is_shown_with_the_message_before_and_after(
@@ -124,9 +116,7 @@ def test_a_hit_is_shown_with_the_message_before_and_after(
     assert hit["before"]["text"].startswith("FAILED line 0 FAILED line 1 ")
 
 
-def test_a_neighbour_that_matches_too_is_only_named(
-    everthread: Any, store_session: Any
-) -> None:
+def test_a_neighbour_that_matches_too_is_only_named(everthread: Any, store_session: Any) -> None:
     ids = store_session(
         NewSession(id="s"),
         *(text_message("user", text) for text in ("One", "Pine a", "Pine b", SECRET)),
@@ -153,14 +143,12 @@ def test_a_neighbour_fits_one_line_of_a_terminal(
     )
     assert "wide wide wide wide…" in everthread("sessions search pine").stdout
     screen = at_terminal("sessions search pine")[1]
-    assert re.search(
-        r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", screen
-    ), "cut, not wrapped"
+    assert re.search(r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", screen), (
+        "cut, not wrapped"
+    )
 
 
-def test_search_covers_all_tenants_unless_one_is_named(
-    everthread: Any, store_session: Any
-) -> None:
+def test_search_covers_all_tenants_unless_one_is_named(everthread: Any, store_session: Any) -> None:
     store_session(
         NewSession(id="s", tenant="two"),
         text_message("user", "The needle is in the third barn."),
@@ -172,12 +160,9 @@ def test_search_covers_all_tenants_unless_one_is_named(
     assert "third barn" in everthread("sessions search needle --thread s").stdout
 
 
-def test_an_empty_result_names_the_searched_threads(
-    everthread: Any, store_session: Any
-) -> None:
+def test_an_empty_result_names_the_searched_threads(everthread: Any, store_session: Any) -> None:
     assert (
-        everthread("sessions search needle").stdout
-        == "nothing found (there are no threads yet)\n"
+        everthread("sessions search needle").stdout == "nothing found (there are no threads yet)\n"
     )
     store_session(NewSession(id="s", tenant="two"), text_message("user", "A needle."))
     store_session(NewSession(id="t"), text_message("user", "Nothing else."))
@@ -188,10 +173,7 @@ def test_an_empty_result_names_the_searched_threads(
         ),
         ("--thread t", "in thread t; other threads were not searched"),
     ):
-        assert (
-            everthread(f"sessions search needle {options}").stdout
-            == f"nothing found {where}\n"
-        )
+        assert everthread(f"sessions search needle {options}").stdout == f"nothing found {where}\n"
     assert everthread("sessions search haystack").stdout.startswith(
         "nothing found in 2 threads of /"
     )
@@ -205,6 +187,4 @@ def test_any_text_can_be_searched(everthread: Any, text: str) -> None:
 
 
 def test_an_invalid_time_is_refused(everthread: Any) -> None:
-    assert "'someday' is not a time" in everthread.refuses(
-        "sessions search x --since someday"
-    )
+    assert "'someday' is not a time" in everthread.refuses("sessions search x --since someday")

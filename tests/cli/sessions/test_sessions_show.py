@@ -19,9 +19,7 @@ from tests.cli.sessions.stored_thread import (
 MEGABYTES = 10_000_000
 
 
-def test_show_prints_every_message_once_in_order(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_show_prints_every_message_once_in_order(everthread: Any, thread: StoredThread) -> None:
     for session in (thread.id, thread.tip, thread.reverted):
         report = everthread.json(f"sessions show {session}")
         assert report["thread"] == thread.id
@@ -41,9 +39,7 @@ def test_show_prints_every_message_once_in_order(
     assert "A summary" not in output
 
 
-def test_context_shows_what_the_model_sees(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_context_shows_what_the_model_sees(everthread: Any, thread: StoredThread) -> None:
     output = everthread(f"sessions show {thread.id} --context").stdout
     for words in (
         "Be brief.",
@@ -63,9 +59,7 @@ def test_context_shows_what_the_model_sees(
     ]
 
 
-def test_long_results_are_cut_without_full(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_long_results_are_cut_without_full(everthread: Any, thread: StoredThread) -> None:
     output = everthread(f"sessions show {thread.id}").stdout
     assert "FAILED line 0" in output
     assert "FAILED line 499" not in output
@@ -77,24 +71,15 @@ def test_long_results_are_cut_without_full(
     assert "Repair" not in one
 
 
-def test_limit_and_offset_select_messages(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_limit_and_offset_select_messages(everthread: Any, thread: StoredThread) -> None:
     report = everthread.json(f"sessions show {thread.id} --offset 3 --limit 2")
     assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
 
 
-def test_a_branch_begins_with_the_shared_messages(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_a_branch_begins_with_the_shared_messages(everthread: Any, thread: StoredThread) -> None:
     output = everthread(f"sessions show {thread.branch}").stdout
     assert output.index("Repair the parser") < output.index("Use another way.")
-    assert (
-        everthread(
-            f"sessions show {thread.branch} --message {thread.ids[0]}"
-        ).returncode
-        == 0
-    )
+    assert everthread(f"sessions show {thread.branch} --message {thread.ids[0]}").returncode == 0
     assert f"has no message {thread.ids[3]}" in everthread.refuses(
         f"sessions show {thread.branch} --message {thread.ids[3]}"
     )
@@ -105,9 +90,7 @@ def test_a_stored_output_is_shown_by_its_id(
 ) -> None:
     async def store_output(store: Store) -> str:
         return (
-            await store.put_output(
-                thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal"
-            )
+            await store.put_output(thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal")
         ).id
 
     output_id = fill(store_output)
@@ -208,10 +191,7 @@ def test_hostile_text_is_shown_not_obeyed(everthread: Any, store_session: Any) -
         result = everthread(f"sessions {arguments} --json")
         json.loads(result.stdout)
         assert not CONTROL_CHARACTERS.search(result.stdout)
-    assert (
-        everthread.json("sessions show odd")["messages"][0]["body"]["content"]
-        == HOSTILE
-    )
+    assert everthread.json("sessions show odd")["messages"][0]["body"]["content"] == HOSTILE
 
 
 def test_a_huge_message_is_cut_unless_full(everthread: Any, store_session: Any) -> None:
@@ -228,25 +208,19 @@ def test_a_huge_message_is_cut_unless_full(everthread: Any, store_session: Any) 
     assert len(everthread("sessions list").stdout) < 10_000
 
 
-def test_options_that_exclude_each_other_are_refused(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_options_that_exclude_each_other_are_refused(everthread: Any, thread: StoredThread) -> None:
     assert "exclude each other" in everthread.refuses(
         f"sessions show {thread.id} --context --message 1"
     )
 
 
-def test_a_terminal_gets_colours_through_the_pager(
-    at_terminal: Any, thread: StoredThread
-) -> None:
+def test_a_terminal_gets_colours_through_the_pager(at_terminal: Any, thread: StoredThread) -> None:
     code, screen = at_terminal(f"sessions show {thread.id}")
     assert code == 0
     assert "Repair the parser" in screen
     assert "\x1b[" in screen
 
 
-def test_a_session_without_messages_says_so(
-    everthread: Any, store_sessions: Any
-) -> None:
+def test_a_session_without_messages_says_so(everthread: Any, store_sessions: Any) -> None:
     store_sessions(NewSession(id="s"))
     assert "no messages" in everthread("sessions show s").stdout

@@ -12,9 +12,7 @@ from tests.cli.sessions.stored_thread import text_message
 
 
 def test_state_lists_files_commands_and_errors(everthread: Any, fill: Any) -> None:
-    def called(
-        name: str, arguments: dict[str, Any], result: str, call_id: str
-    ) -> list[NewMessage]:
+    def called(name: str, arguments: dict[str, Any], result: str, call_id: str) -> list[NewMessage]:
         call: Any = calls_message(function_call(call_id, name, json.dumps(arguments)))
         answer: Any = result_message(call_id, result)
         return [NewMessage(call), NewMessage(answer)]
@@ -42,12 +40,8 @@ def test_state_lists_files_commands_and_errors(everthread: Any, fill: Any) -> No
 
     fill(work)
     report = everthread.json("sessions state t")
-    assert [(file["path"], file["last"]) for file in report["files"]] == [
-        ("src/a.py", "changed")
-    ]
-    assert [(run["command"], run["ok"]) for run in report["commands"]] == [
-        ("pytest -q", False)
-    ]
+    assert [(file["path"], file["last"]) for file in report["files"]] == [("src/a.py", "changed")]
+    assert [(run["command"], run["ok"]) for run in report["commands"]] == [("pytest -q", False)]
     assert "ValueError: no" in " ".join(report["open_errors"][0]["lines"])
     for columns in (60, 80, 120):
         output = everthread("sessions state t", columns=columns).stdout

@@ -27,14 +27,9 @@ class TestExportAndImport:
         result = everthread(f"sessions export --all -o {first}")
         assert result.stdout.startswith("3 threads, ")
         assert stat.S_IMODE(Path(first).stat().st_mode) == 0o600
-        assert (
-            "3 threads imported"
-            in everthread(f"sessions import {first} --store {other}").stdout
-        )
+        assert "3 threads imported" in everthread(f"sessions import {first} --store {other}").stdout
         output = everthread(f"sessions export --all --store {other}").stdout
-        assert sorted(output.splitlines()) == sorted(
-            Path(first).read_text("utf-8").splitlines()
-        )
+        assert sorted(output.splitlines()) == sorted(Path(first).read_text("utf-8").splitlines())
         here, there = (
             everthread.json(f"sessions show {thread.id} --context", where)["messages"]
             for where in ("", f"--store {other}")
@@ -43,14 +38,10 @@ class TestExportAndImport:
             (m["kind"], m["body"], m["created"]) for m in there
         ]
 
-    def test_an_export_includes_subagents(
-        self, everthread: Any, thread: StoredThread
-    ) -> None:
+    def test_an_export_includes_subagents(self, everthread: Any, thread: StoredThread) -> None:
         lines = [
             json.loads(line)
-            for line in everthread(
-                f"sessions export {thread.tip[:12]}"
-            ).stdout.splitlines()
+            for line in everthread(f"sessions export {thread.tip[:12]}").stdout.splitlines()
         ]
         assert [line["thread"] for line in lines if line["type"] == "everthread"] == [
             thread.id,
@@ -95,11 +86,7 @@ class TestExportAndImport:
     def test_a_bad_line_imports_nothing(
         self, everthread: Any, thread: StoredThread, tmp_path: Path, garbage: bytes
     ) -> None:
-        lines = (
-            everthread(f"sessions export {thread.subagent}")
-            .stdout.encode()
-            .splitlines()
-        )
+        lines = everthread(f"sessions export {thread.subagent}").stdout.encode().splitlines()
         file = tmp_path / "x.jsonl"
         other = str(tmp_path / "other.db")
         file.write_bytes(b"\n".join([*lines[:2], garbage, *lines[2:]]))
@@ -108,16 +95,10 @@ class TestExportAndImport:
         assert error.startswith(f"everthread: {file}: ")
         assert error.count("\n") == 1
         assert re.search(r"\bline 3\b", error)
-        assert (
-            everthread(f"sessions list --store {other}").stdout == "no sessions yet\n"
-        )
+        assert everthread(f"sessions list --store {other}").stdout == "no sessions yet\n"
 
-    @pytest.mark.parametrize(
-        "given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}']
-    )
-    def test_a_file_that_is_not_an_export_is_refused(
-        self, everthread: Any, given: bytes
-    ) -> None:
+    @pytest.mark.parametrize("given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}'])
+    def test_a_file_that_is_not_an_export_is_refused(self, everthread: Any, given: bytes) -> None:
         error = everthread.refuses("sessions import -", stdin=given)
         assert error.startswith("everthread: standard input: ")
         assert error.count("\n") == 1
@@ -178,10 +159,7 @@ class TestOtherPrograms:
         again = everthread("sessions import --from claude-code --json", env=where)
         assert len(json.loads(again.stdout)["threads"]) == 1
         assert "zeppelin" in everthread("sessions search zeppelin").stdout
-        assert (
-            "0 messages new"
-            in everthread(f"sessions import {folder / 's1.jsonl'}").stdout
-        )
+        assert "0 messages new" in everthread(f"sessions import {folder / 's1.jsonl'}").stdout
         (listed,) = everthread.json("sessions list")["sessions"]
         assert listed["tokens"] > 0, "imported messages are counted"
         with (folder / "s1.jsonl").open("a", encoding="utf-8") as file:

@@ -8,9 +8,7 @@ from typing import Any
 from tests.cli.sessions.stored_thread import StoredThread
 
 
-def test_a_tree_shows_parents_and_branches(
-    everthread: Any, thread: StoredThread
-) -> None:
+def test_a_tree_shows_parents_and_branches(everthread: Any, thread: StoredThread) -> None:
     for session in (thread.id, thread.tip):
         output = everthread(f"sessions tree {session}").stdout
         lines = {
@@ -29,22 +27,15 @@ def test_a_tree_shows_parents_and_branches(
             )
         }
         assert (
-            "100,000 → 25,000 tokens (75.0% saved, by the journal, 2.0 s)"
-            in lines[thread.tip[:8]]
+            "100,000 → 25,000 tokens (75.0% saved, by the journal, 2.0 s)" in lines[thread.tip[:8]]
         )
         depth = {
             name: re.search(r"[0-9a-f]{8}", line).start()  # type: ignore[union-attr]
             for name, line in lines.items()
             if line
         }
-        assert (
-            depth[thread.tip[:8]] == depth[thread.id[:8]] < depth[thread.reverted[:8]]
-        )
-        assert (
-            depth[thread.id[:8]]
-            < depth[thread.subagent[:8]]
-            == depth[thread.branch[:8]]
-        )
+        assert depth[thread.tip[:8]] == depth[thread.id[:8]] < depth[thread.reverted[:8]]
+        assert depth[thread.id[:8]] < depth[thread.subagent[:8]] == depth[thread.branch[:8]]
 
 
 def test_tree_as_json(everthread: Any, thread: StoredThread) -> None:

@@ -21,10 +21,7 @@ from tests.compaction.histories import (
 )
 
 WINDOW = 16_000
-THOUGHT = (
-    "The part was read with care, compared with its neighbours and found to be in order. "
-    * 6
-)
+THOUGHT = "The part was read with care, compared with its neighbours and found to be in order. " * 6
 OPENING = [user_message("Turn 1: begin."), assistant_message("I have begun.")]
 TURN = re.compile(r"Turn (\d+)")
 NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
@@ -33,17 +30,13 @@ NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 def make_services(
     summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any
 ) -> Services:
-    return Services(
-        summarizer or JOURNAL, COUNTER, Budget.for_window(window), lambda: 0.0, **more
-    )
+    return Services(summarizer or JOURNAL, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
 
 
 def make_lossless_engine(
     summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any
 ) -> LosslessEngine:
-    return LosslessEngine(
-        make_services(summarizer, window=window), LosslessOptions(**options)
-    )
+    return LosslessEngine(make_services(summarizer, window=window), LosslessOptions(**options))
 
 
 def extend_history(messages: list[Message], *, window: int = WINDOW) -> list[Message]:
@@ -55,9 +48,7 @@ def extend_history(messages: list[Message], *, window: int = WINDOW) -> list[Mes
         messages += [
             user_message(f"Turn {turn}: look at part {turn}."),
             *tool_turns(turn * 3, 3),
-            assistant_message(
-                f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"
-            ),
+            assistant_message(f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"),
         ]
     return messages
 
@@ -91,6 +82,4 @@ async def compact_repeatedly(
 
 
 def visible_nodes(result: Compaction) -> list[VisibleNode]:
-    return read_visible_nodes(
-        result.summary, first_turn=1, last_turn=1, message_count=1
-    )
+    return read_visible_nodes(result.summary, first_turn=1, last_turn=1, message_count=1)

@@ -50,18 +50,14 @@ async def send_turns(conversation: Conversation, first: int, last: int) -> None:
 
 
 def in_view(conversation: Conversation) -> list[str]:
-    return NODE.findall(
-        "\n".join(text_of(message) for message in conversation.messages)
-    )
+    return NODE.findall("\n".join(text_of(message) for message in conversation.messages))
 
 
 async def read_whole(conversation: Conversation, wanted: str) -> str:
     text = ""
     offset = 0
     while True:
-        answer = await conversation.handle_tool_call(
-            "lcm_expand", {"id": wanted, "offset": offset}
-        )
+        answer = await conversation.handle_tool_call("lcm_expand", {"id": wanted, "offset": offset})
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
         onward = re.search(r"go on with offset (\d+)\]$", answer)
@@ -89,9 +85,7 @@ async def test_facts_are_found_after_restarts_undo_and_branches(
         assert set(in_view(conversation)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
 
-        whole = "".join(
-            [await read_whole(conversation, node) for node in in_view(conversation)]
-        )
+        whole = "".join([await read_whole(conversation, node) for node in in_view(conversation)])
         shown = "\n".join(text_of(message) for message in conversation.messages)
         for number in range(60):
             found = await conversation.handle_tool_call(
@@ -245,9 +239,7 @@ async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:
         assert secret not in await ask("lcm_expand", {"id": first[0]})
         beyond = await ask("lcm_expand", {"id": first[0], "offset": 100_000})
         assert "do not go on" in beyond
-        page = await ask(
-            "lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3}
-        )
+        page = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3})
         assert page.count("[message:") == 3
         onward = re.search(r"go on with offset (\d+)", page)
         assert onward is not None

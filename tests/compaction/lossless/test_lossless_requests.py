@@ -68,9 +68,7 @@ async def send_turn(conversation: Conversation, number: int) -> None:
     while answer.calls:
         results: list[Any] = []
         for call in answer.calls:
-            text = await conversation.handle_tool_call(
-                call.name, json.loads(call.arguments)
-            )
+            text = await conversation.handle_tool_call(call.name, json.loads(call.arguments))
             assert f"shelf-{(number - 2) * 7919:06x}" in text
             results.append({"role": "tool", "tool_call_id": call.id, "content": text})
         await conversation.add_results(results)
@@ -100,20 +98,12 @@ async def test_requests_are_valid_and_the_summary_names_stored_nodes(
             "no request was wrong or too large"
         )
         for record in setup.main_calls():
-            spoken = [
-                text
-                for message in record.request.messages
-                if (text := user_text(message))
-            ]
+            spoken = [text for message in record.request.messages if (text := user_text(message))]
             assert re.match(r"Turn \d+: box_", spoken[-1]), (
                 "the latest request is last and unchanged"
             )
         shown = "\n".join(map(text_of, conversation.messages))
-        view = shown[
-            shown.index("[EVERTHREAD SUMMARY") : shown.index(
-                "[END OF EVERTHREAD SUMMARY"
-            )
-        ]
+        view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
         nodes = {node.id: node for node in await setup.store.nodes(conversation.id)}
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
@@ -123,8 +113,7 @@ async def test_requests_are_valid_and_the_summary_names_stored_nodes(
             "by a model, none of them makeshift"
         )
         assert all(
-            (nodes[head[0]].first_turn, nodes[head[0]].last_turn)
-            == tuple(map(int, head[1:3]))
+            (nodes[head[0]].first_turn, nodes[head[0]].last_turn) == tuple(map(int, head[1:3]))
             for head in heads
         )
         assert view.count(RULE) == 1, "a rule is written once, after the nodes"

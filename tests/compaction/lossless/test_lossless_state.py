@@ -106,12 +106,8 @@ async def test_the_summary_shows_files_errors_and_tasks() -> None:
 
 async def test_the_engine_writes_the_state_beside_a_models_nodes() -> None:
     conversation = extend_history(some_work())
-    writer = ScriptedSummarizer(
-        lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
-    )
-    expect_work(
-        read_sections((await compact_lossless(conversation, summarizer=writer)).summary)
-    )
+    writer = ScriptedSummarizer(lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"})
+    expect_work(read_sections((await compact_lossless(conversation, summarizer=writer)).summary))
 
 
 async def test_an_error_fixed_in_another_leaf_is_not_open() -> None:
@@ -121,14 +117,10 @@ async def test_an_error_fixed_in_another_leaf_is_not_open() -> None:
         *FIX,
         assistant_message("Done."),
     ]
-    conversation = extend_history(
-        [*some_work(), *tool_turns(50, 1), *mended], window=64_000
-    )
+    conversation = extend_history([*some_work(), *tool_turns(50, 1), *mended], window=64_000)
     result = await compact_lossless(conversation, leaf_tokens=1_300, window=64_000)
     assert BLOCKED not in read_sections(result.summary)
-    failed = [
-        line for node in result.nodes for line in node.body.split("\n") if ERROR in line
-    ]
+    failed = [line for node in result.nodes for line in node.body.split("\n") if ERROR in line]
     assert failed
     assert all(line.endswith("(fixed later)") for line in failed)
 
@@ -178,9 +170,7 @@ async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
         engine = make_lossless_engine()
         if carried:
             engine.load_state(json.loads(saved))
-        conversation = extend_history(
-            recognize_summaries(strip_summary_marks(result.messages))
-        )
+        conversation = extend_history(recognize_summaries(strip_summary_marks(result.messages)))
     return done
 
 
@@ -224,9 +214,7 @@ async def test_the_store_keeps_the_state_for_the_next_process(tmp_path: Path) ->
         for turn in range(3, 15):
             if turn == 9:
                 await conversation.close()
-                conversation = await setup.open(
-                    model, resume=conversation.id, **settings
-                )
+                conversation = await setup.open(model, resume=conversation.id, **settings)
             await conversation.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
         shown = read_sections("\n".join(map(text_of, conversation.messages)))
         expect_work(shown)
@@ -237,9 +225,7 @@ async def test_the_store_keeps_the_state_for_the_next_process(tmp_path: Path) ->
 async def test_a_large_state_stays_within_the_budget(window: int) -> None:
     messages = some_work()
     for number in range(120):
-        path = json.dumps(
-            {"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"}
-        )
+        path = json.dumps({"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"})
         messages += call_with_result("write_file", path, "ok")
         for _ in range(2):
             output = f"Error: part {number} has no rule\nExit code: 2"
@@ -274,9 +260,7 @@ async def test_leaves_of_one_turn_share_an_entry(leaf_tokens: int) -> None:
             assert max(Counter(entry.first_turn for entry in entries).values()) == 1, (
                 "leaves below it shared a turn"
             )
-            begun.update(
-                entry.first_turn for entry in entries if not entry.is_continued
-            )
+            begun.update(entry.first_turn for entry in entries if not entry.is_continued)
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
         conversation = extend_history(result.messages, window=32_000)
 
@@ -296,9 +280,7 @@ async def test_a_long_turn_becomes_several_entries() -> None:
         for part in visible_nodes(result)
         for entry in parse_journal(parse_sections(part.node.body)[DONE]).entries
     ]
-    assert [entry.is_continued for entry in entries] == [False] + [True] * (
-        len(entries) - 1
-    )
+    assert [entry.is_continued for entry in entries] == [False] + [True] * (len(entries) - 1)
     assert all(len(entry.lines) <= 12 for entry in entries)
 
 

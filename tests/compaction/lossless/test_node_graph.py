@@ -48,10 +48,7 @@ async def test_results_are_valid_and_small_and_have_one_summary(
     for result in compactions:
         assert result.changed
         assert result.tokens_after <= BUDGET.compacted_limit
-        assert (
-            COUNTER.text(result.summary)
-            <= BUDGET.summary_max + BUDGET.user_words_tokens
-        )
+        assert COUNTER.text(result.summary) <= BUDGET.summary_max + BUDGET.user_words_tokens
         assert sum(map(is_summary, result.messages)) == 1
         for api in ("openai", "anthropic"):
             assert validate_messages(result.messages, api=api) == []
@@ -66,9 +63,7 @@ async def test_nodes_cover_all_turns_in_order(
         assert seen[0].first_turn <= 2
         for before, after in pairwise(seen):
             assert before.last_turn <= after.first_turn <= before.last_turn + 1
-        kept = [
-            text_of(message) for message in result.messages if message["role"] == "user"
-        ]
+        kept = [text_of(message) for message in result.messages if message["role"] == "user"]
         first = next(text for text in kept[1:] if text.startswith("Turn"))
         sections = parse_quotes(read_sections(result)[USER_WORDS])
         assert first.startswith(f"Turn {sections[-1].number + 1}:")
@@ -92,9 +87,7 @@ async def test_a_node_is_smaller_than_its_sources_and_names_them(
 
 
 async def test_each_message_is_covered_once(compactions: list[Compaction]) -> None:
-    leaves = [
-        node for result in compactions for node in result.nodes if node.level == 0
-    ]
+    leaves = [node for result in compactions for node in result.nodes if node.level == 0]
     numbers = [int(source) for node in leaves for source in node.sources]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     known = {node.id: node for result in compactions for node in result.nodes}
@@ -105,9 +98,7 @@ async def test_each_message_is_covered_once(compactions: list[Compaction]) -> No
         waiting += node.sources if node.level else ()
         under += 0 if node.level else len(node.sources)
     assert (
-        under
-        == len(numbers)
-        == sum(part.message_count for part in visible_nodes(compactions[-1]))
+        under == len(numbers) == sum(part.message_count for part in visible_nodes(compactions[-1]))
     )
 
 
@@ -154,9 +145,7 @@ async def test_the_latest_request_stays_word_for_word_in_a_long_turn() -> None:
     for made in (result, second):
         assert asked in made.messages
         assert (
-            parse_sections(
-                made.summary.partition("[end of nodes")[2].rpartition("\n[END")[0]
-            )[TASK]
+            parse_sections(made.summary.partition("[end of nodes")[2].rpartition("\n[END")[0])[TASK]
             == f"[2] {asked['content']}"
         )
 
@@ -177,9 +166,7 @@ async def test_rules_and_pinned_notes_survive_compactions() -> None:
         assert f"[2] Turn 2: {rule}" in result.summary.partition("[end of nodes")[2]
         conversation = extend_history(result.messages)
     engine.pin(["The release is named Osprey."])
-    assert (
-        "The release is named Osprey." in (await engine.compress(conversation)).summary
-    )
+    assert "The release is named Osprey." in (await engine.compress(conversation)).summary
 
 
 async def test_nodes_hold_no_secrets() -> None:
@@ -244,9 +231,7 @@ async def test_previews_and_stronger_levels() -> None:
     assert not shown.changed
     assert shown.reason == "preview"
     normal = await compact_lossless(conversation)
-    strong = await make_lossless_engine().compress(
-        conversation, level=CompactionLevel.LATEST_GROUP
-    )
+    strong = await make_lossless_engine().compress(conversation, level=CompactionLevel.LATEST_GROUP)
     assert strong.tokens_after < normal.tokens_after
     assert not (await compact_lossless([user_message("Hello")])).changed
 
@@ -269,6 +254,4 @@ async def test_a_smaller_fan_in_condenses_nodes_sooner() -> None:
     conversation = extend_history([user_message("Turn 1: begin.")])
     few = await compact_lossless(conversation, fan_in=2)
     many = await compact_lossless(conversation, fan_in=16)
-    assert max(node.level for node in few.nodes) > max(
-        node.level for node in many.nodes
-    )
+    assert max(node.level for node in few.nodes) > max(node.level for node in many.nodes)

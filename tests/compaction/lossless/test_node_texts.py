@@ -32,9 +32,7 @@ def write_briefly(request: SummaryRequest) -> Sections:
 
 
 def write_too_much(request: SummaryRequest) -> Sections:
-    return {
-        "Goal": "\n".join("- a line of far too many" for _ in range(request.budget))
-    }
+    return {"Goal": "\n".join("- a line of far too many" for _ in range(request.budget))}
 
 
 class ListArchive:
@@ -48,9 +46,7 @@ class ListArchive:
         return list(self.kept.values())
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
-        return [
-            Original(number, self.messages[number], 100.0 + number) for number in ids
-        ]
+        return [Original(number, self.messages[number], 100.0 + number) for number in ids]
 
     async def covered(self) -> list[int]:
         return []
@@ -93,13 +89,9 @@ async def test_without_a_model_the_nodes_are_journals() -> None:
 
 async def test_names_that_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
-        return write_briefly(request) | {
-            "Relevant Files": "- src/never_there.py was changed"
-        }
+        return write_briefly(request) | {"Relevant Files": "- src/never_there.py was changed"}
 
-    result = await compact_lossless(
-        extend_history(OPENING), summarizer=ScriptedSummarizer(invents)
-    )
+    result = await compact_lossless(extend_history(OPENING), summarizer=ScriptedSummarizer(invents))
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
 
@@ -113,9 +105,7 @@ async def test_a_joined_node_is_completed_from_its_children() -> None:
         }
 
     writer = ScriptedSummarizer(forgetful)
-    result = await compact_lossless(
-        extend_history(OPENING), summarizer=writer, fan_in=2
-    )
+    result = await compact_lossless(extend_history(OPENING), summarizer=writer, fan_in=2)
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
@@ -125,9 +115,7 @@ async def test_a_joined_node_is_completed_from_its_children() -> None:
         below = [leaves[source] for source in node.sources]
         assert notes == [parse_sections(leaf.body) for leaf in below]
         decided = [parse_sections(leaf.body)["Key Decisions"] for leaf in below]
-        assert decided[-1] in node.body, (
-            "the newest first, where there is no room for all"
-        )
+        assert decided[-1] in node.body, "the newest first, where there is no room for all"
         kept = [line for line in decided if line in node.body]
         assert parse_sections(node.body)["Key Decisions"].split("\n") == kept
         assert node.tokens < sum(leaf.tokens for leaf in below)
@@ -151,12 +139,9 @@ async def test_makeshift_nodes_are_rewritten_when_a_model_is_available() -> None
     archive.messages += [user_message("")] * 2_000
     second = await engine.compress(grown, ids=ids)
     before = [archive.kept[part.node.id] for part in visible_nodes(first)]
-    again = [
-        node for node in second.nodes if node.sources in {old.sources for old in before}
-    ]
+    again = [node for node in second.nodes if node.sources in {old.sources for old in before}]
     assert again
     assert all(
-        node.author == "scripted" and not node.degraded and node not in before
-        for node in again
+        node.author == "scripted" and not node.degraded and node not in before for node in again
     )
     assert "makeshift" not in visible_nodes(second)[0].text

@@ -40,14 +40,10 @@ async def serve_model(
 
 
 def client_for(url: str, *, timeout: float = 30.0) -> AsyncOpenAI:
-    return AsyncOpenAI(
-        api_key="sk-test", base_url=f"{url}/v1", max_retries=0, timeout=timeout
-    )
+    return AsyncOpenAI(api_key="sk-test", base_url=f"{url}/v1", max_retries=0, timeout=timeout)
 
 
-def completion_reply(
-    text: str | None, *, stop: str = "stop", **message: Any
-) -> Scripted:
+def completion_reply(text: str | None, *, stop: str = "stop", **message: Any) -> Scripted:
     """Return a chat completion with this text."""
     return json_reply(
         {
@@ -69,9 +65,7 @@ def completion_reply(
 
 def error_reply(status: int, message: str, **error: Any) -> Scripted:
     """Return an error in OpenAI's form."""
-    return json_reply(
-        {"error": {"message": message, "type": "error", **error}}, status=status
-    )
+    return json_reply({"error": {"message": message, "type": "error", **error}}, status=status)
 
 
 def prompts_sent(server: RecordingServer) -> list[str]:

@@ -31,9 +31,7 @@ def make_message(role: str, text: str) -> Message:
 
 def make_history(turns: int = 12, *, words: int = 60) -> list[Message]:
     """Return a chat of this many exchanges, each with a unique text."""
-    filler = " ".join(
-        ["The parser reads tokens and keeps the position of each."] * (words // 10)
-    )
+    filler = " ".join(["The parser reads tokens and keeps the position of each."] * (words // 10))
     return flatten(
         (
             make_message("user", f"Question {number}: {filler}"),

@@ -66,9 +66,7 @@ WRAPPED = {
         f"#### {number}. **{name}:**\n{GOOD.get(name, 'None.')}"
         for number, name in enumerate(HANDOFF_SECTIONS, start=1)
     ),
-    "and": GOOD_TEXT.replace(
-        "Constraints & Preferences", "Constraints and Preferences"
-    ),
+    "and": GOOD_TEXT.replace("Constraints & Preferences", "Constraints and Preferences"),
 }
 
 
@@ -96,9 +94,7 @@ def test_reads_the_classic_layout() -> None:
 def test_keeps_quoted_thinking_tags() -> None:
     quoted = "The template writes `<think>` and `</think>` around it."
     assert (
-        judge_text(render_sections({**GOOD, "Key Decisions": quoted})).sections[
-            "Key Decisions"
-        ]
+        judge_text(render_sections({**GOOD, "Key Decisions": quoted})).sections["Key Decisions"]
         == quoted
     )
     assert (
@@ -169,9 +165,7 @@ def test_answers_without_a_summary_are_refused(
 
 
 def test_accepts_an_answer_that_was_cut_off_late() -> None:
-    answer = judge_text(
-        GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length"
-    )
+    answer = judge_text(GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length")
     assert (answer.fault, answer.is_truncated, answer.is_usable) == ("", True, True)
     assert answer.sections["Goal"] == GOOD["Goal"]
 
@@ -191,9 +185,7 @@ def test_ignores_calls_beside_a_summary() -> None:
 def test_removes_imitated_markers_and_secrets() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
     text = f"The key {key}.\n{SUMMARY_END}\n  {SUMMARY_START}: new]\n⟦end of record⟧\nThe end."
-    answer = judge_text(
-        render_sections({**GOOD, "Critical Context": text, "Blocked": SUMMARY_END})
-    )
+    answer = judge_text(render_sections({**GOOD, "Critical Context": text, "Blocked": SUMMARY_END}))
     assert answer.sections["Critical Context"] == "The key [REDACTED].\nThe end."
     assert "Blocked" not in answer.sections
 
@@ -253,9 +245,7 @@ def test_fits_all_sections_into_the_budget(sections: dict[str, str], room: int) 
 
 
 def test_fitting_keeps_short_sections_and_the_latest_actions() -> None:
-    actions = "\n".join(
-        f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101)
-    )
+    actions = "\n".join(f"{n}. RUN step {n} — exit 0 [tool: bash]" for n in range(1, 101))
     files = "\n".join(f"- src/file_{n}.py" for n in range(1, 101))
     fitted = fit_sections(
         {"Goal": "Ship it.", "Completed Actions": actions, "Relevant Files": files},
@@ -263,10 +253,7 @@ def test_fitting_keeps_short_sections_and_the_latest_actions() -> None:
         COUNT,
     )
     assert fitted["Goal"] == "Ship it."
-    assert (
-        fitted["Completed Actions"].splitlines()[-1]
-        == "100. RUN step 100 — exit 0 [tool: bash]"
-    )
+    assert fitted["Completed Actions"].splitlines()[-1] == "100. RUN step 100 — exit 0 [tool: bash]"
     assert fitted["Completed Actions"].startswith("(")
     assert fitted["Relevant Files"].splitlines()[0] == "- src/file_1.py"
     assert fitted["Relevant Files"].endswith("lines left out)")

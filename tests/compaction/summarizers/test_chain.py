@@ -46,9 +46,7 @@ class ChainSetup:
 
     aux: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("aux"))
     main: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("main"))
-    floor: FailingSummarizer = field(
-        default_factory=lambda: FailingSummarizer("journal")
-    )
+    floor: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("journal"))
     now: float = 1000.0
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -183,13 +181,9 @@ async def test_a_route_is_paused_when_its_second_draft_is_refused() -> None:
         RefusedDraft("aux", "again", is_route_exhausted=True),
     ]
     assert (
-        await setup.chain.summarize(
-            replace(summary_request(), refused=tuple(refused[:1]))
-        )
+        await setup.chain.summarize(replace(summary_request(), refused=tuple(refused[:1])))
     ).route == "aux"
-    draft = await setup.chain.summarize(
-        replace(summary_request(), refused=tuple(refused))
-    )
+    draft = await setup.chain.summarize(replace(summary_request(), refused=tuple(refused)))
     assert draft.route == "main"
     assert draft.warnings[0] == "aux is not asked for the next 10 minutes"
     setup.now += 599
@@ -236,12 +230,10 @@ async def test_a_route_listed_twice_is_asked_once() -> None:
 
 async def test_the_fallback_writes_if_no_route_can() -> None:
     route = FailingSummarizer("m", rate_limit_error())
-    chain = SummarizerChain(
-        [route], fallback=FailingSummarizer("journal"), clock=lambda: 0.0
-    )
+    chain = SummarizerChain([route], fallback=FailingSummarizer("journal"), clock=lambda: 0.0)
     assert (await chain.summarize(summary_request())).author == "journal"
     assert (
-        await SummarizerChain(
-            [], fallback=FailingSummarizer("x"), clock=lambda: 0.0
-        ).summarize(summary_request())
+        await SummarizerChain([], fallback=FailingSummarizer("x"), clock=lambda: 0.0).summarize(
+            summary_request()
+        )
     ).author == "x"

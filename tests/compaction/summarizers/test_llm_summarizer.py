@@ -62,15 +62,8 @@ async def test_parts_are_summarised_and_joined_in_order() -> None:
     model = recording_model(1, window=8000, words=500)
     draft = await summarize(model, summary_request(make_history(200), budget=2000))
     assert question_numbers(draft.sections["Completed Actions"]) == list(range(200))
-    assert all(
-        COUNTER.request(each.messages, system=each.system) < 8000
-        for each in model.requests
-    )
-    merges = [
-        each
-        for each in model.requests
-        if f"{OPEN}notes{CLOSE}" in last_message_text(each)
-    ]
+    assert all(COUNTER.request(each.messages, system=each.system) < 8000 for each in model.requests)
+    merges = [each for each in model.requests if f"{OPEN}notes{CLOSE}" in last_message_text(each)]
     assert len(merges) > 2, "joined in rounds"
     for merge in merges:
         assert question_numbers(last_message_text(merge)) == sorted(
@@ -87,9 +80,7 @@ async def test_prefers_one_call_with_a_shorter_answer_to_two() -> None:
     assert len(model.requests) == 1
     target = re.search(r"Aim at (\d+) tokens", last_message_text(model.requests[0]))
     assert target
-    prompt = COUNTER.request(
-        model.requests[0].messages, system=model.requests[0].system
-    )
+    prompt = COUNTER.request(model.requests[0].messages, system=model.requests[0].system)
     assert prompt + 1.5 * int(target[1]) <= 8000
     assert 500 < int(target[1]) < 2000
 
@@ -98,9 +89,7 @@ async def test_the_order_of_the_answers_does_not_matter() -> None:
     runs = []
     for seed in range(3):
         model = recording_model(seed, window=8000)
-        draft = await summarize(
-            model, summary_request(make_history(120), budget=2000), parallel=3
-        )
+        draft = await summarize(model, summary_request(make_history(120), budget=2000), parallel=3)
         runs.append((draft, sorted(last_message_text(each) for each in model.requests)))
     assert all(one == other for one, other in pairwise(runs))
 
@@ -126,34 +115,24 @@ async def test_concurrent_calls_are_limited() -> None:
 
 async def test_context_length_bounds_a_call_below_the_models_window() -> None:
     model = recording_model(0)
-    await summarize(
-        model, summary_request(make_history(120), budget=2000), context_length=6000
-    )
+    await summarize(model, summary_request(make_history(120), budget=2000), context_length=6000)
     assert len(model.requests) > 3
     assert all(
-        COUNTER.request(each.messages, system=each.system) <= 6000
-        for each in model.requests
+        COUNTER.request(each.messages, system=each.system) <= 6000 for each in model.requests
     )
     model = recording_model(0, window=6000)
-    await summarize(
-        model, summary_request(make_history(120), budget=2000), context_length=500_000
-    )
+    await summarize(model, summary_request(make_history(120), budget=2000), context_length=500_000)
     assert all(
-        COUNTER.request(each.messages, system=each.system) <= 6000
-        for each in model.requests
+        COUNTER.request(each.messages, system=each.system) <= 6000 for each in model.requests
     )
 
 
 async def test_a_message_larger_than_the_window_is_seen_whole() -> None:
-    giant = "\n".join(
-        f"Question {number}: why is line {number} there?" for number in range(3000)
-    )
+    giant = "\n".join(f"Question {number}: why is line {number} there?" for number in range(3000))
     model = recording_model(0, window=8000, words=10)
     await summarize(model, summary_request([make_message("user", giant)], budget=1000))
     seen = "\n".join(last_message_text(each) for each in model.requests)
-    assert {int(number) for number in re.findall(r"Question (\d+):", seen)} == set(
-        range(3000)
-    )
+    assert {int(number) for number in re.findall(r"Question (\d+):", seen)} == set(range(3000))
 
 
 async def test_a_previous_summary_is_joined_before_the_new_parts() -> None:
@@ -253,9 +232,7 @@ async def test_a_summary_error_of_a_model_is_raised_unchanged() -> None:
 async def test_the_input_is_not_changed() -> None:
     messages = make_history(60)
     before = repr(messages)
-    await summarize(
-        recording_model(0, window=6000), summary_request(messages, previous=GOOD)
-    )
+    await summarize(recording_model(0, window=6000), summary_request(messages, previous=GOOD))
     assert repr(messages) == before
     assert GOOD["Goal"] == "A parser that survives bad input."
 
@@ -267,11 +244,8 @@ async def test_every_user_message_of_a_real_conversation_is_seen() -> None:
         await summarize(model, summary_request(messages, budget=2000))
         seen = "\n".join(last_message_text(each) for each in model.requests)
         assert [
-            text
-            for text in map(user_text, messages)
-            if to_inert_text(text).strip() not in seen
+            text for text in map(user_text, messages) if to_inert_text(text).strip() not in seen
         ] == [], path.name
         assert all(
-            COUNTER.request(each.messages, system=each.system) <= 8000
-            for each in model.requests
+            COUNTER.request(each.messages, system=each.system) <= 8000 for each in model.requests
         )

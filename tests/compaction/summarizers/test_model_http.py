@@ -40,9 +40,7 @@ async def _summarize(
 ) -> tuple[SummaryDraft | SummaryError, RecordingServer]:
     async with serve_model(*replies) as (model, server):
         try:
-            return await LlmSummarizer(model, COUNTER).summarize(
-                summary_request()
-            ), server
+            return await LlmSummarizer(model, COUNTER).summarize(summary_request()), server
         except SummaryError as error:
             return error, server
 
@@ -113,9 +111,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
-async def test_a_bad_answer_is_requested_again_with_the_reason(
-    reply: Scripted, fault: str
-) -> None:
+async def test_a_bad_answer_is_requested_again_with_the_reason(reply: Scripted, fault: str) -> None:
     draft, server = await draft_of(reply, completion_reply(GOOD_TEXT))
     assert draft.sections == GOOD
     assert len(draft.usage) == 2, "the bad answer was paid for too"
@@ -123,9 +119,7 @@ async def test_a_bad_answer_is_requested_again_with_the_reason(
     assert second.startswith(first)
     assert fault in second[len(first) :]
     assert '"## Goal"' in second[len(first) :]
-    assert (
-        server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
-    )
+    assert server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
@@ -171,12 +165,8 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES
-)
-async def test_errors_are_classified(
-    reply: Scripted, passing: bool, missing: bool
-) -> None:
+@pytest.mark.parametrize(("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES)
+async def test_errors_are_classified(reply: Scripted, passing: bool, missing: bool) -> None:
     error, server = await error_of(reply, completion_reply(GOOD_TEXT))
     assert (error.is_transient, error.has_no_provider) == (passing, missing)
     assert len(server.requests) == 1, "the next summariser is asked, not this one again"
@@ -198,17 +188,12 @@ async def test_a_stated_window_is_used_and_remembered() -> None:
         summarizer = LlmSummarizer(model, COUNTER, parallel=1)
         draft = await summarizer.summarize(summary_request(make_history(120)))
         assert draft.sections == GOOD
-        sizes = [
-            COUNTER.request(request.body["messages"]) for request in server.requests
-        ]
+        sizes = [COUNTER.request(request.body["messages"]) for request in server.requests]
         assert sizes[0] > 4000
         assert 2000 < max(sizes[1:]) <= 4000, "what it says it takes, not half of it"
         before = len(sizes)
         await summarizer.summarize(summary_request(make_history(120)))
-        later = [
-            COUNTER.request(request.body["messages"])
-            for request in server.requests[before:]
-        ]
+        later = [COUNTER.request(request.body["messages"]) for request in server.requests[before:]]
         assert max(later) <= 4000, "it is not forgotten"
 
 
@@ -216,9 +201,9 @@ async def test_a_window_that_is_not_stated_is_halved() -> None:
     too_long = error_reply(400, "the prompt is too long")
     async with serve_model(*[too_long] * 9) as (model, server):
         with pytest.raises(SummaryError, match="too long"):
-            await LlmSummarizer(
-                model, COUNTER, context_length=32_000, parallel=1
-            ).summarize(summary_request(make_history(400)))
+            await LlmSummarizer(model, COUNTER, context_length=32_000, parallel=1).summarize(
+                summary_request(make_history(400))
+            )
         assert len(server.requests) == 3
 
 
@@ -255,9 +240,7 @@ async def silence() -> AsyncIterator[str]:
 async def test_a_model_that_hangs_is_abandoned(ours: float, theirs: float) -> None:
     async with silence() as url, client_for(url, timeout=theirs) as client:
         summarizer = LlmSummarizer(HttpModel(client), COUNTER, time_limit=ours)
-        with pytest.raises(
-            SummaryError, match=r"0\.2 seconds|APITimeoutError"
-        ) as caught:
+        with pytest.raises(SummaryError, match=r"0\.2 seconds|APITimeoutError") as caught:
             await summarizer.summarize(summary_request())
     assert caught.value.is_transient
 

@@ -21,9 +21,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.integers(60, 300))
-def test_chunks_fit_and_lose_nothing(
-    pieces: list[list[RecordEntry]], room: int
-) -> None:
+def test_chunks_fit_and_lose_nothing(pieces: list[list[RecordEntry]], room: int) -> None:
     chunks = pack_chunks(pieces, room, COUNT)
     assert all(count_entry_tokens(chunk, COUNT) <= room for chunk in chunks)
     assert all(chunks)
@@ -38,9 +36,7 @@ def test_a_call_and_its_results_stay_together_if_they_fit(
     chunks = pack_chunks(pieces, room, COUNT)
     for piece in pieces:
         if piece and count_entry_tokens(piece, COUNT) <= room:
-            holding = [
-                chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)
-            ]
+            holding = [chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)]
             assert all(any(entry is other for other in holding[0]) for entry in piece)
 
 
@@ -68,9 +64,7 @@ def test_a_large_group_is_cut_between_its_entries_first() -> None:
 def test_parts_of_an_entry_are_labelled() -> None:
     chunks = pack_chunks([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
-    assert labels == [
-        f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)
-    ]
+    assert labels == [f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)]
     assert len(labels) > 1
     assert all(entry.text.endswith("\n") for chunk in chunks[:-1] for entry in chunk), (
         "cut at the ends of lines"

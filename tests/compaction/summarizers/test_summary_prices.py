@@ -53,9 +53,7 @@ def make_chain(*routes: PricedSummarizer) -> SummarizerChain:
     return SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
 
 
-@pytest.mark.parametrize(
-    ("second", "author"), [(CHEAP, "cheap"), (UNPRICED, "dear")], ids=str
-)
+@pytest.mark.parametrize(("second", "author"), [(CHEAP, "cheap"), (UNPRICED, "dear")], ids=str)
 async def test_the_cheapest_is_asked_first_if_every_price_is_known(
     second: PricedSummarizer, author: str
 ) -> None:
@@ -85,9 +83,7 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
         price=CallPrice(main.name, clock=lambda: NOW),
         is_warm=lambda: warm,
     )
-    aside = LlmSummarizer(
-        small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW)
-    )
+    aside = LlmSummarizer(small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW))
     quotes = {
         "main": on_prefix.quote_request_price(REQUEST),
         "auxiliary": aside.quote_request_price(REQUEST),
@@ -99,13 +95,8 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
 def test_a_route_without_a_price_has_no_quote() -> None:
     assert CallPrice("nobody-knows-it")(1_000, 100) is None
     assert LlmSummarizer(ScriptedModel(), COUNTER).quote_price(1_000, 100) is None
-    unsent = WarmPrefixSummarizer(
-        ScriptedModel(), COUNTER, lambda: None, price=CallPrice("gpt-4o")
-    )
+    unsent = WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None, price=CallPrice("gpt-4o"))
     assert unsent.quote_request_price(REQUEST) is None
     assert (
-        WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote_price(
-            1_000, 100
-        )
-        is None
+        WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote_price(1_000, 100) is None
     )

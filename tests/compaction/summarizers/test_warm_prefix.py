@@ -36,9 +36,7 @@ TOOLS = [
     }
 ]
 MESSAGES = make_history(20)
-LIVE = Request(
-    "gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"}
-)
+LIVE = Request("gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"})
 MIDDLE = summary_request(MESSAGES[2:30])
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
@@ -53,18 +51,14 @@ async def summarize(
 
 async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
     async with serve_model(completion_reply(GOOD_TEXT)) as (model, server):
-        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
-            MIDDLE
-        )
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert draft.sections == GOOD
         assert draft.author == "gpt-4o"
         assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
         sent = server.requests[0].body
         before = openai_chat.encode_request(LIVE)
         ours = sent["messages"].pop()
-        assert json.dumps(sent) == json.dumps(before), (
-            "system, tools, messages and parameters"
-        )
+        assert json.dumps(sent) == json.dumps(before), "system, tools, messages and parameters"
         assert ours["role"] == "user"
 
 
@@ -81,9 +75,7 @@ async def test_the_appended_message_asks_for_a_summary() -> None:
 
 
 async def test_only_the_given_range_is_asked_for() -> None:
-    _, request = await summarize(
-        LIVE, summary_request(MESSAGES[10:20], is_stretch=True)
-    )
+    _, request = await summarize(LIVE, summary_request(MESSAGES[10:20], is_stretch=True))
     text = last_message_text(request)
     first = text.index("user: Question 5:")
     last = text.index("assistant: Answer 9:")
@@ -97,20 +89,16 @@ async def test_notes_are_left_to_the_next_summarizer() -> None:
     notes = summary_request([], notes=[GOOD, GOOD])
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
-    chain = SummarizerChain(
-        [warm, plain], fallback=ScriptedSummarizer(), clock=lambda: 0.0
+    chain = SummarizerChain([warm, plain], fallback=ScriptedSummarizer(), clock=lambda: 0.0)
+    assert await chain.summarize(notes) == SummaryDraft(GOOD, "scripted", route="scripted"), (
+        "no warning: nothing failed"
     )
-    assert await chain.summarize(notes) == SummaryDraft(
-        GOOD, "scripted", route="scripted"
-    ), "no warning: nothing failed"
 
 
 async def test_an_answer_with_calls_is_requested_again_with_the_same_tools() -> None:
     calling = completion_reply(None, stop="tool_calls", tool_calls=[CALL])
     async with serve_model(calling, completion_reply(GOOD_TEXT)) as (model, server):
-        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
-            MIDDLE
-        )
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert draft.sections == GOOD
         assert len(draft.usage) == 2
         first, second = (request.body for request in server.requests)
@@ -118,9 +106,7 @@ async def test_an_answer_with_calls_is_requested_again_with_the_same_tools() -> 
         assert first["messages"][:-1] == second["messages"][:-1]
         assert answer_judging.FAULT_CALLED_TOOLS in second["messages"][-1]["content"]
     async with serve_model(calling, calling) as (model, _):
-        with pytest.raises(
-            SummaryError, match=answer_judging.FAULT_CALLED_TOOLS
-        ) as caught:
+        with pytest.raises(SummaryError, match=answer_judging.FAULT_CALLED_TOOLS) as caught:
             await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
         assert len(caught.value.usage) == 2
 
@@ -157,9 +143,7 @@ async def test_the_last_message_may_be_calls_or_missing() -> None:
         call,
         cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"}),
     ]
-    _, request = await summarize(
-        Request("gpt-4o", messages), summary_request([*MESSAGES, call])
-    )
+    _, request = await summarize(Request("gpt-4o", messages), summary_request([*MESSAGES, call]))
     assert "assistant: ls {}" in last_message_text(request)
     _, request = await summarize(Request("gpt-4o", messages), summary_request([]))
     assert "last message covered" in last_message_text(request)
@@ -167,10 +151,7 @@ async def test_the_last_message_may_be_calls_or_missing() -> None:
 
 def test_the_route_has_a_name_of_its_own() -> None:
     model = model_that_says(GOOD_TEXT, name="claude")
-    assert (
-        WarmPrefixSummarizer(model, COUNTER, lambda: None).name
-        == "claude on its warm prefix"
-    )
+    assert WarmPrefixSummarizer(model, COUNTER, lambda: None).name == "claude on its warm prefix"
 
 
 async def test_the_live_request_is_not_changed() -> None:

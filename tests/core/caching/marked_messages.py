@@ -37,12 +37,7 @@ blocks = st.sampled_from(
 )
 
 
-contents = (
-    st.none()
-    | st.sampled_from(["", "words"])
-    | st.lists(blocks, max_size=4)
-    | st.integers()
-)
+contents = st.none() | st.sampled_from(["", "words"]) | st.lists(blocks, max_size=4) | st.integers()
 
 
 histories = st.lists(

@@ -36,9 +36,7 @@ from tests.digest_chains import byte_chain
 
 def marked_indices(messages: list[Any]) -> list[int]:
     return [
-        index
-        for index, message in enumerate(messages)
-        if '"cache_control"' in json.dumps(message)
+        index for index, message in enumerate(messages) if '"cache_control"' in json.dumps(message)
     ]
 
 
@@ -76,9 +74,7 @@ def test_marks_system_prompt_and_last_three_messages() -> None:
 )
 def test_chooses_messages_to_mark(roles: str, expected: list[int]) -> None:
     names = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
-    history: list[Any] = [
-        {"role": names[letter], "content": "words"} for letter in roles
-    ]
+    history: list[Any] = [{"role": names[letter], "content": "words"} for letter in roles]
     assert marked_indices(apply_cache_control(history)) == expected
 
 
@@ -107,12 +103,8 @@ CONTENTS: dict[str, tuple[Any, int | None]] = {
 
 @pytest.mark.parametrize(("content", "block"), CONTENTS.values(), ids=CONTENTS.keys())
 @pytest.mark.parametrize("native", [True, False])
-def test_chooses_the_block_to_mark(
-    content: Any, block: int | None, native: bool
-) -> None:
-    (marked,) = apply_cache_control(
-        [assistant_message(content)], native_anthropic=native
-    )
+def test_chooses_the_block_to_mark(content: Any, block: int | None, native: bool) -> None:
+    (marked,) = apply_cache_control([assistant_message(content)], native_anthropic=native)
     if block is None:
         assert marked == {
             "role": "assistant",
@@ -158,9 +150,7 @@ def test_marks_the_text_of_the_last_result() -> None:
     assert marked[2] is results[0]
     spoken: Any = {**calls, "content": "I look."}
     assert marked_indices(
-        apply_cache_control(
-            [user_message("a"), spoken, *results], mark_tool_results=True
-        )
+        apply_cache_control([user_message("a"), spoken, *results], mark_tool_results=True)
     ) == [0, 1]
 
 
@@ -201,9 +191,7 @@ def test_other_routes_mark_messages_with_text() -> None:
 def test_other_routes_find_the_previous_mark_in_a_tool_loop() -> None:
     previous: int | None = None
     for rounds in range(1, 30):
-        marked = apply_cache_control(
-            tool_loop(rounds, spoken=True), previous_index=previous
-        )
+        marked = apply_cache_control(tool_loop(rounds, spoken=True), previous_index=previous)
         assert previous is None or previous in marked_indices(marked)
         previous = find_last_marked_index(marked)
         assert previous == 2 * rounds + 2, (
@@ -213,9 +201,7 @@ def test_other_routes_find_the_previous_mark_in_a_tool_loop() -> None:
 
 def test_accepts_only_five_minutes_and_one_hour() -> None:
     (marked,) = apply_cache_control([user_message("a")], ttl="1h")
-    assert marked == user_message(
-        [text("a", cache_control={"type": "ephemeral", "ttl": "1h"})]
-    )
+    assert marked == user_message([text("a", cache_control={"type": "ephemeral", "ttl": "1h"})])
     for wrong in ("", "10m", "1H", None):
         for mark in (
             lambda ttl: apply_cache_control([], ttl=ttl),
@@ -268,9 +254,7 @@ def test_marked_message_keeps_its_native_value() -> None:
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
-def test_places_marks_from_the_end(
-    history: Any, native: bool, previous: int | None
-) -> None:
+def test_places_marks_from_the_end(history: Any, native: bool, previous: int | None) -> None:
     """Without existing marks, only the last messages need to be examined."""
     plain = [without_cache_control(message) for message in history]
     marked = apply_cache_control(
@@ -279,15 +263,9 @@ def test_places_marks_from_the_end(
         previous_index=-1 if previous is None else previous,
     )
     placed = place_marks(plain, native_anthropic=native, previous_index=previous)
-    assert placed == {
-        index: new for index, new in enumerate(marked) if new is not plain[index]
-    }
-    roles = [
-        message.get("role") if isinstance(message, dict) else None for message in plain
-    ]
-    leading = next(
-        (index for index, role in enumerate(roles) if role != "system"), len(roles)
-    )
+    assert placed == {index: new for index, new in enumerate(marked) if new is not plain[index]}
+    roles = [message.get("role") if isinstance(message, dict) else None for message in plain]
+    leading = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
     assert (
         place_marks(
             plain,
@@ -302,9 +280,7 @@ def test_places_marks_from_the_end(
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
 def test_changes_only_marks(history: Any, native: bool, previous: int | None) -> None:
     before = copy.deepcopy(history)
-    marked = apply_cache_control(
-        history, native_anthropic=native, previous_index=previous
-    )
+    marked = apply_cache_control(history, native_anthropic=native, previous_index=previous)
     assert history == before
     assert len(marked) == len(history)
     assert markers(marked) <= 4
@@ -312,9 +288,7 @@ def test_changes_only_marks(history: Any, native: bool, previous: int | None) ->
     for old, new in zip(history, marked, strict=True):
         if not markers(old) and not markers(new):
             assert old is new
-    again = apply_cache_control(
-        marked, native_anthropic=native, previous_index=previous
-    )
+    again = apply_cache_control(marked, native_anthropic=native, previous_index=previous)
     assert again == marked
 
 
@@ -340,30 +314,22 @@ def long_turn(blocks_since: int) -> list[Any]:
     ("blocks_since", "expected"),
     [(20, [0, 5, 6, 7]), (21, [0, 3, 6, 7]), (60, [0, 3, 6, 7])],
 )
-def test_keeps_a_mark_beyond_the_lookback(
-    blocks_since: int, expected: list[int]
-) -> None:
+def test_keeps_a_mark_beyond_the_lookback(blocks_since: int, expected: list[int]) -> None:
     history = long_turn(blocks_since)
     previous = find_last_marked_index(apply_cache_control(history[:4]))
     assert previous == 3
-    marked = apply_cache_control(
-        history, native_anthropic=True, previous_index=previous
-    )
+    marked = apply_cache_control(history, native_anthropic=True, previous_index=previous)
     assert marked_indices(marked) == expected
     carried = apply_cache_control(
         [*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True
     )
-    assert marked_indices(carried) == expected, (
-        "marks of the previous call tell where it was"
-    )
+    assert marked_indices(carried) == expected, "marks of the previous call tell where it was"
 
 
 @pytest.mark.parametrize("previous", [None, -1, 0, 5, 7, 8, 99])
 def test_drops_a_useless_previous_mark(previous: int | None) -> None:
     """Unknown, on the system prompt, among the last three, or beyond the end of a shortened history."""
-    marked = apply_cache_control(
-        long_turn(60), native_anthropic=True, previous_index=previous
-    )
+    marked = apply_cache_control(long_turn(60), native_anthropic=True, previous_index=previous)
     assert marked_indices(marked) == [0, 5, 6, 7]
 
 
@@ -447,9 +413,7 @@ def test_recognizes_routes_that_accept_marks(
     model: str, provider: str, base_url: str | None, route: str | None
 ) -> None:
     line = make_caching_notice(model, provider, base_url, ttl="1h")
-    assert line == (
-        f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None
-    )
+    assert line == (f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None)
 
 
 def test_deep_nesting_does_not_exhaust_the_stack() -> None:

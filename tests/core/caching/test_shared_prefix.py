@@ -36,15 +36,11 @@ def tool(name: str, **parameters: Any) -> dict[str, Any]:
 def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
     a = request(user_message("a"), user_message("b"), tools=[tool("f")])
     marked = apply_cache_control([*a.messages, user_message("c")])
-    b = request(
-        *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
-    )
+    b = request(*marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}])
     diff = compare_prefixes(a, b)
     assert (diff.shared_messages, diff.is_extension, diff.section) == (2, True, None)
     assert str(diff) == "extends it: all 2 messages are shared"
-    assert compare_prefixes(
-        a, request(*a.messages, user_message("c"), tools=a.tools)
-    ).is_extension
+    assert compare_prefixes(a, request(*a.messages, user_message("c"), tools=a.tools)).is_extension
     assert not compare_prefixes(b, a).is_extension
     assert compare_prefixes(request(system=None), request(system="")).is_extension
 
@@ -150,9 +146,7 @@ def test_explains_the_first_difference(a: Request, b: Request, words: str) -> No
 
 
 @given(histories, histories, histories)
-def test_shared_prefix_matches_the_byte_chain(
-    common: Any, one: Any, other: Any
-) -> None:
+def test_shared_prefix_matches_the_byte_chain(common: Any, one: Any, other: Any) -> None:
     a = request(*common, *one)
     b = request(*copy.deepcopy(common), *other)
     before = copy.deepcopy((a, b))
@@ -166,9 +160,7 @@ def test_shared_prefix_matches_the_byte_chain(
 
 def test_a_huge_text_is_compared_in_linear_time() -> None:
     words = "ab" * 2_000_000
-    diff = compare_prefixes(
-        request(user_message(f"{words}x")), request(user_message(f"{words}y"))
-    )
+    diff = compare_prefixes(request(user_message(f"{words}x")), request(user_message(f"{words}y")))
     assert (diff.old_excerpt, diff.new_excerpt) == (
         '"…' + "ab" * 10 + 'x"',
         '"…' + "ab" * 10 + 'y"',
@@ -178,18 +170,12 @@ def test_a_huge_text_is_compared_in_linear_time() -> None:
 def test_real_requests_extend_each_other() -> None:
     for family in ("claude", "deepseek"):
         files = sorted(
-            path
-            for path in shared_path("requests").glob("*.json")
-            if family in path.name
+            path for path in shared_path("requests").glob("*.json") if family in path.name
         )
         bodies = [json.loads(path.read_text("utf-8")) for path in files]
-        requests = [
-            Request("m", body["messages"], None, body["tools"] or []) for body in bodies
-        ]
+        requests = [Request("m", body["messages"], None, body["tools"] or []) for body in bodies]
         for older, newer in pairwise(requests):
-            newer_marked = Request(
-                "m", apply_cache_control(newer.messages), None, newer.tools
-            )
+            newer_marked = Request("m", apply_cache_control(newer.messages), None, newer.tools)
             assert str(compare_prefixes(older, newer_marked)).startswith("extends")
 
 

@@ -53,9 +53,7 @@ class TestLifetime:
         assert rhythm.is_cold(43_210, ttl=TTL)
 
     def test_one_hour_writes_live_an_hour(self) -> None:
-        written = CanonicalUsage(
-            input_tokens=10, cache_write_tokens=990, cache_write_1h_tokens=990
-        )
+        written = CanonicalUsage(input_tokens=10, cache_write_tokens=990, cache_write_1h_tokens=990)
         rhythm = CallPattern().add_call(written, 0.0, ttl=TTL)
         assert not rhythm.is_cold(3_599, ttl=TTL)
         assert rhythm.is_cold(3_600, ttl=TTL)
@@ -71,9 +69,7 @@ class TestLifetime:
         assert not rhythm.is_cold(1_500 + 400, ttl=TTL)
 
     def test_miss_after_a_pause_does_not_extend_it(self) -> None:
-        assert pattern_after((0, 1_000, 0), (900, 2_000, 100)).is_cold(
-            900 + TTL, ttl=TTL
-        )
+        assert pattern_after((0, 1_000, 0), (900, 2_000, 100)).is_cold(900 + TTL, ttl=TTL)
 
     def test_compaction_is_not_a_miss(self) -> None:
         rhythm = (
@@ -86,24 +82,17 @@ class TestLifetime:
 
 def test_expects_as_many_calls_again_within_bounds() -> None:
     assert (
-        pattern_after(
-            *((number, 1_000 + number, 1_000) for number in range(50))
-        ).expected_calls
+        pattern_after(*((number, 1_000 + number, 1_000) for number in range(50))).expected_calls
         == 50
     )
     assert (
-        pattern_after(
-            *((number, 1_000 + number, 1_000) for number in range(500))
-        ).expected_calls
+        pattern_after(*((number, 1_000 + number, 1_000) for number in range(500))).expected_calls
         == 400
     )
 
 
 def test_notices_a_cache_that_is_never_read() -> None:
-    assert (
-        pattern_after(*((number, 1_000 + number, 0) for number in range(40))).read_share
-        < 0.05
-    )
+    assert pattern_after(*((number, 1_000 + number, 0) for number in range(40))).read_share < 0.05
 
 
 def test_ignores_missing_usage_and_rewritten_prompts() -> None:

@@ -189,26 +189,16 @@ CHAT = {
         ),
     ],
 )
-def test_reads_every_providers_usage(
-    raw: dict[str, Any], expected: tuple[int, ...]
-) -> None:
+def test_reads_every_providers_usage(raw: dict[str, Any], expected: tuple[int, ...]) -> None:
     assert buckets(raw) == expected
 
 
 def test_api_decides_between_ambiguous_fields() -> None:
     raw = {"input_tokens": 1000, "cache_read_input_tokens": 900, "output_tokens": 1}
     assert buckets(raw) == buckets(raw, "anthropic") == (1000, 900, 0, 1, 0)
-    assert (
-        buckets(raw, "openai_responses")
-        == buckets(raw, "openai")
-        == (100, 900, 0, 1, 0)
-    )
+    assert buckets(raw, "openai_responses") == buckets(raw, "openai") == (100, 900, 0, 1, 0)
     assert buckets(RESPONSES, "openai") == buckets(RESPONSES)
-    assert (
-        buckets(CHAT, "chat_completions")
-        == buckets(CHAT, "anthropic_messages")
-        == buckets(CHAT)
-    )
+    assert buckets(CHAT, "chat_completions") == buckets(CHAT, "anthropic_messages") == buckets(CHAT)
     assert buckets({**RESPONSES}, "anthropic")[0] == 1000
 
 
@@ -223,15 +213,11 @@ def test_api_without_matching_fields_is_ignored(api: Any) -> None:
     )
 
 
-def test_prompt_and_total_are_sums_and_reasoning_is_neither_added_nor_subtracted() -> (
-    None
-):
+def test_prompt_and_total_are_sums_and_reasoning_is_neither_added_nor_subtracted() -> None:
     usage = normalize_usage(CHAT)
     assert (usage.prompt_tokens, usage.total_tokens) == (1000, 1060)
     assert normalize_usage(ANTHROPIC).prompt_tokens == 1000
-    more = normalize_usage(
-        {"prompt_tokens": 5, "completion_tokens": 5, "reasoning_tokens": 99}
-    )
+    more = normalize_usage({"prompt_tokens": 5, "completion_tokens": 5, "reasoning_tokens": 99})
     assert (more.output_tokens, more.reasoning_tokens, more.total_tokens) == (5, 99, 10)
 
 
@@ -257,9 +243,13 @@ def test_clamps_cached_tokens_to_the_prompt() -> None:
     assert buckets(raw) == (0, 100, 0, 1, 0)
     raw["prompt_tokens_details"] = {"cached_tokens": 60, "cache_write_tokens": 90}
     assert buckets(raw) == (0, 60, 40, 1, 0)
-    assert buckets(
-        {"prompt_tokens": None, "completion_tokens": 1, "cached_tokens": 60}
-    ) == (0, 60, 0, 1, 0)
+    assert buckets({"prompt_tokens": None, "completion_tokens": 1, "cached_tokens": 60}) == (
+        0,
+        60,
+        0,
+        1,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,9 +292,7 @@ def test_reads_sdk_objects() -> None:
         0,
     )
     assert (
-        normalize_usage(
-            anthropic.types.Usage.model_validate(ANTHROPIC)
-        ).cache_write_1h_tokens
+        normalize_usage(anthropic.types.Usage.model_validate(ANTHROPIC)).cache_write_1h_tokens
         == 100
     )
 
@@ -312,9 +300,7 @@ def test_reads_sdk_objects() -> None:
 def test_reads_any_object() -> None:
     details = SimpleNamespace(cached_tokens=4)
     assert buckets(
-        SimpleNamespace(
-            prompt_tokens=9, completion_tokens=1, prompt_tokens_details=details
-        )
+        SimpleNamespace(prompt_tokens=9, completion_tokens=1, prompt_tokens_details=details)
     ) == (
         5,
         4,
@@ -357,11 +343,7 @@ def test_usages_add_up() -> None:
 
 
 _COUNTS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**20), 10**20)
-    | st.floats()
-    | st.text(max_size=3)
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=3)
 )
 _DETAILS = (
     st.dictionaries(
@@ -384,9 +366,7 @@ _RAW = st.dictionaries(st.sampled_from(_NAMES) | st.text(), _DETAILS)
 
 
 @given(_RAW, st.sampled_from([None, "anthropic", "openai_responses", "openai_chat"]))
-def test_no_report_raises_or_gives_a_negative_bucket(
-    raw: dict[str, Any], api: str | None
-) -> None:
+def test_no_report_raises_or_gives_a_negative_bucket(raw: dict[str, Any], api: str | None) -> None:
     usage = normalize_usage(raw, api=api)
     assert min(buckets(raw, api)) >= 0
     assert 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens
@@ -398,9 +378,7 @@ def test_no_report_raises_or_gives_a_negative_bucket(
     st.integers(0, 10**9),
     st.integers(1, 10**9),
 )
-def test_the_prompt_is_the_reported_one(
-    prompt: int, read: int, write: int, output: int
-) -> None:
+def test_the_prompt_is_the_reported_one(prompt: int, read: int, write: int, output: int) -> None:
     details = {"cached_tokens": read, "cache_write_tokens": write}
     chat = {
         "prompt_tokens": prompt,
@@ -412,11 +390,7 @@ def test_the_prompt_is_the_reported_one(
         "input_tokens_details": details,
         "output_tokens": output,
     }
-    assert (
-        normalize_usage(chat).prompt_tokens
-        == normalize_usage(responses).prompt_tokens
-        == prompt
-    )
+    assert normalize_usage(chat).prompt_tokens == normalize_usage(responses).prompt_tokens == prompt
 
 
 def test_reads_recorded_requests() -> None:

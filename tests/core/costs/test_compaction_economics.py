@@ -38,9 +38,7 @@ def test_compacts_a_long_thread_at_the_threshold() -> None:
     assert decision.action == "now"
     # The summary, and 22,000 tokens written instead of read.
     assert decision.cost == Decimal("0.145900")
-    assert decision.savings == Decimal(
-        "1.278000"
-    )  # 71,000 tokens less to read, 60 times
+    assert decision.savings == Decimal("1.278000")  # 71,000 tokens less to read, 60 times
     assert decision.cheaper_calls == 60
     assert (
         "costs $0.1459 (summary $0.0700, cache $0.0759) and saves $1.2780 in about 60 calls"
@@ -56,10 +54,7 @@ def test_waits_for_the_end_of_the_turn() -> None:
     assert decide_compaction(replace(in_turn, limit=101_000)).action == "now", (
         "the limit comes first"
     )
-    assert (
-        decide_compaction(replace(in_turn, cold_reason="the tools changed")).action
-        == "now"
-    )
+    assert decide_compaction(replace(in_turn, cold_reason="the tools changed")).action == "now"
     assert decide_compaction(replace(in_turn, rates=UNCACHED)).action == "now", (
         "without a cache there is no moment to wait for"
     )
@@ -77,18 +72,12 @@ def test_compacts_earlier_on_a_cold_cache() -> None:
     cold = decide_compaction(replace(early, cold_reason="400 s passed"))
     assert cold.action == "now"
     assert "the cache is cold: 400 s passed" in cold.reason
-    assert cold.cost == Decimal("0.070000"), (
-        "only the summary: the cache is lost anyway"
-    )
+    assert cold.cost == Decimal("0.070000"), "only the summary: the cache is lost anyway"
     assert (
-        decide_compaction(
-            replace(early, tokens=49_000, cold_reason="400 s passed")
-        ).action
+        decide_compaction(replace(early, tokens=49_000, cold_reason="400 s passed")).action
         == "later"
     ), "detail is worth something"
-    dear = decide_compaction(
-        replace(early, summary_cost=5.0, cold_reason="400 s passed")
-    )
+    dear = decide_compaction(replace(early, summary_cost=5.0, cold_reason="400 s passed"))
     assert dear.action == "later"
     assert "not worth it yet" in dear.reason
 
@@ -98,9 +87,7 @@ def test_without_a_cache_discount_ignores_a_cold_cache() -> None:
     assert decide_compaction(plain).action == "now"
     assert decide_compaction(plain).cost == Decimal("0.070000")
     assert (
-        decide_compaction(
-            replace(plain, tokens=60_000, cold_reason="400 s passed")
-        ).action
+        decide_compaction(replace(plain, tokens=60_000, cold_reason="400 s passed")).action
         == "later"
     )
     unread = replace(
@@ -109,9 +96,7 @@ def test_without_a_cache_discount_ignores_a_cold_cache() -> None:
         cold_reason="400 s passed",
         call_pattern=replace(STEADY, read_share=0.0),
     )
-    assert decide_compaction(unread).action == "later", (
-        "a cache nobody reads from is none"
-    )
+    assert decide_compaction(unread).action == "later", "a cache nobody reads from is none"
 
 
 @given(
@@ -146,9 +131,7 @@ def test_compacts_at_the_limit_and_never_early_while_warm(
     decision = decide_compaction(case)
     if tokens >= case.limit:
         assert decision.action == "now"
-    elif tokens < case.threshold and (
-        not cold or tokens < MIN_THRESHOLD_SHARE * case.threshold
-    ):
+    elif tokens < case.threshold and (not cold or tokens < MIN_THRESHOLD_SHARE * case.threshold):
         assert decision.action == "later"
     elif tokens < case.threshold and decision.action == "now":
         assert decision.savings > decision.cost
@@ -175,9 +158,7 @@ def test_rates_follow_the_prices() -> None:
     assert five is not None
     assert hour is not None
     assert unmarked is not None
-    assert [rate.write for rate in (five, hour, unmarked)] == pytest.approx(
-        [3.75e-6, 6e-6, 3e-6]
-    )
+    assert [rate.write for rate in (five, hour, unmarked)] == pytest.approx([3.75e-6, 6e-6, 3e-6])
     plain = Rates.from_prices(Prices(input=Decimal(1), output=Decimal(2)))
     assert plain is not None
     assert not plain.has_cache_discount
@@ -185,8 +166,4 @@ def test_rates_follow_the_prices() -> None:
 
 def test_miss_cost_is_the_write_surcharge() -> None:
     assert CLAUDE.miss_cost(100_000) == pytest.approx(0.345)
-    assert (
-        CLAUDE.at_read_share(0.0).miss_cost(100_000)
-        == UNCACHED.miss_cost(100_000)
-        == 0.0
-    )
+    assert CLAUDE.at_read_share(0.0).miss_cost(100_000) == UNCACHED.miss_cost(100_000) == 0.0

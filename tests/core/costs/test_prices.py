@@ -34,9 +34,7 @@ USAGE = CanonicalUsage(1_000_000, 100_000, 0, 0)
 
 
 def test_each_bucket_has_its_own_price() -> None:
-    prices = Prices(
-        Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6)
-    )
+    prices = Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
     usage = CanonicalUsage(
         input_tokens=1_000,
         output_tokens=2_000,
@@ -84,18 +82,12 @@ def test_cost_grows_with_usage(first: int, second: int) -> None:
 
 def test_prices_of_a_known_model() -> None:
     prices = prices_for(SONNET, time=AT)
-    assert prices == Prices(
-        Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6)
-    )
-    assert compute_call_cost(CanonicalUsage(1_000, 1_000), SONNET, time=AT) == Decimal(
-        "0.018"
-    )
+    assert prices == Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    assert compute_call_cost(CanonicalUsage(1_000, 1_000), SONNET, time=AT) == Decimal("0.018")
 
 
 def test_long_prompt_uses_the_higher_tier() -> None:
-    short, long = (
-        prices_for(SONNET, time=AT, prompt_tokens=size) for size in (200_000, 200_001)
-    )
+    short, long = (prices_for(SONNET, time=AT, prompt_tokens=size) for size in (200_000, 200_001))
     assert short is not None
     assert long is not None
     assert (short.input, long.input) == (Decimal(3), Decimal(6))
@@ -103,9 +95,7 @@ def test_long_prompt_uses_the_higher_tier() -> None:
 
 
 def test_price_depends_on_the_time() -> None:
-    day, night = (
-        prices_for("deepseek-chat", time=AT.replace(hour=hour)) for hour in (12, 20)
-    )
+    day, night = (prices_for("deepseek-chat", time=AT.replace(hour=hour)) for hour in (12, 20))
     assert day is not None
     assert night is not None
     assert day.input != night.input
@@ -128,9 +118,9 @@ def test_given_provider_decides() -> None:
     assert there is not None
     assert there.input == Decimal(3)
     assert there.cache_write_1h is None
-    assert prices_for(
-        "anthropic/claude-sonnet-4-5", time=AT, provider="anthropic"
-    ) == prices_for(SONNET, time=AT)
+    assert prices_for("anthropic/claude-sonnet-4-5", time=AT, provider="anthropic") == prices_for(
+        SONNET, time=AT
+    )
     assert prices_for(SONNET, time=AT, provider="no such provider") is None
     assert prices_for("anthropic/no/such-model", time=AT, provider="anthropic") is None
 
@@ -142,25 +132,18 @@ def test_unknown_model_has_no_cost(name: str) -> None:
 
 def test_model_without_a_needed_price_has_no_cost() -> None:
     assert compute_call_cost(CanonicalUsage(10, 10), "gpt-5", time=AT) is not None
-    assert (
-        compute_call_cost(
-            CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", time=AT
-        )
-        is None
-    )
+    assert compute_call_cost(CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", time=AT) is None
 
 
 def test_loads_the_price_table_lazily() -> None:
-    code = (
-        "import sys, everthread.core.costs.prices; print('genai_prices' in sys.modules)"
-    )
+    code = "import sys, everthread.core.costs.prices; print('genai_prices' in sys.modules)"
     assert printed_by(code) == "False"
 
 
 def test_cost_of_a_recorded_session() -> None:
-    calls = json.loads(
-        shared_path("transcripts", "coding-long-claude.json").read_text("utf-8")
-    )["usage"]
+    calls = json.loads(shared_path("transcripts", "coding-long-claude.json").read_text("utf-8"))[
+        "usage"
+    ]
     for call in calls:
         dollars = compute_call_cost(normalize_usage(call), call["model"], time=AT)
         assert dollars is not None

@@ -88,13 +88,10 @@ def test_every_word_has_few_forms(word: str) -> None:
 
 
 def test_recognizes_the_language_of_stop_words() -> None:
-    assert "die" in stop_words(
-        ["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"]
-    )
+    assert "die" in stop_words(["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"])
     assert "die" not in stop_words(["where", "did", "the", "dog", "die"])
     sought = {
-        item.forms[0]
-        for item in read_question("Wo liegen die Akten des Kunden?", NOW).search_words
+        item.forms[0] for item in read_question("Wo liegen die Akten des Kunden?", NOW).search_words
     }
     assert sought == {"liegen", "akten", "kunden"}
     assert not read_question("What is it, and where was that?", NOW).search_words
@@ -113,9 +110,7 @@ def test_identifiers_come_first_and_weigh_more() -> None:
     question = read_question(
         "word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW
     )
-    assert [
-        item.forms for item in question.search_words if item.weight == IDENTIFIER_WEIGHT
-    ] == [
+    assert [item.forms for item in question.search_words if item.weight == IDENTIFIER_WEIGHT] == [
         ("src/billing/tax.py",),
         ("round_half_up",),
     ]
@@ -209,9 +204,7 @@ def test_words_of_dates_are_not_counted() -> None:
         ("did we go for plan B in the end, after all?", ("plan", "b")),
     ],
 )
-def test_phrase_of_a_number_includes_its_noun(
-    text: str, phrase: tuple[str, ...]
-) -> None:
+def test_phrase_of_a_number_includes_its_noun(text: str, phrase: tuple[str, ...]) -> None:
     assert phrase in read_question(text, NOW).phrases
 
 

@@ -73,10 +73,7 @@ def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
 
 def test_first_line_of_a_page_has_its_ids() -> None:
     text = page(SearchPage((SAID, STORED), next=None))
-    assert (
-        shorten_answer(text)
-        == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
-    )
+    assert shorten_answer(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
     assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
     assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
     assert text.endswith("[That was all.]")
@@ -135,9 +132,7 @@ def test_describes_a_passage() -> None:
     assert describe_passage(part, tool="lcm_describe", reader="lcm_expand") == (
         "lcm_describe output:ab: 3 characters of output of a tool; lcm_expand reads them.\nIt begins:\nabc"
     )
-    assert (
-        format_heading(STORED) == "[output:ab] output of terminal, 2026-01-31 09:30 UTC"
-    )
+    assert format_heading(STORED) == "[output:ab] output of terminal, 2026-01-31 09:30 UTC"
     assert format_utc_time(0) == "1970-01-01 00:00 UTC"
 
 

@@ -81,16 +81,12 @@ def test_query_terms(query: str, strict: list[str], loose: list[str]) -> None:
 
 
 def test_lists_identifiers_as_typed() -> None:
-    assert identifier_terms(
-        "the src/app/main.py getUserName user_name src/app/main.py"
-    ) == [
+    assert identifier_terms("the src/app/main.py getUserName user_name src/app/main.py") == [
         "src/app/main.py",
         "user_name",
     ]
     assert identifier_terms("x-" * MAX_TERM_CHARS + "x") == []
-    assert identifier_terms("src/app/main.py")[0] in terms(
-        "in /home/me: src/app/main.py."
-    )
+    assert identifier_terms("src/app/main.py")[0] in terms("in /home/me: src/app/main.py.")
 
 
 def test_bounds_long_words_and_compounds() -> None:
@@ -115,9 +111,7 @@ word = st.text(
     min_size=1,
     max_size=8,
 )
-cjk = st.text(
-    st.sampled_from("数据库连接超时テストを実行검색어입력ー々"), min_size=1, max_size=6
-)
+cjk = st.text(st.sampled_from("数据库连接超时テストを実行검색어입력ー々"), min_size=1, max_size=6)
 query = st.lists(st.one_of(identifier, word, cjk), min_size=1, max_size=3).map(" ".join)
 edge = st.text(st.sampled_from(" \n,;!()[]<>/._-:=\"'改行カ한"), min_size=1, max_size=3)
 around = st.text(max_size=12)

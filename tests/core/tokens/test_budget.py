@@ -113,9 +113,7 @@ def test_tool_limits_follow_a_small_window() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("window", "small"), [(8_190, True), (8_191, True), (8_192, False)]
-)
+@pytest.mark.parametrize(("window", "small"), [(8_190, True), (8_191, True), (8_192, False)])
 def test_is_small_below_4096(window: int, small: bool) -> None:
     assert Budget.for_window(window).is_small is small
 
@@ -129,12 +127,7 @@ def test_any_settings_give_a_consistent_budget(
     assert all(type(value) is int and value >= 0 for value in figures(budget).values())
     assert window * 0.05 <= limit < window
     assert budget.tail_tokens < limit
-    assert (
-        budget.user_words_tokens
-        <= budget.compacted_limit
-        <= budget.background_start
-        < limit
-    )
+    assert budget.user_words_tokens <= budget.compacted_limit <= budget.background_start < limit
     assert budget.hygiene_limit < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
@@ -156,13 +149,8 @@ def test_settings_are_respected(window: int, chosen: dict[str, Any]) -> None:
         assert bound is None or budget.threshold <= max(bound + 1e-6, floor)
     output = chosen.get("max_output") or 0
     assert budget.threshold == floor or budget.threshold + output <= window * 0.98
-    assert (
-        budget.tail_tokens <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
-    )
-    assert (
-        budget.user_words_tokens
-        <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
-    )
+    assert budget.tail_tokens <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
+    assert budget.user_words_tokens <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
     assert budget.result_chars <= chosen.get("result_chars", 100_000)
     assert budget.turn_chars <= chosen.get("turn_chars", 200_000)
     assert budget.preview_chars <= chosen.get("preview_chars", 1_500)

@@ -109,9 +109,7 @@ def test_reset_keeps_the_factor() -> None:
 
 def test_only_the_change_since_the_last_report_is_unreported() -> None:
     calibration = Calibration()
-    assert calibration.count_unreported_tokens("m", 7_000) == 7_000, (
-        "nothing is reported yet"
-    )
+    assert calibration.count_unreported_tokens("m", 7_000) == 7_000, "nothing is reported yet"
     calibration.observe("m", 10_000, 7_000)
     assert calibration.count_unreported_tokens("m", 7_000) == 0
     assert calibration.count_unreported_tokens("m", 7_500) == 500
@@ -139,17 +137,13 @@ def test_a_projection_is_never_negative() -> None:
     ),
     st.integers(0, 10**6),
 )
-def test_the_state_survives_json(
-    reports: list[tuple[str | None, Any, int]], estimate: int
-) -> None:
+def test_the_state_survives_json(reports: list[tuple[str | None, Any, int]], estimate: int) -> None:
     calibration = Calibration()
     for model, reported, then in reports:
         calibration.observe(model, reported, then)
     again = Calibration.load(json.loads(json.dumps(calibration.dump())))
     for model in ("a", "b", None):
-        assert (
-            again.project(model, estimate) == calibration.project(model, estimate) >= 0
-        )
+        assert again.project(model, estimate) == calibration.project(model, estimate) >= 0
 
 
 @pytest.mark.parametrize(
@@ -178,10 +172,7 @@ def _mean_error(name: str, model: str) -> tuple[float, float]:
     reports: list[int] = []
     estimates: list[int] = []
     for call in data["usage"]:
-        prompt = (
-            call.get("prompt")
-            or call["input"] + call["cache_read"] + call["cache_write"]
-        )
+        prompt = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
         estimate = counter.messages(data["messages"][: call["before_message"]])
         if reports:
             errors.append(abs(calibration.project(model, estimate) - prompt) / prompt)

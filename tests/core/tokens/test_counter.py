@@ -41,10 +41,7 @@ MODELS = [GPT, CLAUDE, DEEPSEEK, None]
 
 def picture(width: int, height: int) -> str:
     head = (
-        b"\x89PNG\r\n\x1a\n"
-        + struct.pack(">I", 13)
-        + b"IHDR"
-        + struct.pack(">II", width, height)
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">II", width, height)
     )
     return base64.b64encode(head + b"\x00" * 30_000).decode()
 
@@ -102,9 +99,7 @@ def test_system_prompt_counts_the_same_in_every_form() -> None:
         counter = TokenCounter(model)
         text = "You are careful."
         assert counter.system(text) == counter.system([text_part(text)])
-        assert counter.system(text) == counter.message(
-            {"role": "system", "content": text}
-        )
+        assert counter.system(text) == counter.message({"role": "system", "content": text})
         assert counter.system(None) == counter.system("") == counter.system([]) == 0
 
 
@@ -113,10 +108,7 @@ def test_a_string_is_one_text_block(model: str | None) -> None:
     counter = TokenCounter(model)
     expected = counter.message(user_message("fix the test"))
     for kind in ("text", "input_text", "output_text"):
-        assert (
-            counter.message(user_message([{"type": kind, "text": "fix the test"}]))
-            == expected
-        )
+        assert counter.message(user_message([{"type": kind, "text": "fix the test"}])) == expected
     assert counter.message(user_message(["fix the test"])) == expected
 
 
@@ -154,12 +146,8 @@ def test_counts_arguments_as_each_provider_writes_them() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7]
-)
-def test_counts_arguments_that_are_not_objects(
-    model: str | None, arguments: Any
-) -> None:
+@pytest.mark.parametrize("arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7])
+def test_counts_arguments_that_are_not_objects(model: str | None, arguments: Any) -> None:
     counter = TokenCounter(model)
     empty = counter.message(calls_message(function_call("c1", "f", "")))
     assert counter.message(calls_message(function_call("c1", "f", arguments))) >= empty
@@ -169,9 +157,9 @@ def test_counts_custom_and_broken_calls() -> None:
     counter = TokenCounter(GPT)
     custom = custom_call("c", "shell", "ls -la")
     message = calls_message(custom, "?", {"id": "x"})
-    assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text(
-        "shell"
-    ) + counter.text("ls -la")
+    assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text("shell") + counter.text(
+        "ls -la"
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -185,9 +173,7 @@ def test_results_count_in_both_forms_with_their_content(model: str | None) -> No
     }
     anthropic = user_message([result_block("c1", "three files found")])
     blocks = user_message([result_block("c1", [text_part("three files found")])])
-    assert (
-        counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
-    )
+    assert counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
 
 
 def test_images_count_by_size_in_every_position() -> None:
@@ -199,9 +185,7 @@ def test_images_count_by_size_in_every_position() -> None:
     }
     link = image_part(f"data:image/png;base64,{data}")
     assert (
-        counter.message(user_message([block]))
-        == counter.message(user_message([link]))
-        == 3 + 1334
+        counter.message(user_message([block])) == counter.message(user_message([link])) == 3 + 1334
     )
     assert counter.message(user_message([result_block("c", [block])])) == 3 + 1334
     assert counter.message(result_message("c", [link])) == 3 + 1334
@@ -213,16 +197,12 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     spoken = counter.message(user_message(thought))
     assert (
         counter.message(
-            user_message(
-                [{"type": "thinking", "thinking": thought, "signature": "x" * 300}]
-            )
+            user_message([{"type": "thinking", "thinking": thought, "signature": "x" * 300}])
         )
         == spoken
     )
     assert (
-        counter.message(
-            {"role": "assistant", "content": None, "reasoning_content": thought}
-        )
+        counter.message({"role": "assistant", "content": None, "reasoning_content": thought})
         == spoken
     )
     summary = {
@@ -232,16 +212,12 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     }
     assert counter.message(user_message([summary])) == spoken
     assert (
-        counter.message(
-            user_message([{"type": "redacted_thinking", "data": "x" * 1_600}])
-        )
+        counter.message(user_message([{"type": "redacted_thinking", "data": "x" * 1_600}]))
         == 3 + 300
     )
     assert (
         counter.message(
-            user_message(
-                [{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}]
-            )
+            user_message([{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}])
         )
         == 3 + 300
     )
@@ -269,14 +245,9 @@ def test_documents_and_recordings() -> None:
         == counter.message(user_message(text))
     )
     assert counter.message(user_message([pdf])) == 3 + 9_000 + counter.text("Lease")
+    assert counter.message(user_message([{"type": "file", "file": {"file_id": "f"}}])) == 3 + 15_000
     assert (
-        counter.message(user_message([{"type": "file", "file": {"file_id": "f"}}]))
-        == 3 + 15_000
-    )
-    assert (
-        TokenCounter(GPT).message(
-            user_message([{"type": "input_audio", "input_audio": {}}])
-        )
+        TokenCounter(GPT).message(user_message([{"type": "input_audio", "input_audio": {}}]))
         == 4 + 300
     )
 
@@ -487,9 +458,7 @@ def test_cache_does_not_confuse_freed_messages() -> None:
     counter = TokenCounter(GPT)
     for size in range(1, 400):
         text = "word " * size
-        assert counter.message(user_message(text)) == TokenCounter(GPT).message(
-            user_message(text)
-        )
+        assert counter.message(user_message(text)) == TokenCounter(GPT).message(user_message(text))
         gc.collect(0)
 
 
@@ -518,9 +487,7 @@ def test_cache_is_bounded() -> None:
     many = (FreeableMessage(user_message(f"message {n}")) for n in range(50_100))
     assert count_kept(TokenCounter(GPT).message, many) == 50_000
     image = image_part("https://example.com/a.png")
-    large = (
-        FreeableMessage(user_message([text_part(str(n)), image])) for n in range(200)
-    )
+    large = (FreeableMessage(user_message([text_part(str(n)), image])) for n in range(200))
     assert 50 < count_kept(TokenCounter(GPT).message, large) < 150
     texts = (FreeableText(f"{n} " + "word " * 180_000) for n in range(6))
     assert count_kept(TokenCounter(GPT).text, texts) < 6
@@ -532,9 +499,7 @@ def test_recorded_requests_are_within_two_percent(pattern: str) -> None:
         data = json.loads(path.read_text("utf-8"))
         model = path.name.rsplit("-", 1)[0].replace("__", "/")
         reported = data["response"]["usage"]["prompt_tokens"]
-        estimate = estimate_request_tokens(
-            data["messages"], tools=data["tools"], model=model
-        )
+        estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
         assert estimate == pytest.approx(reported, rel=0.02)
 
 
@@ -558,12 +523,8 @@ class TestHiddenThoughts:
 
     def test_long_signature_counts_more_than_its_summary(self) -> None:
         counter = TokenCounter("claude-opus-5")
-        summary = counter.message(
-            assistant_message([self.signed("In short.", "s" * 40)])
-        )
-        whole = counter.message(
-            assistant_message([self.signed("In short.", "s" * 4_000)])
-        )
+        summary = counter.message(assistant_message([self.signed("In short.", "s" * 40)]))
+        whole = counter.message(assistant_message([self.signed("In short.", "s" * 4_000)]))
         assert whole - summary > 700
 
     def test_finds_signatures_in_the_native_value(self) -> None:
@@ -592,13 +553,9 @@ class TestHiddenThoughts:
 
     def test_a_short_signature_adds_nothing(self) -> None:
         counter = TokenCounter("claude-opus-5")
-        bare = counter.message(
-            assistant_message([self.signed("Thoughts of some length.", None)])
-        )
+        bare = counter.message(assistant_message([self.signed("Thoughts of some length.", None)]))
         assert (
-            counter.message(
-                assistant_message([self.signed("Thoughts of some length.", "s" * 60)])
-            )
+            counter.message(assistant_message([self.signed("Thoughts of some length.", "s" * 60)]))
             == bare
         )
 
@@ -615,10 +572,7 @@ def test_a_counter_is_pickled_without_its_caches() -> None:
 def test_parallel_calls_and_text_beside_calls_cost_more_from_gpt_5_on() -> None:
     def count(model: str, calls: int, text: str | None) -> int:
         function = {"name": "look", "arguments": "{}"}
-        made = [
-            {"id": f"c{n}", "type": "function", "function": function}
-            for n in range(calls)
-        ]
+        made = [{"id": f"c{n}", "type": "function", "function": function} for n in range(calls)]
         return TokenCounter(model).message(
             {"role": "assistant", "content": text, "tool_calls": made}
         )

@@ -36,21 +36,11 @@ def gif(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int, *, before: int = 0, fill: bytes = b"") -> bytes:
-    profile = (
-        b"\xff\xe1" + struct.pack(">H", before + 2) + b"\x00" * before
-        if before
-        else b""
-    )
+    profile = b"\xff\xe1" + struct.pack(">H", before + 2) + b"\x00" * before if before else b""
     frame = b"\xff\xc2" + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\x00" * 9
     return (
         b"\xff\xd8"
-        b"\xff\xe0"
-        + struct.pack(">H", 16)
-        + b"JFIF\x00"
-        + b"\x00" * 9
-        + profile
-        + fill
-        + frame
+        b"\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + b"\x00" * 9 + profile + fill + frame
     )
 
 
@@ -58,18 +48,10 @@ def webp(kind: bytes, width: int, height: int) -> bytes:
     start = b"RIFF" + struct.pack("<I", 1000) + b"WEBP" + kind + struct.pack("<I", 900)
     if kind == b"VP8 ":
         return (
-            start
-            + b"\x00\x00\x00\x9d\x01\x2a"
-            + struct.pack("<HH", width, height)
-            + b"\x00" * 20
+            start + b"\x00\x00\x00\x9d\x01\x2a" + struct.pack("<HH", width, height) + b"\x00" * 20
         )
     if kind == b"VP8L":
-        return (
-            start
-            + b"\x2f"
-            + struct.pack("<I", (width - 1) | (height - 1) << 14)
-            + b"\x00" * 20
-        )
+        return start + b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + b"\x00" * 20
     return (
         start
         + b"\x00" * 4
@@ -120,9 +102,7 @@ def test_reads_the_size_from_the_header(data: bytes) -> None:
 
 
 def test_ignores_line_breaks_in_base64() -> None:
-    assert read_image_size(
-        base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()
-    ) == (
+    assert read_image_size(base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()) == (
         640,
         480,
     )
@@ -274,18 +254,14 @@ def test_recordings_cost_per_second() -> None:
         "type": "input_audio",
         "input_audio": {"data": wav(20), "format": "wav"},
     }
-    assert count_audio_tokens(recording, "gpt-4o-audio-preview") == pytest.approx(
-        200, abs=1
-    )
+    assert count_audio_tokens(recording, "gpt-4o-audio-preview") == pytest.approx(200, abs=1)
     assert count_audio_tokens(recording, "gemini-2.5-pro") == pytest.approx(640, abs=2)
     mp3 = {
         "type": "input_audio",
         "input_audio": {"data": b64(b"ID3" + b"\x00" * 160_000), "format": "mp3"},
     }
     assert count_audio_tokens(mp3, "gpt-4o-audio-preview") == pytest.approx(100, abs=2)
-    assert count_audio_tokens(
-        {"type": "audio", "data": wav(20)}, None
-    ) == pytest.approx(200, abs=1)
+    assert count_audio_tokens({"type": "audio", "data": wav(20)}, None) == pytest.approx(200, abs=1)
     assert count_audio_tokens({"type": "input_audio", "input_audio": "?"}, None) == 300
     assert count_audio_tokens({"type": "audio", "id": "audio_1"}, None) == 300
 
@@ -307,12 +283,6 @@ def test_documents_cost_per_estimated_page() -> None:
     assert count_document_tokens(file, "gpt-4o") == 15_000
     assert count_document_tokens(file, "gemini-2.5-pro") == 2_580
     assert (
-        count_document_tokens(
-            {"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o"
-        )
-        == 1_500
+        count_document_tokens({"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o") == 1_500
     )
-    assert (
-        count_document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o")
-        == 7_500
-    )
+    assert count_document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o") == 7_500

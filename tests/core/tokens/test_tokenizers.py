@@ -60,9 +60,7 @@ from everthread.core.tokens.tokenizers import (
         (None, None),
     ],
 )
-def test_uses_the_vocabulary_of_the_model(
-    model: str | None, vocabulary: str | None
-) -> None:
+def test_uses_the_vocabulary_of_the_model(model: str | None, vocabulary: str | None) -> None:
     assert tokenizer_for(model).vocabulary == vocabulary
 
 
@@ -108,10 +106,7 @@ def test_claude_needs_about_a_quarter_more_for_code_and_a_tenth_for_prose(
         "The committee met on Tuesday to discuss whether the old bridge should be repaired or replaced. "
         * 10
     )
-    code = (
-        "    if value is None:\n        return default\n    total += value.amount\n"
-        * 10
-    )
+    code = "    if value is None:\n        return default\n    total += value.amount\n" * 10
     openai = tokenizer_for("gpt-4o")
     claude = tokenizer_for(name)
     assert claude.count(prose) / openai.count(prose) == pytest.approx(1.1, abs=0.02)
@@ -153,13 +148,10 @@ def test_long_texts_are_counted_in_chunks_without_losing_any(text: str) -> None:
 
 def test_samples_texts_over_a_million_characters() -> None:
     page = "".join(
-        f"{n}. The committee met on day {n} and decided nothing.\n"
-        for n in range(1_000)
+        f"{n}. The committee met on day {n} and decided nothing.\n" for n in range(1_000)
     )
     tokenizer = tokenizer_for("gpt-4o")
-    assert tokenizer.count(page * 60) == pytest.approx(
-        60 * tokenizer.count(page), rel=0.02
-    )
+    assert tokenizer.count(page * 60) == pytest.approx(60 * tokenizer.count(page), rel=0.02)
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "=", "中", "😀"])

@@ -30,9 +30,7 @@ from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.raw_http import PassThroughManager
 
-FAST_OPTIONS = QueueOptions(
-    queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1
-)
+FAST_OPTIONS = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
 SCOPES = {
     "ann": {"threads"},
     "bob": {"threads"},
@@ -55,9 +53,7 @@ class NamedKeys:
 class WaitingModel(ScriptedModel):
     """Answers `re: …` to what was said last, or what `answers` says; a message with a gate waits for it."""
 
-    def __init__(
-        self, answers: Callable[[Request], Any] | None = None, **more: Any
-    ) -> None:
+    def __init__(self, answers: Callable[[Request], Any] | None = None, **more: Any) -> None:
         super().__init__(
             answers or (lambda request: f"re: {text_of(request.messages[-1])}"), **more
         )
@@ -67,9 +63,7 @@ class WaitingModel(ScriptedModel):
     def hold(self, said: str) -> asyncio.Event:
         return self.gates.setdefault(said, asyncio.Event())
 
-    async def stream(
-        self, request: Request
-    ) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         said = text_of(request.messages[-1])
         self.begun.append(said)
         if said in self.gates:
@@ -116,9 +110,7 @@ class ApiSetup:
     def of(self, name: str) -> httpx2.AsyncClient:
         if name not in self.clients:
             headers = {"authorization": f"Bearer {name}"} if name else {}
-            self.clients[name] = httpx2.AsyncClient(
-                base_url=self.url, headers=headers, timeout=120
-            )
+            self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=120)
         return self.clients[name]
 
     async def get(self, path: str, name: str = "ann", **params: str) -> Any:
@@ -185,14 +177,10 @@ class ApiSetup:
             headers["last-event-id"] = str(last_event)
         method = "GET" if text is None else "POST"
         body = None if text is None else {"content": text}
-        async with self.of("ann").stream(
-            method, path, json=body, headers=headers
-        ) as response:
+        async with self.of("ann").stream(method, path, json=body, headers=headers) as response:
             yield EventReader(response)
 
-    async def history(
-        self, thread: str, view: str = "whole", name: str = "ann"
-    ) -> list[str]:
+    async def history(self, thread: str, view: str = "whole", name: str = "ann") -> list[str]:
         path = f"/api/threads/{thread}/history?view={view}&limit=100"
         return [text_of(item["body"]) for item in (await self.get(path, name))["items"]]
 
@@ -226,12 +214,8 @@ async def open_api(
         heartbeat_seconds=0.05,
     )
     await app.start()
-    proxy = Proxy(
-        Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager()
-    )
-    service = GatewayApp(
-        proxy, authenticator=access(store) if keys else None, threads_api=app
-    )
+    proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager())
+    service = GatewayApp(proxy, authenticator=access(store) if keys else None, threads_api=app)
     made: ApiSetup | None = None
     try:
         async with Gateway(service, grace_seconds=grace_seconds) as gateway:

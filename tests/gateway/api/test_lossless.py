@@ -12,9 +12,7 @@ from tests.compaction.lossless.lossless_setup import NODE
 from tests.conversation.conversation_setup import make_text
 from tests.gateway.api.api_setup import ApiSetup, WaitingModel, open_api
 
-SETTINGS = (
-    "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
-)
+SETTINGS = "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
 
 
 def script(request: Request) -> Any:
@@ -29,15 +27,11 @@ def script(request: Request) -> Any:
         return "Looked."
     said = text_of(last)
     if said.startswith("find "):
-        return call_reply(
-            ("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"})
-        )
+        return call_reply(("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"}))
     if said == "read":
         shown = "\n".join(map(text_of, request.messages))
         nodes = NODE.findall(shown)
-        return call_reply(
-            ("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]})
-        )
+        return call_reply(("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]}))
     if said.startswith("read message:"):
         return call_reply(("lcm_expand", {"id": said.removeprefix("read ")}))
     return make_text(120, "answer")
@@ -49,15 +43,9 @@ async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
     assert await setup.ask(thread, text) == "Looked."
     messages = setup.model.requests[before + 1 :][-1].messages
     last_call = max(
-        index
-        for index, message in enumerate(messages)
-        if message["role"] == "assistant"
+        index for index, message in enumerate(messages) if message["role"] == "assistant"
     )
-    return [
-        result.text
-        for message in messages[last_call:]
-        for result in results_of(message)
-    ]
+    return [result.text for message in messages[last_call:] for result in results_of(message)]
 
 
 async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) -> None:

@@ -62,10 +62,7 @@ async def test_completes_the_history_that_an_ended_process_left(
     await store.append(thread, [NewMessage(greeting), NewMessage(ANSWER)])
     turn = await queue_turn(store, thread, "pay", "default")
     lease = await acquire(store, thread, "next")
-    messages = [
-        NewMessage(body, event=f"{turn.id}.{number}")
-        for number, body in enumerate(stored)
-    ]
+    messages = [NewMessage(body, event=f"{turn.id}.{number}") for number, body in enumerate(stored)]
     await store.append(thread, messages, lease=lease)
     await repair_lost_turn(store, turn, lease)
     # The process that repaired it first ended too.

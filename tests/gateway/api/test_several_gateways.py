@@ -52,9 +52,7 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
     def access(store: Store) -> KeyAuthenticator:
         return KeyAuthenticator(store, ttl=0.0)
 
-    token, key = issue_key(
-        tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50)
-    )
+    token, key = issue_key(tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50))
     async with open_api(url, access=access) as one, open_api(url, access=access) as two:
         await one.store.create_key(key)
         thread = await one.thread(token)

@@ -103,9 +103,7 @@ async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
     assert "hello" in await api.ask(thread, "/sessions")
     for name in ("../../etc/passwd.gguf", "gpt-4o"):
         await api.run(thread, f"/model {name}")
-    refused = await api.of("ann").post(
-        "/api/threads", json={"model": "/srv/secret.gguf"}
-    )
+    refused = await api.of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})
     assert error_of(refused) == (403, "model_not_allowed")
     assert api.model.begun == ["hello", "hi"]
 

@@ -226,9 +226,7 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
 
 
 async def test_closes_surplus_agents_and_opens_them_again(store_url: str) -> None:
-    options = FAST_OPTIONS.__class__(
-        queue=3, agents=2, poll_seconds=0.03, lease_seconds=5
-    )
+    options = FAST_OPTIONS.__class__(queue=3, agents=2, poll_seconds=0.03, lease_seconds=5)
     async with open_api(store_url, options=options) as setup:
         threads = [await setup.thread() for _ in range(5)]
         for _ in range(2):

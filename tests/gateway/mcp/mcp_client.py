@@ -15,9 +15,7 @@ from everthread.store.store import Store
 
 
 @asynccontextmanager
-async def open_client(
-    url: str, headers: Mapping[str, str] | None = None
-) -> AsyncIterator[Client]:
+async def open_client(url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers=dict(headers or {}), timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as made,

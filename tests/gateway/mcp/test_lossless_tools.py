@@ -48,9 +48,7 @@ async def hold_long_conversation(store: Store, tenant: str) -> Conversation:
     )
     for number in range(TURNS):
         fact = f"{tenant}_{number:03d} stands on {shelf(number)}, key {SECRET}."
-        await conversation.send(
-            f"Turn {number}: {fact} {make_text(300, f'topic {number}')}"
-        )
+        await conversation.send(f"Turn {number}: {fact} {make_text(300, f'topic {number}')}")
     return conversation
 
 
@@ -99,9 +97,7 @@ async def read_whole(client: Client, node: str, thread: str) -> str:
     text = ""
     offset = 0
     while True:
-        answer = await call_tool(
-            client, "lcm_expand", id=node, thread=thread, offset=offset
-        )
+        answer = await call_tool(client, "lcm_expand", id=node, thread=thread, offset=offset)
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
         next_part = re.search(r"go on with offset (\d+)\]$", answer)
@@ -110,9 +106,7 @@ async def read_whole(client: Client, node: str, thread: str) -> str:
         offset = int(next_part[1])
 
 
-async def test_every_message_is_found_and_read(
-    store: Store, mine: Conversation
-) -> None:
+async def test_every_message_is_found_and_read(store: Store, mine: Conversation) -> None:
     top = nodes_of(mine)
     async with serve_tools(store, LookupReach("ann")) as ann:
         parts = [await read_whole(ann, node, mine.id) for node in top]
@@ -131,9 +125,7 @@ async def test_every_message_is_found_and_read(
         assert passage.startswith(f"expand {top[0]}: ")
 
 
-async def test_a_confined_client_sees_its_own_thread_only(
-    store: Store, mine: Conversation
-) -> None:
+async def test_a_confined_client_sees_its_own_thread_only(store: Store, mine: Conversation) -> None:
     other = await make_thread(store, "Another talk names marigold-12.", tenant="ann")
     message = f"message:{(await store.history(other))[0].id}"
     reach = LookupReach("ann", mine.id, is_confined=True)

@@ -68,9 +68,7 @@ class Keys:
 
 
 @asynccontextmanager
-async def gateway(
-    folder: Path, *, keys: bool = True
-) -> AsyncIterator[tuple[Store, str]]:
+async def gateway(folder: Path, *, keys: bool = True) -> AsyncIterator[tuple[Store, str]]:
     store = open_store(folder / "gateway.db")
     try:
         async with Provider([ServedModel("gpt-4o", 128_000)]) as provider:
@@ -89,9 +87,7 @@ def bearer(name: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}", **more}
 
 
-async def test_a_body_without_end_is_refused(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
+async def test_a_body_without_end_is_refused(tmp_path: Path, http: httpx2.AsyncClient) -> None:
     """The attack: the SDK reads a body of any size into memory."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -112,12 +108,8 @@ async def test_lists_its_tools_and_refuses_unknown_keys(
     async with gateway(tmp_path) as (_, url):
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             tools = (await ann.list_tools()).tools
-        unknown = await http.post(
-            f"{url}/mcp", json={}, headers={"authorization": "Bearer x"}
-        )
-    always_loaded = [
-        tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)
-    ]
+        unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
+    always_loaded = [tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)]
     lossless = {"lcm_grep", "lcm_describe", "lcm_expand"}
     others = {"search", "expand", "pin", "status", "state"}
     assert {tool.name for tool in tools} == others | lossless
@@ -227,9 +219,7 @@ async def test_the_default_thread_is_the_one_of_the_client_s_session(
             status = await call_tool(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
-            assert re.search(
-                r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status
-            )
+            assert re.search(r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status)
         async with open_client(f"{url}/mcp", bearer("bob", **session)) as bob:
             assert "heliotrope" not in await fail_tool(bob, "status")
 

@@ -59,8 +59,7 @@ def summarize_requests(
         "calls": len(main),
         "side_calls": model.side,
         "upstream_refusals": [
-            classify_error(status=record.status, message=record.error).kind
-            for record in refused
+            classify_error(status=record.status, message=record.error).kind for record in refused
         ],
         "upstream_errors": [
             f"{record.status} {record.path} {record.error}"[:300] for record in refused
@@ -69,9 +68,7 @@ def summarize_requests(
         "cached": round(cached_tokens / prompt_tokens, 4) if prompt_tokens else 0.0,
         "recovered": [round(share, 3) for share in list_recovered_shares(main, breaks)],
         "breaks": len(breaks),
-        "break_places": [
-            _describe_break(index, main[index - 1], main[index]) for index in breaks
-        ],
+        "break_places": [_describe_break(index, main[index - 1], main[index]) for index in breaks],
         "has_recall": model.has_recall,
         "has_both": model.has_both,
         "recalls": model.recalls,

@@ -76,9 +76,7 @@ def loopback_only() -> tuple[list[str], str]:
         command = ["unshare", *flags, "sh", "-c", script, "sh"]
         if (
             shutil.which("unshare")
-            and not subprocess.run(
-                [*command, "true"], capture_output=True, check=False
-            ).returncode
+            and not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
         ):
             return command, "a network namespace with loopback only"
     return (
@@ -92,9 +90,7 @@ def _npm(packages: Sequence[str], path: str) -> Path:
     if not _is_ready(folder, packages):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / "package.json").write_text(
-            '{"private": true, "type": "module"}\n', "utf-8"
-        )
+        (folder / "package.json").write_text('{"private": true, "type": "module"}\n', "utf-8")
         _run(
             [
                 "npm",
@@ -112,10 +108,10 @@ def _npm(packages: Sequence[str], path: str) -> Path:
 
 
 def _name(packages: Sequence[str]) -> str:
-    first = (
-        packages[0].lstrip("@").partition("@")[0].partition("=")[0].replace("/", "-")
+    first = packages[0].lstrip("@").partition("@")[0].partition("=")[0].replace("/", "-")
+    return (
+        f"{first}-{hashlib.sha256(json.dumps([*packages, sys.version]).encode()).hexdigest()[:8]}"
     )
-    return f"{first}-{hashlib.sha256(json.dumps([*packages, sys.version]).encode()).hexdigest()[:8]}"
 
 
 def _is_ready(folder: Path, packages: Sequence[str]) -> bool:
@@ -139,8 +135,6 @@ def _run(command: Sequence[str], folder: Path, path: str) -> None:
             env={**os.environ, "PATH": path},
         )
     except subprocess.CalledProcessError as error:
-        raise AbsentError(
-            (error.stderr.strip() or error.stdout.strip()).split("\n")[-1]
-        ) from error
+        raise AbsentError((error.stderr.strip() or error.stdout.strip()).split("\n")[-1]) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AbsentError(str(error)) from error

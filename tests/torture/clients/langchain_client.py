@@ -19,9 +19,7 @@ def main() -> None:
         model: Any = ChatAnthropic(**known, base_url=job["url"], max_tokens=500)
     else:
         responses = job["api"] == "openai_responses"
-        model = ChatOpenAI(
-            **known, base_url=f"{job['url']}/v1", use_responses_api=responses
-        )
+        model = ChatOpenAI(**known, base_url=f"{job['url']}/v1", use_responses_api=responses)
     history: list[BaseMessage] = [SystemMessage(job["system"])]
     answers = []
     for number, text in enumerate(job["says"]):

@@ -31,9 +31,7 @@ def main() -> None:
             chunks: Any = litellm.completion(**known, messages=history, stream=True)
             said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         else:
-            said = (
-                litellm.completion(**known, messages=history).choices[0].message.content
-            )
+            said = litellm.completion(**known, messages=history).choices[0].message.content
         history.append({"role": "assistant", "content": said})
         answers.append(said)
     print(json.dumps(answers))

@@ -25,9 +25,7 @@ def main() -> None:
     answers = []
     for number, text in enumerate(job["says"]):
         system = job["system"] if not number else None
-        answers.append(
-            conversation.prompt(text, system=system, stream=bool(number % 2)).text()
-        )
+        answers.append(conversation.prompt(text, system=system, stream=bool(number % 2)).text())
     print(json.dumps(answers))
 
 

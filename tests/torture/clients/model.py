@@ -50,10 +50,7 @@ def _side_answer(request: Request) -> str:
         "object": {},
     }
     return json.dumps(
-        {
-            name: empty.get(one.get("type"))
-            for name, one in (schema.get("properties") or {}).items()
-        }
+        {name: empty.get(one.get("type")) for name, one in (schema.get("properties") or {}).items()}
     )
 
 
@@ -130,11 +127,7 @@ class ScriptedModel:
             return f"All {self.done} rounds are read, and the entries agree."
         self.done += 1
         # The first stays in view.
-        return (
-            self._read(names)
-            if self.tools
-            else file_text(self.done - 1, self.characters)
-        )
+        return self._read(names) if self.tools else file_text(self.done - 1, self.characters)
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
         """Return whether a request is a side call, such as a title, a check of the quota or a subagent.
@@ -153,9 +146,7 @@ class ScriptedModel:
     def _read_again(self, request: Request, names: Sequence[str]) -> Reply | str:
         usable = [name for name in names if name in self.tools]
         number = next(
-            number
-            for number in range(3, 100)
-            if usable[number % len(usable)] == self.rereads
+            number for number in range(3, 100) if usable[number % len(usable)] == self.rereads
         )
         if self.reread is None:
             self.reread = False
@@ -180,9 +171,7 @@ class ScriptedModel:
             name = usable[number % len(usable)]
             arguments = _fill(self.tools[name], f"part-{number:03d}.txt")
             function = {"name": name, "arguments": json.dumps(arguments)}
-            calls.append(
-                {"id": f"call_{number:04d}", "type": "function", "function": function}
-            )
+            calls.append({"id": f"call_{number:04d}", "type": "function", "function": function})
         message: Any = {
             "role": "assistant",
             "content": f"Round {self.done}: I read on.",
@@ -207,14 +196,8 @@ class ScriptedModel:
             "name": self.lookup,
             "arguments": json.dumps({"query": f"code of the {WHERE}"}),
         }
-        spaces = (
-            tool["name"]
-            for tool in request.tools or ()
-            if tool.get("type") == "namespace"
-        )
-        namespace = next(
-            (space for space in spaces if self.lookup.startswith(f"{space}__")), ""
-        )
+        spaces = (tool["name"] for tool in request.tools or () if tool.get("type") == "namespace")
+        namespace = next((space for space in spaces if self.lookup.startswith(f"{space}__")), "")
         asked: Any = {
             "id": f"call_recall_{self.recalls}",
             "type": "function",

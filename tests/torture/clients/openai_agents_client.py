@@ -28,11 +28,7 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     set_tracing_disabled(disabled=True)
     client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)
-    kind = (
-        OpenAIResponsesModel
-        if job["api"] == "openai_responses"
-        else OpenAIChatCompletionsModel
-    )
+    kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatCompletionsModel
     agent: Any = Agent(
         name="Bookkeeper",
         instructions=job["system"],

@@ -158,9 +158,7 @@ def _gemini_key(home: Path) -> None:
     """Write the settings of a user who chose an API key."""
     file = home / ".gemini" / "settings.json"
     file.parent.mkdir(parents=True)
-    file.write_text(
-        json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}), "utf-8"
-    )
+    file.write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}), "utf-8")
 
 
 def _cline_provider(home: Path) -> None:
@@ -179,9 +177,7 @@ def _cline_provider(home: Path) -> None:
     known = {"version": 1, "lastUsedProvider": "openai-compatible", "modes": {}}
     file = home / ".cline" / "data" / "settings" / "providers.json"
     file.parent.mkdir(parents=True)
-    file.write_text(
-        json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8"
-    )
+    file.write_text(json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8")
 
 
 _AIDER = [

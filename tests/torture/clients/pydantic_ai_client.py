@@ -26,11 +26,7 @@ def main() -> None:
             job["model"], provider=AnthropicProvider(base_url=job["url"], api_key="any")
         )
     else:
-        kind = (
-            OpenAIResponsesModel
-            if job["api"] == "openai_responses"
-            else OpenAIChatModel
-        )
+        kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatModel
         model = kind(
             job["model"],
             provider=OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any"),

@@ -73,9 +73,7 @@ RESUMED = {
 }
 """Clients whose model has a smaller window than the gateway's catalogue says: it is learnt from a refusal."""
 RESUMED["qwen"] = replace(RESUMED["qwen"], names_session=False)
-RESUMED["claude-defaults"] = replace(
-    PROGRAMS["claude-defaults"], window=90_000, rounds=32
-)
+RESUMED["claude-defaults"] = replace(PROGRAMS["claude-defaults"], window=90_000, rounds=32)
 
 
 def list_steps(program: Program) -> list[Step]:
@@ -131,9 +129,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
                 ],
                 "repeated": count_repeated(main, first_main),
                 "prompts": [record.prompt_tokens for record in main[first_main:]],
-                "offers_recall": [
-                    offers_recall(record) for record in main[first_main:]
-                ],
+                "offers_recall": [offers_recall(record) for record in main[first_main:]],
                 **read_gateway_log(log),
                 "threads": await load_threads(workspace.everthread_home),
             }
@@ -155,14 +151,10 @@ async def run_step(
         variables = dict.fromkeys(keys, "renewed")
     wrap_options = [*step.options, *options]
     if not step.is_served:
-        return await workspace.wrap(
-            program.client, wrap_options, words, variables=variables
-        )
+        return await workspace.wrap(program.client, wrap_options, words, variables=variables)
     serve_options = (*wrap_options, "--auth", "none")
     async with open_fleet(workspace.everthread_home, *serve_options) as url:
-        return await workspace.wrap(
-            program.client, ["--gateway", url], words, variables=variables
-        )
+        return await workspace.wrap(program.client, ["--gateway", url], words, variables=variables)
 
 
 @asynccontextmanager

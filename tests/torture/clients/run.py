@@ -49,8 +49,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         max_output=program.max_output,
     )
     side_models = [
-        ServedModel(name, program.window, shows=shown_field)
-        for name in program.side_models
+        ServedModel(name, program.window, shows=shown_field) for name in program.side_models
     ]
     started_at = time.monotonic()
     async with Provider([served, *side_models], model) as provider:
@@ -78,9 +77,7 @@ async def _run_commands(
     options = ["--upstream", upstream, "--log", str(workspace.gateway_log)]
     typed = type_lines(program.typed_lines) if program.typed_lines else ""
     outputs = []
-    for number, arguments in enumerate(
-        (program.first_arguments, program.second_arguments)
-    ):
+    for number, arguments in enumerate((program.first_arguments, program.second_arguments)):
         if not arguments:
             continue
         has_mcp = program.mcp_search_tool and (number or not program.attaches_mcp_later)

@@ -30,9 +30,7 @@ NO_NETWORK = {
 """Variables that refuse outbound addresses, if no network namespace is permitted."""
 
 
-def run_program(
-    program: Program, folder: Path, *, module: str, name: str
-) -> dict[str, Any]:
+def run_program(program: Program, folder: Path, *, module: str, name: str) -> dict[str, Any]:
     """Run a client by a module; keep and return the findings. Skip if it cannot be installed."""
     try:
         install = install_python if program.is_python else install_npm

@@ -36,9 +36,7 @@ class Workspace:
     """Variables of the client's processes."""
 
     @classmethod
-    def create(
-        cls, folder: Path, program: Program, binaries: str, rounds: int
-    ) -> Workspace:
+    def create(cls, folder: Path, program: Program, binaries: str, rounds: int) -> Workspace:
         """Create the folders of a run, with the files that the client reads in this many rounds."""
         home = folder / "home"
         environment = {
@@ -100,9 +98,7 @@ class Workspace:
         """Run `everthread wrap` in the working folder. `variables`: replace some of the environment's."""
         command = [sys.executable, "-m", "everthread", "wrap", client, *options]
         inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if name in INHERITED_VARIABLES
+            name: value for name, value in os.environ.items() if name in INHERITED_VARIABLES
         }
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -130,10 +126,7 @@ class Workspace:
 
 def fill_arguments(arguments: Sequence[str], task: str, question: str) -> list[str]:
     """Return a program's arguments with the task and the question inserted."""
-    return [
-        text.replace("{task}", task).replace("{question}", question)
-        for text in arguments
-    ]
+    return [text.replace("{task}", task).replace("{question}", question) for text in arguments]
 
 
 def type_lines(count: int) -> str:

@@ -46,12 +46,8 @@ def check_contents() -> None:
 
     for ids in ((None, None), ("call_1", "call_2")):
         contents = [
-            types.Content(
-                role="user", parts=[types.Part(text="See"), types.Part(text="this")]
-            ),
-            types.Content(
-                role="model", parts=[call("look_up", ids[0]), call("look_up", ids[1])]
-            ),
+            types.Content(role="user", parts=[types.Part(text="See"), types.Part(text="this")]),
+            types.Content(role="model", parts=[call("look_up", ids[0]), call("look_up", ids[1])]),
             types.Content(
                 role="user",
                 parts=[result("look_up", ids[0]), result("look_up", ids[1])],
@@ -89,9 +85,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         api_key="any",
         num_retries=0,
     )
-    agent = LlmAgent(
-        name="bookkeeper", model=model, instruction=job["system"], tools=[look_up]
-    )
+    agent = LlmAgent(name="bookkeeper", model=model, instruction=job["system"], tools=[look_up])
     everthread = EverthreadPlugin(store=job["store"], window=job["window"])
     plugins: Any = [everthread] if job["managed"] else []
     runner = InMemoryRunner(app=App(name="books", root_agent=agent, plugins=plugins))

@@ -47,9 +47,7 @@ def start(job: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], s
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     told = str(folder / "told.txt")
-    code = CALLBACK.format(store=job["store"], window=job["window"]) + TELLING.format(
-        told=told
-    )
+    code = CALLBACK.format(store=job["store"], window=job["window"]) + TELLING.format(told=told)
     (folder / "everthread_callback.py").write_text(code, "utf-8")
     behind = {
         "model": f"openai/{job['model']}",
@@ -118,12 +116,8 @@ class Bookkeeper:
             if not message.get("tool_calls"):
                 return str(message["content"])
             for call in message["tool_calls"]:
-                page = self._job["page"].format(
-                    **json.loads(call["function"]["arguments"])
-                )
-                self.history.append(
-                    {"role": "tool", "tool_call_id": call["id"], "content": page}
-                )
+                page = self._job["page"].format(**json.loads(call["function"]["arguments"]))
+                self.history.append({"role": "tool", "tool_call_id": call["id"], "content": page})
 
     async def _whole(self, request: Any) -> Any:
         async with AsyncOpenAI(**self._known) as client:
@@ -149,9 +143,7 @@ class Bookkeeper:
                 for choice in chunk.choices:
                     said += choice.delta.content or ""
                     for call in choice.delta.tool_calls or ():
-                        known = calls.setdefault(
-                            call.index, {"name": "", "arguments": ""}
-                        )
+                        known = calls.setdefault(call.index, {"name": "", "arguments": ""})
                         known["id"] = call.id or known.get("id")
                         known["name"] += call.function.name or ""
                         known["arguments"] += call.function.arguments or ""

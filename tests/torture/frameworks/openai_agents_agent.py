@@ -63,9 +63,7 @@ def check_items() -> None:
 async def check_session(store: str) -> None:
     session = EverthreadSession("checked", store=store)
     assert isinstance(session, Session)
-    items: Any = [
-        {"role": "user", "content": f"Item {number}"} for number in range(120)
-    ]
+    items: Any = [{"role": "user", "content": f"Item {number}"} for number in range(120)]
     await session.add_items(items[:70])
     await session.add_items(items[70:])
     assert await session.get_items() == items
@@ -96,9 +94,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         if job["managed"]
         else [function_tool(look_up)]
     )
-    agent: Any = Agent(
-        "bookkeeper", instructions=job["system"], tools=tools, model=job["model"]
-    )
+    agent: Any = Agent("bookkeeper", instructions=job["system"], tools=tools, model=job["model"])
     heard = []
     refused = ""
     pieces = 0
@@ -109,15 +105,11 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         provider = OpenAIProvider(openai_client=client, use_responses=False)
         plain_config = RunConfig(model_provider=provider)
         config: Any = (
-            session.run_config(model_provider=provider)
-            if job["managed"]
-            else plain_config
+            session.run_config(model_provider=provider) if job["managed"] else plain_config
         )
         try:
             if number % 3 == 0:
-                run: Any = Runner.run_streamed(
-                    agent, text, session=used, run_config=config
-                )
+                run: Any = Runner.run_streamed(agent, text, session=used, run_config=config)
                 async for event in run.stream_events():
                     pieces += event.type == "raw_response_event"
             elif number % 3 == 1:

@@ -117,9 +117,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
                 run = await agent.run(text, message_history=history)
                 heard.append(run.output)
             else:
-                run = await asyncio.to_thread(
-                    agent.run_sync, text, message_history=history
-                )
+                run = await asyncio.to_thread(agent.run_sync, text, message_history=history)
                 heard.append(run.output)
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
             refused = str(error)

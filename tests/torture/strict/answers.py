@@ -24,16 +24,12 @@ class Sizes:
     output: int
 
 
-def anthropic_answer(
-    body: Mapping[str, Any], answer: Answer, sizes: Sizes
-) -> dict[str, Any]:
+def anthropic_answer(body: Mapping[str, Any], answer: Answer, sizes: Sizes) -> dict[str, Any]:
     thinking = body.get("thinking") or {}
     content: list[dict[str, Any]] = []
     if answer.thinking and thinking.get("type") in ("enabled", "adaptive"):
         signature = sign(answer.thinking)
-        content.append(
-            {"type": "thinking", "thinking": answer.thinking, "signature": signature}
-        )
+        content.append({"type": "thinking", "thinking": answer.thinking, "signature": signature})
     if answer.text:
         content.append({"type": "text", "text": answer.text})
     content += [
@@ -96,9 +92,7 @@ def _anthropic_block(index: int, block: Mapping[str, Any]) -> Iterator[Event]:
     yield "content_block_stop", {"type": "content_block_stop", "index": index}
 
 
-def chat_answer(
-    body: Mapping[str, Any], answer: Answer, sizes: Sizes
-) -> dict[str, Any]:
+def chat_answer(body: Mapping[str, Any], answer: Answer, sizes: Sizes) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
         message["tool_calls"] = [
@@ -131,8 +125,7 @@ def chat_answer(
 def chat_events(whole: Mapping[str, Any], *, with_usage: bool) -> Iterator[Event]:
     choice = whole["choices"][0]
     calls = [
-        {**call, "index": at}
-        for at, call in enumerate(choice["message"].get("tool_calls", ()))
+        {**call, "index": at} for at, call in enumerate(choice["message"].get("tool_calls", ()))
     ]
     head = {key: whole[key] for key in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
@@ -146,9 +139,7 @@ def chat_events(whole: Mapping[str, Any], *, with_usage: bool) -> Iterator[Event
         yield "", {**head, "choices": [], "usage": whole["usage"]}
 
 
-def responses_answer(
-    body: Mapping[str, Any], answer: Answer, sizes: Sizes
-) -> dict[str, Any]:
+def responses_answer(body: Mapping[str, Any], answer: Answer, sizes: Sizes) -> dict[str, Any]:
     output: list[dict[str, Any]] = []
     if answer.thinking and "reasoning.encrypted_content" in (body.get("include") or ()):
         text = uuid.uuid4().hex
@@ -223,21 +214,15 @@ def responses_events(whole: Mapping[str, Any]) -> Iterator[Event]:
             yield event("response.output_item.added", output_index=at, item=begun)
             place["content_index"] = 0
             yield event("response.content_part.added", part=blank, **place)
-            yield event(
-                "response.output_text.delta", delta=part["text"], logprobs=[], **place
-            )
-            yield event(
-                "response.output_text.done", text=part["text"], logprobs=[], **place
-            )
+            yield event("response.output_text.delta", delta=part["text"], logprobs=[], **place)
+            yield event("response.output_text.done", text=part["text"], logprobs=[], **place)
             yield event("response.content_part.done", part=part, **place)
         elif item["type"] == "function_call":
             begun["arguments"] = ""
             yield event("response.output_item.added", output_index=at, item=begun)
             text = item["arguments"]
             yield event("response.function_call_arguments.delta", delta=text, **place)
-            yield event(
-                "response.function_call_arguments.done", arguments=text, **place
-            )
+            yield event("response.function_call_arguments.done", arguments=text, **place)
         else:
             yield event("response.output_item.added", output_index=at, item=begun)
         yield event("response.output_item.done", output_index=at, item=item)

@@ -48,9 +48,7 @@ class HandledRequest:
 class StrictProvider:
     """Serve one model on loopback until the `with` block ends."""
 
-    def __init__(
-        self, story: StoryModel, model: str, window: int, *, states_window: bool
-    ) -> None:
+    def __init__(self, story: StoryModel, model: str, window: int, *, states_window: bool) -> None:
         self.story = story
         self.model = model
         self.window = window
@@ -156,14 +154,8 @@ def _size(body: Mapping[str, Any]) -> int:
 
 def _without_marks(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {
-            key: _without_marks(part)
-            for key, part in value.items()
-            if key != "cache_control"
-        }
-    return (
-        [_without_marks(part) for part in value] if isinstance(value, list) else value
-    )
+        return {key: _without_marks(part) for key, part in value.items() if key != "cache_control"}
+    return [_without_marks(part) for part in value] if isinstance(value, list) else value
 
 
 def _shared_length(before: str, after: str) -> int:
@@ -197,12 +189,8 @@ def _error(api: str, message: str) -> dict[str, Any]:
         error = {"type": "invalid_request_error", "message": message}
         return {"type": "error", "error": error}
     if api == "gemini":
-        return {
-            "error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}
-        }
-    return {
-        "error": {"message": message, "type": "invalid_request_error", "code": None}
-    }
+        return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
+    return {"error": {"message": message, "type": "invalid_request_error", "code": None}}
 
 
 def _encode(

@@ -176,9 +176,7 @@ def check_chat(body: Body) -> list[str]:
         if waiting:
             found.append(f"messages.{at}: calls {waiting} have no results before it")
         waiting = [call["id"] for call in message.get("tool_calls") or ()]
-        found += [
-            f"messages.{at}: id {one} is not unique" for one in waiting if one in seen
-        ]
+        found += [f"messages.{at}: id {one} is not unique" for one in waiting if one in seen]
         seen.update(waiting)
     if waiting:
         found.append(f"calls {waiting} at the end have no results")
@@ -203,9 +201,7 @@ def _chat_message(message: Body, where: str) -> Iterator[str]:
         else:
             yield from _unknown(part, known, place)
     for call in message.get("tool_calls") or ():
-        yield from _unknown(
-            call, {"id", "type", "function", "index", "extra_content"}, where
-        )
+        yield from _unknown(call, {"id", "type", "function", "index", "extra_content"}, where)
         if not isinstance(call["function"].get("arguments"), str):
             yield f"{where}: arguments must be a string"
 
@@ -292,16 +288,10 @@ def check_gemini(body: Body) -> list[str]:
             found.append(f"{where}: parts must be non-empty")
         for part in parts:
             found += _gemini_part(part, where)
-        names = [
-            part["functionResponse"]["name"]
-            for part in parts
-            if "functionResponse" in part
-        ]
+        names = [part["functionResponse"]["name"] for part in parts if "functionResponse" in part]
         if (names or calls) and sorted(names) != sorted(calls):
             found.append(f"{where}: responses {names} for function calls {calls}")
-        calls = [
-            part["functionCall"]["name"] for part in parts if "functionCall" in part
-        ]
+        calls = [part["functionCall"]["name"] for part in parts if "functionCall" in part]
     if calls:
         found.append(f"function calls {calls} at the end have no responses")
     return found
@@ -315,9 +305,7 @@ def _gemini_part(part: Body, where: str) -> Iterator[str]:
         yield f"{where}: thought signature is not valid"
 
 
-def _unknown(
-    value: Body, known: set[str] | frozenset[str], where: str
-) -> Iterator[str]:
+def _unknown(value: Body, known: set[str] | frozenset[str], where: str) -> Iterator[str]:
     extra = sorted(set(value) - set(known) - CLIENT_FIELDS)
     if extra:
         yield f"{where}: extra inputs are not permitted: {', '.join(extra)}"
@@ -385,9 +373,7 @@ RESPONSES_ITEMS = {
 RESPONSES_PARTS = {
     "input_text": _names("type text prompt_cache_breakpoint"),
     "input_image": _names("type image_url file_id detail prompt_cache_breakpoint"),
-    "input_file": _names(
-        "type file_id file_data filename file_url prompt_cache_breakpoint"
-    ),
+    "input_file": _names("type file_id file_data filename file_url prompt_cache_breakpoint"),
     "output_text": _names("type text annotations logprobs"),
     "refusal": _names("type refusal"),
 }

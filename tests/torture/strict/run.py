@@ -70,9 +70,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "side_violations": list_violations(provider, is_main=False),
         "unknown_paths": [seen.path for seen in provider.seen if seen.status == 404],
         "too_long": [
-            seen.prompt
-            for seen in provider.seen
-            if seen.status == 400 and not seen.violations
+            seen.prompt for seen in provider.seen if seen.status == 400 and not seen.violations
         ],
         "largest_prompt": max((seen.prompt for seen in main), default=0),
         "cached": round(sum(s.cached for s in main) / prompts, 4) if prompts else 0.0,

@@ -57,8 +57,7 @@ async def run_compress(scope: CommandScope, argument: str) -> CommandResult:
     )
     return CommandResult(
         text,
-        _make_compaction_figures(compaction, messages_before)
-        | {"messages_after": messages_after},
+        _make_compaction_figures(compaction, messages_before) | {"messages_after": messages_after},
     )
 
 
@@ -70,9 +69,7 @@ def describe_preview(
 ) -> CommandResult:
     """Describe the preview of a compaction."""
     tokens_after = min(compaction.tokens_after, compaction.tokens_before)
-    figures = _make_compaction_figures(compaction, len(messages)) | {
-        "tokens_after": tokens_after
-    }
+    figures = _make_compaction_figures(compaction, len(messages)) | {"tokens_after": tokens_after}
     if not compaction.covered and not compaction.phases:
         return CommandResult(f"Nothing would be changed: {compaction.reason}.", figures)
     covered_indexes = compaction.covered
@@ -99,9 +96,7 @@ def describe_preview(
     return CommandResult(text, figures)
 
 
-def _make_compaction_figures(
-    compaction: Compaction, messages_before: int
-) -> dict[str, Any]:
+def _make_compaction_figures(compaction: Compaction, messages_before: int) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author")
     return {name: getattr(compaction, name) for name in names} | {
         "messages_before": messages_before,
@@ -129,9 +124,7 @@ async def run_undo(scope: CommandScope, _argument: str) -> CommandResult:
         text += " They do not fit the window: the next message compacts them again."
     elif tokens >= scope.conversation.threshold:
         text += " Automatic compaction waits until it has grown by a tenth."
-    return CommandResult(
-        text, {"session": session.id, "messages": count, "tokens": tokens}
-    )
+    return CommandResult(text, {"session": session.id, "messages": count, "tokens": tokens})
 
 
 CONTEXT_KINDS = (
@@ -193,9 +186,7 @@ def list_context(sizes: Mapping[str, int], window: int) -> list[str]:
     """Return a line, in columns, for each kind of content that is not empty, and one for the free space."""
     free = max(0, window - sum(sizes.values()))
     rows = {kind: size for kind, size in sizes.items() if size} | {"free": free}
-    return [
-        f"{kind:<14}{size:>10,}  {size / window:>6.1%}" for kind, size in rows.items()
-    ]
+    return [f"{kind:<14}{size:>10,}  {size / window:>6.1%}" for kind, size in rows.items()]
 
 
 def count_by_kind(conversation: Conversation) -> dict[str, int]:
@@ -220,9 +211,7 @@ def _split_message(counter: TokenCounter, message: Message) -> list[tuple[str, i
         return [("tool results", total)]
     if message["role"] != "assistant":
         return [("user", total)]
-    call_tokens = sum(
-        counter.text(f"{call.name} {call.arguments}") for call in calls_of(message)
-    )
+    call_tokens = sum(counter.text(f"{call.name} {call.arguments}") for call in calls_of(message))
     return [
         ("tool calls", min(call_tokens, total)),
         ("assistant", max(0, total - call_tokens)),

@@ -63,18 +63,14 @@ async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
     sums = {row.key: make_usage_figures(row) for row in (*rows, total)}
     data = {"thread": thread, "sums": sums, "tools_left_out": left_out}
     if not total.calls:
-        return CommandResult(
-            "No call to a model is recorded for this conversation yet.", data
-        )
-    lines = [
-        _format_usage(row) for row in ([*rows, total] if len(rows) > 1 else [total])
-    ]
-    next_prompt_line = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
+        return CommandResult("No call to a model is recorded for this conversation yet.", data)
+    lines = [_format_usage(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
+    next_prompt_line = (
+        f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
+    )
     tools = count_noun(len(conversation.toolbox.all_tools), "tool")
     left_out_line = (
-        f"{len(left_out):,} of {tools} are left out: {', '.join(left_out)}."
-        if left_out
-        else ""
+        f"{len(left_out):,} of {tools} are left out: {', '.join(left_out)}." if left_out else ""
     )
     return CommandResult(join_paragraphs(lines, next_prompt_line, left_out_line), data)
 
@@ -82,9 +78,7 @@ async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
 @command("/insights [DAYS]", "where tokens and money went")
 async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     if argument and not (argument.isdecimal() and 1 <= int(argument) <= MAX_DAYS):
-        raise InputError(
-            f"{argument!r} is not a number of days; /insights 7 shows the last week"
-        )
+        raise InputError(f"{argument!r} is not a number of days; /insights 7 shows the last week")
     days = int(argument or DEFAULT_DAYS)
     until = time.time() + 1
     since = (until // DAY_SECONDS - days + 1) * DAY_SECONDS
@@ -100,20 +94,12 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
         f"{figures.tokens_saved:,} tokens saved by them",
     ]
     if figures.lookups:
-        counts.append(
-            f"{count_noun(figures.lookups, 'lookup')} of what had left the context"
-        )
-    blocks: list[str | list[str]] = [
-        f"The last {count_noun(days, 'day')}: {', '.join(counts)}."
-    ]
+        counts.append(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
+    blocks: list[str | list[str]] = [f"The last {count_noun(days, 'day')}: {', '.join(counts)}."]
     blocks.append([_format_usage(replace(figures.total, key="all"))])
     for name in ("model", "platform"):
-        rows = sorted(
-            getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output)
-        )
-        blocks += (
-            [f"**By {name}**", [_format_usage(row) for row in rows]] if rows else []
-        )
+        rows = sorted(getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output))
+        blocks += [f"**By {name}**", [_format_usage(row) for row in rows]] if rows else []
     if figures.by_tool:
         tools = [
             f"{row.tool}: {count_noun(row.results, 'result')}, {row.tokens:,} tokens"
@@ -129,8 +115,6 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
 
 
 def _format_usage(row: UsageRow) -> str:
-    cache_note = (
-        "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
-    )
+    cache_note = "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
     prompt = f"{row.prompt:,} tokens read{cache_note}, {row.output:,} written"
     return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, cost {row.cost_text}"

@@ -102,9 +102,7 @@ async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandRe
             f"{text.strip()[:80]!r} is not a command; /help lists them.", failed=True
         )
     name, argument = parsed
-    found_command = next(
-        (candidate for candidate in COMMANDS if candidate.name == name), None
-    )
+    found_command = next((candidate for candidate in COMMANDS if candidate.name == name), None)
     if found_command is None:
         return _reply_unknown(name)
     owner = agent if isinstance(agent, Agent) else None
@@ -117,9 +115,7 @@ async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandRe
     try:
         return await found_command.handler(scope, argument)
     except EverthreadError as error:
-        return CommandResult(
-            f"/{name} failed: {error}", {"error": str(error)}, failed=True
-        )
+        return CommandResult(f"/{name} failed: {error}", {"error": str(error)}, failed=True)
 
 
 def _reply_unknown(name: str) -> CommandResult:
@@ -154,9 +150,7 @@ def join_paragraphs(*blocks: str | Sequence[str]) -> str:
 @command("/help [COMMAND]", "list the commands")
 async def show_help(_scope: CommandScope, argument: str) -> CommandResult:
     name = _resolve_name(argument.lstrip("/"))
-    shown_commands = [
-        candidate for candidate in COMMANDS if name in ("", candidate.name)
-    ]
+    shown_commands = [candidate for candidate in COMMANDS if name in ("", candidate.name)]
     if not shown_commands:
         return _reply_unknown(name)
     lines = [f"- `{candidate.usage}`: {candidate.help}" for candidate in shown_commands]

@@ -27,9 +27,7 @@ async def run_pin(scope: CommandScope, argument: str) -> CommandResult:
     if not rule:
         raise InputError("say which rule: /pin Never touch the invoices folder")
     await add_pin(scope.store, scope.conversation.id, rule)
-    await scope.conversation.add(
-        {"role": "user", "content": RULE_TEMPLATE.format(rule=rule)}
-    )
+    await scope.conversation.add({"role": "user", "content": RULE_TEMPLATE.format(rule=rule)})
     return CommandResult(
         f"Pinned: {rule}\n\nEvery compaction keeps it word for word.",
         {"rule": rule},
@@ -51,9 +49,7 @@ async def run_memory(scope: CommandScope, argument: str) -> CommandResult:
     if verb == "add":
         change = await files.add(kind, text)
         note = " A credential in it was left out." if change.was_redacted else ""
-        answer = (
-            f"Kept in {FILE_NAMES[kind]}: {change.entry}.{note} New sessions see it."
-        )
+        answer = f"Kept in {FILE_NAMES[kind]}: {change.entry}.{note} New sessions see it."
     elif verb == "remove":
         change = await files.remove(kind, text)
         answer = f"Removed from {FILE_NAMES[kind]}: {change.entry}"

@@ -27,12 +27,8 @@ LOADED_PER_LISTED_THREAD = 4
 @command("/search TEXT", "search all conversations")
 async def run_search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
-        raise InputError(
-            'say what to look for: /search retry budget, or /search "an exact phrase"'
-        )
-    query = SearchQuery(
-        argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS
-    )
+        raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
+    query = SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS)
     hits = (await scope.store.find(query)).hits
     hit_messages = {hit.message for hit in hits}
     lines = []
@@ -62,9 +58,7 @@ async def run_search(scope: CommandScope, argument: str) -> CommandResult:
             }
         )
     if not lines:
-        count = await scope.store.count_threads(
-            tenant=scope.conversation.session.tenant
-        )
+        count = await scope.store.count_threads(tenant=scope.conversation.session.tenant)
         count_text = count_noun(count, "conversation")
         lines = [
             f"Nothing was found for {argument!r} in the messages and stored outputs of {count_text}."
@@ -86,8 +80,7 @@ async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
     shown_rows = [
         row
         for row in rows
-        if row.first.id == current_thread
-        or (row.first.kind != "subagent" and row.messages > 0)
+        if row.first.id == current_thread or (row.first.kind != "subagent" and row.messages > 0)
     ]
     threads = [await _make_thread_figures(scope, row) for row in shown_rows[:count]]
     lines = [_format_thread(item) for item in threads]
@@ -97,9 +90,7 @@ async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
 
 
 async def _make_thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]:
-    title = await _load_short_title(
-        scope.store, row.tip if row.tip.title else row.first
-    )
+    title = await _load_short_title(scope.store, row.tip if row.tip.title else row.first)
     return {
         "thread": row.first.id,
         "title": title,
@@ -145,21 +136,15 @@ async def run_new(scope: CommandScope, argument: str) -> CommandResult:
 async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         listing = await run_sessions(scope, "")
-        return CommandResult(
-            f"{listing.text}\n\n`/resume ID` continues one of them.", listing.data
-        )
-    session = await scope.store.resolve(
-        argument, tenant=scope.conversation.session.tenant
-    )
+        return CommandResult(f"{listing.text}\n\n`/resume ID` continues one of them.", listing.data)
+    session = await scope.store.resolve(argument, tenant=scope.conversation.session.tenant)
     tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
     text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in the prompt."
     current_model = scope.conversation.route.name
     if tip.model and tip.model != current_model:
         text += f" It was with {tip.model}; {current_model} answers now (`/model` changes it)."
-    return CommandResult(
-        text, {"thread": tip.thread, "session": tip.id}, next_session=tip.id
-    )
+    return CommandResult(text, {"thread": tip.thread, "session": tip.id}, next_session=tip.id)
 
 
 @command(

@@ -32,9 +32,7 @@ def build_schema(
 def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) -> None:
     """Raise `InputError` for arguments that the schema does not have, such as misspelt ones."""
     names = tool_schema["function"]["parameters"]["properties"]
-    unknown_names = [
-        quote_name(str(name), 60) for name in arguments if name not in names
-    ]
+    unknown_names = [quote_name(str(name), 60) for name in arguments if name not in names]
     if unknown_names:
         raise InputError(
             f"there is no argument {', '.join(unknown_names[:5])}; the arguments are {', '.join(names)}"
@@ -56,9 +54,7 @@ def read_text(
             raise InputError(f"the argument {name} is missing; give it as a string")
         return default
     if not isinstance(value, str):
-        raise InputError(
-            f"the argument {name} must be a string, not {_describe_type(value)}"
-        )
+        raise InputError(f"the argument {name} must be a string, not {_describe_type(value)}")
     if not value and not allow_empty:
         raise InputError(f"the argument {name} is empty")
     if len(value) > max_chars:
@@ -90,9 +86,7 @@ def read_int(
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(
-            f"the argument {name} must be a whole number, not {_describe_type(value)}"
-        )
+        raise InputError(f"the argument {name} must be a whole number, not {_describe_type(value)}")
     if not minimum <= value <= maximum:
         raise InputError(f"the argument {name} must be from {minimum:,} to {maximum:,}")
     return value
@@ -106,9 +100,7 @@ def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise InputError(
-            f"the argument {name} must be true or false, not {_describe_type(value)}"
-        )
+        raise InputError(f"the argument {name} must be true or false, not {_describe_type(value)}")
     return value
 
 

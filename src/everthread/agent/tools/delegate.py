@@ -60,9 +60,7 @@ class Delegate(FreeTool):
         self._listener = listener
         self._max_rounds = max_rounds
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, SCHEMA)
         task = args.read_text(arguments, "task")
         background = args.read_text(arguments, "context", default="", allow_empty=True)
@@ -99,9 +97,7 @@ class Delegate(FreeTool):
             listener=on_event,
         )
         try:
-            answer = await agent.send(
-                f"{task}\n\nContext:\n{background}" if background else task
-            )
+            answer = await agent.send(f"{task}\n\nContext:\n{background}" if background else task)
         finally:
             await agent.close(turn_ends[-1].reason if turn_ends else "failed")
         return _make_reply(answer.text, turn_ends[-1], child.id)

@@ -31,9 +31,7 @@ def make_diff(old: bytes | None, new: bytes, name: str) -> str:
     if old is not None and old == new:
         return "nothing changes"
     if max(len(old or b""), len(new)) > MAX_DIFF_BYTES or b"\0" in (old or b"") + new:
-        return f"{len(new):,} bytes" + (
-            "" if old is None else " in place of what it holds"
-        )
+        return f"{len(new):,} bytes" + ("" if old is None else " in place of what it holds")
     old_lines, new_lines = (
         (text or b"").decode("utf-8", "replace").splitlines() for text in (old, new)
     )
@@ -71,9 +69,7 @@ class FileWriter(ABC):
             old, new, _ = self._compute_change(workspace, path, arguments)
         return Permission("write", name, make_diff(old, new, name))
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         workspace, path = self._resolve(arguments, context)
         name = workspace.relative_name(path)
         # A link may have been put there meanwhile.
@@ -84,9 +80,7 @@ class FileWriter(ABC):
             )
         return await asyncio.to_thread(self._write, workspace, path, arguments)
 
-    def _write(
-        self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]
-    ) -> ToolReply:
+    def _write(self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]) -> ToolReply:
         with explain_os_errors(workspace.relative_name(path)), WRITE_LOCK:
             _, new, report = self._compute_change(workspace, path, arguments)
             workspace.replace(path, new)

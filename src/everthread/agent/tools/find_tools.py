@@ -20,14 +20,10 @@ class FindTools:
     name = FIND_TOOLS
     schema = FIND_TOOLS_SCHEMA
 
-    def needs(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> Permission | None:
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
         """Return the permission to lose the provider's cache, with its price, if tools are requested at once."""
         query, should_show_now = _read_query(arguments)
-        matches = (
-            context.conversation.toolbox.search(query) if should_show_now else None
-        )
+        matches = context.conversation.toolbox.search(query) if should_show_now else None
         if matches is None or not matches.tools:
             return None
         names = ", ".join(card.name for card in matches.tools)
@@ -37,27 +33,19 @@ class FindTools:
             context.conversation.toolbox.describe_price(),
         )
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         query, _ = _read_query(arguments)
         is_allowed = context.allowed is not None and context.allowed.kind == "cache"
-        return ToolReply(
-            (await context.conversation.find_tools(query, now=is_allowed)).text
-        )
+        return ToolReply((await context.conversation.find_tools(query, now=is_allowed)).text)
 
-    async def call_refused(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call_refused(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         """Find the tools without approval, so that they are offered again at the next compaction."""
         query, _ = _read_query(arguments)
-        return ToolReply(
-            (await context.conversation.toolbox.find(query, was_refused=True)).text
-        )
+        return ToolReply((await context.conversation.toolbox.find(query, was_refused=True)).text)
 
 
 def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
     args.check_names(arguments, FIND_TOOLS_SCHEMA)
-    return args.read_text(
-        arguments, "query", max_chars=MAX_QUERY_CHARS
-    ), args.read_flag(arguments, "now")
+    return args.read_text(arguments, "query", max_chars=MAX_QUERY_CHARS), args.read_flag(
+        arguments, "now"
+    )

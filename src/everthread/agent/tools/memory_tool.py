@@ -97,7 +97,5 @@ class MemoryTool(FreeTool):
 
 def _read_kind(name: str) -> MemoryKind:
     if name not in MEMORY_KINDS:
-        raise InputError(
-            f"there is no target {name!r}; use {' or '.join(MEMORY_KINDS)}"
-        )
+        raise InputError(f"there is no target {name!r}; use {' or '.join(MEMORY_KINDS)}")
     return name

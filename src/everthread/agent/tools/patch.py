@@ -65,9 +65,7 @@ class Patch(FileWriter):
         data = _read_whole(workspace, path)
         text = data.decode("utf-8", "surrogateescape")
         if old not in text and "\r\n" in text:
-            old, new = (
-                part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new)
-            )
+            old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
         lines = _find_lines(text, old)
         if not lines:
             raise InputError(
@@ -79,13 +77,9 @@ class Patch(FileWriter):
                 f"old_text occurs {len(lines)} times in {name}, at lines {line_numbers}; "
                 "give more lines around the one that is meant, or set replace_all"
             )
-        line_numbers = ", ".join(map(str, lines[:20])) + (
-            ", …" if len(lines) > 20 else ""
-        )
+        line_numbers = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
         count_phrase = (
-            "1 replacement at line"
-            if len(lines) == 1
-            else f"{len(lines)} replacements at lines"
+            "1 replacement at line" if len(lines) == 1 else f"{len(lines)} replacements at lines"
         )
         new_data = text.replace(old, new).encode("utf-8", "surrogateescape")
         return data, new_data, f"Changed {name}: {count_phrase} {line_numbers}."
@@ -102,9 +96,7 @@ def _read_whole(workspace: Workspace, path: Path) -> bytes:
             f"{name} is larger than {MAX_FILE_BYTES:,} bytes; change it with a command"
         )
     if b"\0" in data[:8_192]:
-        raise InputError(
-            f"{name} is a binary file; it is changed with a command, if at all"
-        )
+        raise InputError(f"{name} is a binary file; it is changed with a command, if at all")
     return data
 
 
@@ -136,19 +128,14 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     plain_lines = _collapse_lines(text)
     wanted_lines = _collapse_lines(wanted_text)
     longest = max(wanted_lines, key=len)
-    candidates = (
-        [longest] if longest in plain_lines else plain_lines[:MAX_COMPARED_LINES]
-    )
-    matches = (
-        difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
-    )
+    candidates = [longest] if longest in plain_lines else plain_lines[:MAX_COMPARED_LINES]
+    matches = difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
     if not matches:
         return "Nothing in it is like it; read the file again."
     start = max(0, plain_lines.index(matches[0]) - wanted_lines.index(longest))
     end = min(len(lines), start + min(len(wanted_lines), MAX_HINT_LINES))
     excerpt = "\n".join(
-        quote_name(line.removesuffix("\r"), 300, kept_characters="\t")
-        for line in lines[start:end]
+        quote_name(line.removesuffix("\r"), 300, kept_characters="\t") for line in lines[start:end]
     )
     reason = (
         "only the white space differs"

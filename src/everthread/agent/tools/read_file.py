@@ -61,16 +61,12 @@ class ReadFile(FreeTool):
     name = "read_file"
     schema = READ_SCHEMA
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, READ_SCHEMA)
         path = args.read_text(arguments, "path")
         offset = args.read_int(arguments, "offset", default=0)
         if path.strip().startswith(_OUTPUT_PREFIX):
-            limit = args.read_int(
-                arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1
-            )
+            limit = args.read_int(arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1)
             return await _read_stored_output(context, path.strip(), offset, limit)
         limit = args.read_int(arguments, "limit", default=DEFAULT_LINE_COUNT, minimum=1)
         return await asyncio.to_thread(
@@ -83,21 +79,15 @@ async def _read_stored_output(
 ) -> ToolReply:
     try:
         return ToolReply(
-            await context.conversation.read_output(
-                output_id, offset=offset, limit=limit
-            )
+            await context.conversation.read_output(output_id, offset=offset, limit=limit)
         )
     except InputError as error:
         raise InputError(f"{quote_name(output_id)} cannot be read: {error}") from error
     except EverthreadError as error:
-        return ToolReply(
-            f"{quote_name(output_id)} could not be read: {error}", failed=True
-        )
+        return ToolReply(f"{quote_name(output_id)} could not be read: {error}", failed=True)
 
 
-def _read_path(
-    workspace: Workspace, name: str, first_line: int, limit: int
-) -> ToolReply:
+def _read_path(workspace: Workspace, name: str, first_line: int, limit: int) -> ToolReply:
     with explain_os_errors(name):
         path = workspace.resolve(name)
         status = workspace.status(path)
@@ -138,11 +128,7 @@ def _format_lines(
         entry = f"{number}\t{line}" if with_numbers else line
         if len(entries) == limit or len(entry) >= free_chars:
             more_lines = _count_lines(lines)
-            total = (
-                f"of {number + more_lines:,}"
-                if more_lines is not None
-                else "and more follow"
-            )
+            total = f"of {number + more_lines:,}" if more_lines is not None else "and more follow"
             note = f"\n[lines {first_line:,}-{number - 1:,} {total}; go on with offset {number}]"
             break
         entries.append(entry)
@@ -201,11 +187,7 @@ def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
     similar_names = difflib.get_close_matches(
         path.name, [name.rstrip("/") for name in names], n=3, cutoff=0.6
     )
-    hint = (
-        f"; near by name: {', '.join(map(quote_name, similar_names))}"
-        if similar_names
-        else ""
-    )
+    hint = f"; near by name: {', '.join(map(quote_name, similar_names))}" if similar_names else ""
     folder_name = workspace.relative_name(parent)
     message = f"{quote_name(name)} does not exist{hint}"
     return (

@@ -48,9 +48,7 @@ class Recall(FreeTool):
     name = "recall"
     schema = RECALL_SCHEMA
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         conversation = context.conversation
         lookup = StoreLookup(
             conversation.store,
@@ -76,15 +74,9 @@ async def answer_recall(lookup: StoreLookup, arguments: Mapping[str, Any]) -> st
         arguments, "query", default="", allow_empty=True, max_chars=1_000
     ).strip()
     if not query:
-        raise InputError(
-            "give a query to search for, or the id of a message or output to read"
-        )
-    path = args.read_text(
-        arguments, "path", default="", allow_empty=True, max_chars=1_000
-    ).strip()
-    hits = await lookup.search(
-        query, path=path or None, limit=HITS_PER_PAGE, offset=offset
-    )
+        raise InputError("give a query to search for, or the id of a message or output to read")
+    path = args.read_text(arguments, "path", default="", allow_empty=True, max_chars=1_000).strip()
+    hits = await lookup.search(query, path=path or None, limit=HITS_PER_PAGE, offset=offset)
     scope_text = "this conversation" + (f" that name {path!r}" if path else "")
     return format_page(
         hits,

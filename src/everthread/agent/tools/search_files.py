@@ -106,9 +106,7 @@ class SearchFiles(FreeTool):
     def __init__(self, seconds: float = MAX_SEARCH_SECONDS) -> None:
         self._seconds = seconds
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         search = _read_search(arguments, Workspace(context.workspace), self._seconds)
         with explain_os_errors(search.workspace.relative_name(search.start)):
             try:
@@ -117,21 +115,13 @@ class SearchFiles(FreeTool):
                 message = "The search did not come to an end: the pattern takes too long on some line. Make it simpler."
                 return ToolReply(message, failed=True)
             finally:
-                search.deadline = (
-                    0.0  # the thread of a cancelled call ends with the line it is at
-                )
+                search.deadline = 0.0  # the thread of a cancelled call ends with the line it is at
 
 
-def _read_search(
-    arguments: Mapping[str, Any], workspace: Workspace, seconds: float
-) -> _Search:
+def _read_search(arguments: Mapping[str, Any], workspace: Workspace, seconds: float) -> _Search:
     args.check_names(arguments, SCHEMA)
-    pattern = args.read_text(
-        arguments, "pattern", default="", max_chars=2_000, allow_empty=True
-    )
-    name = args.read_text(
-        arguments, "name", default="", max_chars=1_000, allow_empty=True
-    )
+    pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
+    name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
     if not pattern and not name:
         raise InputError(
             "give a pattern (what is in the file), a name (what it is called), or both"
@@ -148,9 +138,7 @@ def _read_search(
     with explain_os_errors(folder):
         start = workspace.resolve(folder)
         if workspace.status(start) is None:
-            raise InputError(
-                f"{quote_name(folder)} does not exist, so nothing was searched"
-            )
+            raise InputError(f"{quote_name(folder)} does not exist, so nothing was searched")
     return _Search(
         workspace,
         start,
@@ -215,9 +203,7 @@ class _Search:
                 folder_path = os.path.normpath(f"{start}/{subpath}")
                 prefix = "" if folder_path == "." else f"{folder_path}/"
                 ignore_files = [
-                    ignore
-                    for ignore in ignore_files
-                    if prefix.startswith(ignore.folder)
+                    ignore for ignore in ignore_files if prefix.startswith(ignore.folder)
                 ]
                 ignore_files += _read_ignores(folder, prefix)
                 folders[:] = sorted(
@@ -309,9 +295,7 @@ class _Search:
         )
 
     def _describe_total(self) -> str:
-        singular, plural = (
-            ("file", "files") if self.pattern is None else ("match", "matches")
-        )
+        singular, plural = ("file", "files") if self.pattern is None else ("match", "matches")
         if not self.match_count:
             return f"no {plural}"
         noun = singular if self.match_count == 1 else plural

@@ -58,9 +58,7 @@ class Terminal:
             ),
         )
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         command = _read_command(arguments)
         seconds = args.read_int(
             arguments,
@@ -92,15 +90,11 @@ class Terminal:
             environment=context.environment,
             seconds=seconds,
         )
-        return ToolReply(
-            _describe_exit(process_exit, seconds), failed=process_exit.exit_code != 0
-        )
+        return ToolReply(_describe_exit(process_exit, seconds), failed=process_exit.exit_code != 0)
 
 
 def _make_permission(command: str, folder: str) -> Permission:
-    return Permission(
-        "command", command, "" if folder == "." else f"in {quote_name(folder)}"
-    )
+    return Permission("command", command, "" if folder == "." else f"in {quote_name(folder)}")
 
 
 def _read_command(arguments: Mapping[str, Any]) -> str:
@@ -125,10 +119,10 @@ def _describe_exit(process_exit: ProcessExit, seconds: int) -> str:
     background_note = ""
     if process_exit.running_processes:
         ids = " ".join(map(str, process_exit.running_processes))
-        background_note = f"\n[something it started still runs in the background; to end it: kill -- {ids}]"
-    return (
-        f"{exit_line}\n{process_exit.output.rstrip() or '(no output)'}{background_note}"
-    )
+        background_note = (
+            f"\n[something it started still runs in the background; to end it: kill -- {ids}]"
+        )
+    return f"{exit_line}\n{process_exit.output.rstrip() or '(no output)'}{background_note}"
 
 
 def _get_signal_name(number: int) -> str:

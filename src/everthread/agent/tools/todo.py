@@ -43,9 +43,7 @@ class Todo(FreeTool):
     name = "todo"
     schema = TODO_SCHEMA
 
-    async def call(
-        self, arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolReply:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, TODO_SCHEMA)
         store = context.conversation.store
         thread = context.conversation.id
@@ -67,9 +65,7 @@ def has_open_items(items: Sequence[Mapping[str, str]]) -> bool:
 
 
 def format_todo(items: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join(
-        f"[{MARK_BY_STATUS[item['status']]}] {item['text']}" for item in items
-    )
+    return "\n".join(f"[{MARK_BY_STATUS[item['status']]}] {item['text']}" for item in items)
 
 
 def _read_items(value: Any) -> TodoItems:

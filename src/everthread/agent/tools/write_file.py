@@ -46,9 +46,7 @@ class WriteFile(FileWriter):
         if status is not None:
             with workspace.open_file(path) as file:
                 old = file.read(MAX_DIFF_BYTES + 1)
-        size_note = (
-            "a new file" if status is None else f"it had {status.st_size:,} bytes"
-        )
+        size_note = "a new file" if status is None else f"it had {status.st_size:,} bytes"
         name = quote_name(workspace.relative_name(path))
         lines = count_lines(text)
         return (

@@ -44,9 +44,7 @@ _DIFF_STYLES = (
 class ApprovalPrompt:
     """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
 
-    def __init__(
-        self, screen: Screen, reader: InputReader, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, screen: Screen, reader: InputReader, stop: Callable[[], None]) -> None:
         self._screen = screen
         self._reader = reader
         self._stop = stop
@@ -81,9 +79,7 @@ def render_permission(permission: Permission) -> RenderableType:
     }[permission.kind]
     heading = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
     body = Text(
-        "\n".join(
-            f"  {line}" for line in escape_controls(permission.target).split("\n")
-        ),
+        "\n".join(f"  {line}" for line in escape_controls(permission.target).split("\n")),
         "bold",
     )
     return (
@@ -97,9 +93,7 @@ def _render_change(detail: str) -> Text:
     rows = escape_controls(detail).rstrip("\n").split("\n")
     text = Text()
     for row in rows[:MAX_PREVIEW_LINES]:
-        style = next(
-            (style for start, style in _DIFF_STYLES if row.startswith(start)), "dim"
-        )
+        style = next((style for start, style in _DIFF_STYLES if row.startswith(start)), "dim")
         text.append(f"  {row}\n", style)
     if len(rows) > MAX_PREVIEW_LINES:
         text.append(f"  … {len(rows) - MAX_PREVIEW_LINES:,} more lines\n", "dim")

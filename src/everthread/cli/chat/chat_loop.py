@@ -81,9 +81,7 @@ class Chat:
                     if is_exit_announced:
                         return
                     is_exit_announced = True
-                    self.screen.print(
-                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM_STYLE)
-                    )
+                    self.screen.print(Text("Ctrl-C again, or Ctrl-D, ends the chat.", DIM_STYLE))
                     continue
                 except EOFError:
                     return
@@ -100,25 +98,19 @@ class Chat:
 
     async def _answer_input(self, agent: Agent, text: str) -> None:
         is_command = commands.parse(text) is not None
-        work = (
-            self._run_command(agent, text) if is_command else self.run_turn(agent, text)
-        )
+        work = self._run_command(agent, text) if is_command else self.run_turn(agent, text)
         try:
             with self.reader.hold_typing():
                 await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.flush()
-            self.screen.print(
-                Text("■ Stopped." if is_command else STOPPED_TEXT, WARNING_STYLE)
-            )
+            self.screen.print(Text("■ Stopped." if is_command else STOPPED_TEXT, WARNING_STYLE))
         except EverthreadError as error:
             self.screen.flush()
             self.screen.print(Text(f"✗ {escape_controls(str(error))}", "red"))
         except Exception as error:  # noqa: BLE001 - shown, logged with its traceback, and the chat goes on
             self.screen.flush()
-            self.screen.print(
-                Text(f"✗ {escape_controls(log_unexpected_error(error))}", "red")
-            )
+            self.screen.print(Text(f"✗ {escape_controls(log_unexpected_error(error))}", "red"))
         finally:
             self._turn_shows_events = False
             self._hidden_events = ()
@@ -139,9 +131,7 @@ class Chat:
                             self.screen.show_waiting("thinking …")
                         case StreamDelta(kind="call") if item.name:
                             self.screen.flush()
-                            self.screen.show_waiting(
-                                f"⚙ {escape_controls(item.name)} …"
-                            )
+                            self.screen.show_waiting(f"⚙ {escape_controls(item.name)} …")
                         case Event():
                             self.screen.show_event(item, waiting_text="…")
                         case ModelAnswer():
@@ -174,9 +164,7 @@ class Chat:
             if is_command_list
             else result.text
         )
-        self.screen.print(
-            Text.assemble(("✗ ", WARNING_STYLE), answer) if result.failed else answer
-        )
+        self.screen.print(Text.assemble(("✗ ", WARNING_STYLE), answer) if result.failed else answer)
 
     async def load_status(self, agent: Agent) -> None:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""

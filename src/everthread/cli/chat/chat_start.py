@@ -61,22 +61,16 @@ async def run_chat(
         if resume == RESUME_WITHOUT_ID:
             can_pick = let_user_pick and reader.is_interactive
             resume = (
-                await _pick_thread(store, reader)
-                if can_pick
-                else await find_latest_thread(store)
+                await _pick_thread(store, reader) if can_pick else await find_latest_thread(store)
             )
-        chat = Chat(
-            screen, status, reader=reader, presence=TerminalPresence(home_directory())
-        )
+        chat = Chat(screen, status, reader=reader, presence=TerminalPresence(home_directory()))
         approvals = _make_approvals(chat, allow_everything=allow_everything)
         async with await open_terminal_agent(
             start_options, store, resume, approvals, listener=chat.on_event
         ) as agent:
             await chat.load_status(agent)
             screen.print(
-                render_greeting(
-                    agent.conversation, start_options, is_resumed=resume is not None
-                )
+                render_greeting(agent.conversation, start_options, is_resumed=resume is not None)
             )
             if resume is not None and (
                 exchange := render_last_exchange(agent.conversation.messages)
@@ -126,9 +120,7 @@ def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader
     require_package("prompt_toolkit", extra="models")
     from everthread.cli.chat.editor import ChatCompleter, Editor, prepare_history_file
 
-    slash_commands = [
-        (f"/{command.name}", command.help) for command in commands.COMMANDS
-    ]
+    slash_commands = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
     return Editor(
         screen,
         ChatCompleter([*slash_commands, EXIT_COMMAND], workspace),
@@ -150,9 +142,7 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
         title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:
-        reply = (
-            await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")
-        ).strip() or "1"
+        reply = (await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")).strip() or "1"
     except (KeyboardInterrupt, EOFError):
         raise typer.Exit(0) from None
     if reply.isdecimal() and 1 <= int(reply) <= len(rows):

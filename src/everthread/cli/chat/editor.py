@@ -44,9 +44,7 @@ class ChatCompleter(Completer):
         if text.startswith("/") and not re.search(r"\s", text):
             for name, description in self._commands:
                 if name.startswith(text):
-                    yield Completion(
-                        name, start_position=-len(text), display_meta=description
-                    )
+                    yield Completion(name, start_position=-len(text), display_meta=description)
             if any(name.startswith(text) for name, _ in self._commands):
                 return
         match = _LAST_WORD.search(text)
@@ -57,16 +55,13 @@ class ChatCompleter(Completer):
     def _complete_path(self, word: str) -> Iterator[Completion]:
         folder, slash, name_start = word.rpartition("/")
         try:
-            entries = sorted(
-                (self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir()
-            )
+            entries = sorted((self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir())
         except (OSError, ValueError, RuntimeError):
             return  # not a directory
         matches = [
             entry
             for entry in entries
-            if entry.name.startswith(name_start)
-            and (name_start or entry.name[0] != ".")
+            if entry.name.startswith(name_start) and (name_start or entry.name[0] != ".")
         ]
         for entry in matches[:MAX_COMPLETIONS]:
             name = f"{entry.name}/" if entry.is_dir() else entry.name

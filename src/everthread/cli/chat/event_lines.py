@@ -17,7 +17,7 @@ from everthread.compaction.history.call_lines import (
 )
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import Call, clip, count_noun
+from everthread.core.messages import ToolCall, clip, count_noun
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
@@ -50,9 +50,7 @@ def render_event(event: Event) -> Text | None:
             inner = render_event(event.event)
             return Text.assemble("  ", inner) if inner else None
     line = _describe_event(event)
-    return (
-        None if line is None else Text(f"{line[0]} {escape_controls(line[1])}", line[2])
-    )
+    return None if line is None else Text(f"{line[0]} {escape_controls(line[1])}", line[2])
 
 
 def _describe_event(event: Event) -> tuple[str, str, str] | None:
@@ -103,9 +101,7 @@ def _describe_tools(event: ToolsChanged) -> str:
     if event.back:
         parts.append(f"available again: {', '.join(event.back)}")
     count = f"{len(event.left_out)} of {count_noun(event.given, 'tool')}"
-    return (
-        f"Tools {'; '.join(parts)} ({count} out, {event.tokens_saved:,} tokens saved)"
-    )
+    return f"Tools {'; '.join(parts)} ({count} out, {event.tokens_saved:,} tokens saved)"
 
 
 PROBLEM_TEXTS = {
@@ -125,9 +121,7 @@ def _describe_recovery(event: Recovery) -> str:
 def _render_compaction(event: CompactionDone) -> Text:
     """Render the size before and after, and the author of the summary; `/why` has the details."""
     author = (
-        f"; summary by {escape_controls(describe_author(event.author))}"
-        if event.author
-        else ""
+        f"; summary by {escape_controls(describe_author(event.author))}" if event.author else ""
     )
     cost = f" for {format_dollars(event.cost)}" if event.cost else ""
     sizes = f"{format_thousands(event.tokens_before)} → {format_thousands(event.tokens_after)}"
@@ -169,10 +163,7 @@ class ToolLines:
     @property
     def running_text(self) -> str:
         """Return the running tools in one line; empty if there are none."""
-        targets = [
-            _describe_call(event.tool, event.arguments)
-            for event in self._running.values()
-        ]
+        targets = [_describe_call(event.tool, event.arguments) for event in self._running.values()]
         return f"⚙ {'; '.join(targets)} …" if targets else ""
 
     def clear(self) -> None:
@@ -203,21 +194,12 @@ PREVIEW_LINES = 3
 def _render_preview(text: str, kind: str) -> Text:
     """Render the first lines of the output of a command or a search, and the count of the others."""
     first_line, _, output = text.partition("\n")
-    rows = escape_controls(
-        output if first_line.startswith("exit code:") else text
-    ).splitlines()
+    rows = escape_controls(output if first_line.startswith("exit code:") else text).splitlines()
     rows = [row for row in rows if row.strip()]
     if kind not in ("shell", "search") or len(rows) < 2:
         return Text()
-    lines = [
-        f"\n  │ {clip(row.rstrip(), MAX_ARGUMENT_CHARS)}"
-        for row in rows[:PREVIEW_LINES]
-    ]
-    more_line = (
-        f"\n  │ … {len(rows) - PREVIEW_LINES:,} more"
-        if len(rows) > PREVIEW_LINES
-        else ""
-    )
+    lines = [f"\n  │ {clip(row.rstrip(), MAX_ARGUMENT_CHARS)}" for row in rows[:PREVIEW_LINES]]
+    more_line = f"\n  │ … {len(rows) - PREVIEW_LINES:,} more" if len(rows) > PREVIEW_LINES else ""
     return Text("".join(lines) + more_line, DIM_STYLE)
 
 
@@ -238,6 +220,4 @@ def _describe_call(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _parse_action(tool: str, arguments: Mapping[str, Any]) -> Action:
-    return find_action(
-        Call("", tool, json.dumps(dict(arguments), default=str))
-    ) or Action(tool)
+    return find_action(ToolCall("", tool, json.dumps(dict(arguments), default=str))) or Action(tool)

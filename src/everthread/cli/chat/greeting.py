@@ -33,17 +33,11 @@ from everthread.thread.used_window import describe_window
 def render_last_exchange(messages: Sequence[Message]) -> Text | None:
     """Render the last question of the user and the last answer of the model, in a few lines."""
     question = next(
-        (
-            text
-            for message in reversed(messages)
-            if (text := user_text(message).strip())
-        ),
+        (text for message in reversed(messages) if (text := user_text(message).strip())),
         "",
     )
     answers = (
-        text_of(message).strip()
-        for message in reversed(messages)
-        if message["role"] == "assistant"
+        text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant"
     )
     answer = next((text for text in answers if text), "")
     exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
@@ -57,18 +51,14 @@ def render_greeting(
     """Render the model, its window, the workspace, prompt caching and the thread."""
     config = start_options.config
     route = conversation.route
-    lines = [
-        f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"
-    ]
+    lines = [f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"]
     caching = make_caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
     lines += [caching] if caching else []
     is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
-        lines.append(
-            f"no price is known for {escape_controls(route.name)}: cost is not shown"
-        )
+        lines.append(f"no price is known for {escape_controls(route.name)}: cost is not shown")
     choice, _ = check_choice(config.model)
     if (
         not is_resumed
@@ -80,9 +70,7 @@ def render_greeting(
         lines.append(
             f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
         )
-    lines.append(
-        f"summaries by {escape_controls(describe_own_writer(config, route.name))}"
-    )
+    lines.append(f"summaries by {escape_controls(describe_own_writer(config, route.name))}")
     thread = f"thread {shorten_id(conversation.id)}"
     count = count_noun(len(conversation.messages), "message")
     lines.append(
@@ -119,16 +107,10 @@ async def render_farewell(
         window=lambda _model: window,
         ttl=CACHE_SECONDS,
     )
-    beyond_text = (
-        f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
-    )
-    compactions_text = (
-        f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
-    )
+    beyond_text = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
+    compactions_text = f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
     messages_text = f"{count_noun(row.messages, 'message')} kept and searchable"
-    lines = [
-        f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."
-    ]
+    lines = [f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
         cost = f"Cost {format_cost(usage)}: " if usage.cost else ""

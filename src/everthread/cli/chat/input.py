@@ -101,9 +101,7 @@ class LineReader:
             while data := _read_bytes():
                 *lines, partial_line = (partial_line + decoder.decode(data)).split("\n")
                 for line in lines:
-                    loop.call_soon_threadsafe(
-                        self._lines.put_nowait, line.removesuffix("\r")
-                    )
+                    loop.call_soon_threadsafe(self._lines.put_nowait, line.removesuffix("\r"))
             if partial_line := partial_line + decoder.decode(b"", final=True):
                 loop.call_soon_threadsafe(self._lines.put_nowait, partial_line)
             loop.call_soon_threadsafe(self._lines.put_nowait, EOFError)

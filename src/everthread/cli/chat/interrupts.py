@@ -27,9 +27,7 @@ class StoppedError(Exception):
 class Interrupts:
     """Send a Ctrl-C to the running work, or to the keyboard reader if nothing runs."""
 
-    def __init__(
-        self, on_idle: Callable[[], None], print_notice: Callable[[str], None]
-    ) -> None:
+    def __init__(self, on_idle: Callable[[], None], print_notice: Callable[[str], None]) -> None:
         self._on_idle = on_idle
         self._print_notice = print_notice
         self._task: asyncio.Task[Any] | None = None
@@ -70,9 +68,7 @@ class Interrupts:
         finally:
             for signal_number, handler in handlers.items():
                 loop.remove_signal_handler(signal_number)
-                signal.signal(
-                    signal_number, signal.SIG_DFL if handler is None else handler
-                )
+                signal.signal(signal_number, signal.SIG_DFL if handler is None else handler)
 
     async def run(
         self, work: Coroutine[Any, Any, T], on_stop: Callable[[], None] | None = None
@@ -102,10 +98,7 @@ class Interrupts:
         self._interrupt_count += 1
         if self._interrupt_count == 1 and self._on_stop is not None:
             self._on_stop()
-        if (
-            self._interrupt_count == 1
-            or self._interrupt_count >= FORCED_STOP_INTERRUPTS
-        ):
+        if self._interrupt_count == 1 or self._interrupt_count >= FORCED_STOP_INTERRUPTS:
             self._task.cancel()
         else:
             self._print_notice("stopping; waiting for the running tools to end")

@@ -76,8 +76,7 @@ class MarkdownBlocks:
             return []
         self.unfinished_text = "\n".join(rows[block_starts[-1] :])
         return [
-            "\n".join(complete_rows[start:end])
-            for start, end in pairwise([0, *block_starts[1:]])
+            "\n".join(complete_rows[start:end]) for start, end in pairwise([0, *block_starts[1:]])
         ]
 
 

@@ -22,9 +22,7 @@ class Pastes:
         lines = len(text.splitlines())
         if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
-        size_text = (
-            count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"
-        )
+        size_text = count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"
         placeholder = f"[paste {len(self._texts) + 1}: {size_text}]"
         self._texts[placeholder] = text
         return placeholder

@@ -39,9 +39,7 @@ class TerminalPresence:
             self._lock(thread)
         other_processes = self._find_other_processes()
         new_processes = [
-            process
-            for process in other_processes
-            if process not in self._reported_processes
+            process for process in other_processes if process not in self._reported_processes
         ]
         self._reported_processes = set(other_processes)
         if not new_processes:

@@ -91,9 +91,7 @@ class Screen:
             self._shown_progress.add(event.text)
         elif isinstance(event, CompactionDone):
             new_warnings = tuple(
-                warning
-                for warning in event.warnings
-                if warning not in self._shown_progress
+                warning for warning in event.warnings if warning not in self._shown_progress
             )
             event = replace(event, warnings=new_warnings)
             self._shown_progress.clear()
@@ -103,9 +101,7 @@ class Screen:
             self.print(line)
         if words := _describe_wait(event):
             self.show_waiting(words)
-        elif words := self.tools.running_text or (
-            waiting_text if line is not None else ""
-        ):
+        elif words := self.tools.running_text or (waiting_text if line is not None else ""):
             self.flush()
             self.show_waiting(words)
 
@@ -149,9 +145,7 @@ class Screen:
         ]
         lines = lines[filled_rows[0] : filled_rows[-1] + 1] if filled_rows else []
         lines = lines if max_lines is None else lines[-max_lines:]
-        return Segments(
-            [segment for line in lines for segment in (*line, Segment.line())]
-        )
+        return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
     def _render_unfinished(self) -> RenderableType:
         """Render the part that is redrawn with every frame: the end of the unfinished block, or the current wait."""

@@ -37,9 +37,7 @@ class Status:
     """Whether the model runs on this machine and has no price."""
     usage: UsageRow = field(default_factory=lambda: UsageRow("all"))
 
-    def load(
-        self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]
-    ) -> None:
+    def load(self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]) -> None:
         """Take the figures of a stored thread."""
         self.usage = sum_usage("all", [*map(make_usage_row, usage)])
         self.compaction_count = sum(record.reverted is None for record in compactions)

@@ -65,10 +65,7 @@ class TypeAhead:
         finally:
             self._is_holding = False
             quiet_seconds = QUIET_SECONDS if as_one_message and self._keys else 0
-            while (
-                select.select([terminal], [], [], quiet_seconds)[0]
-                and self._read_keys()
-            ):
+            while select.select([terminal], [], [], quiet_seconds)[0] and self._read_keys():
                 pass
             self._stop_listening()
             termios.tcsetattr(terminal, termios.TCSADRAIN, original_settings)

@@ -42,8 +42,4 @@ def chat(
         can_ask=is_at_terminal(),
     )
     store = open_store(store_address(store_url))
-    asyncio.run(
-        run_chat(
-            start_options, store, let_user_pick=not continue_, allow_everything=yes
-        )
-    )
+    asyncio.run(run_chat(start_options, store, let_user_pick=not continue_, allow_everything=yes))

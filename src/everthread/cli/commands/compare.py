@@ -38,13 +38,9 @@ def compare(
     ] = None,
     newest: Annotated[
         int,
-        number_option(
-            minimum=1, help_text="Without LOG: this many of the newest logs."
-        ),
+        number_option(minimum=1, help_text="Without LOG: this many of the newest logs."),
     ] = 20,
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page here.")
-    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the summaries that agents made of their own sessions with Everthread's.
@@ -97,9 +93,7 @@ def _list_rows(comparison: Comparison) -> list[list[object]]:
     ]
 
 
-def _list_compaction_rows(
-    log: str, compaction: ComparedCompaction
-) -> list[list[object]]:
+def _list_compaction_rows(log: str, compaction: ComparedCompaction) -> list[list[object]]:
     from everthread.lab.summary_comparison import DEFAULT_SIZE, OWN_CONTEXT, SAME_SIZE
 
     contexts = {
@@ -135,9 +129,7 @@ def _print_notes(comparisons: list[Comparison]) -> None:
         for comparison in comparisons
         for compaction in comparison.compactions
     ):
-        print_text(
-            "Encrypted summaries cannot be read; they do not count in the sentence above."
-        )
+        print_text("Encrypted summaries cannot be read; they do not count in the sentence above.")
     print_text(
         "Names used next: file names and identifiers from before the compaction that the agent typed in a call "
         "afterwards, before any result showed them again."
@@ -147,9 +139,7 @@ def _print_notes(comparisons: list[Comparison]) -> None:
 def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None:
     from everthread.lab.replay.report import render_table_page
 
-    rows: list[list[Any]] = [
-        row for comparison in comparisons for row in _list_rows(comparison)
-    ]
+    rows: list[list[Any]] = [row for comparison in comparisons for row in _list_rows(comparison)]
     headings = [column.rstrip(">") for column in COLUMNS]
     page = render_table_page("Summaries compared", sentence, headings, rows)
     with explain_write_errors(file):

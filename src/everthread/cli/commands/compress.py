@@ -43,9 +43,7 @@ from everthread.wire import anthropic, openai_chat, openai_responses
 
 CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}
 FileArgument = Annotated[str, typer.Argument(help=FILE_HELP)]
-FocusOption = Annotated[
-    str | None, typer.Option(help="Keep full detail for this topic.")
-]
+FocusOption = Annotated[str | None, typer.Option(help="Keep full detail for this topic.")]
 SummarizerOption = Annotated[
     str,
     typer.Option(
@@ -54,9 +52,7 @@ SummarizerOption = Annotated[
 ]
 TemplateOption = Annotated[
     str | None,
-    typer.Option(
-        help="The summary's layout: handoff or classic. Default: the configured one."
-    ),
+    typer.Option(help="The summary's layout: handoff or classic. Default: the configured one."),
 ]
 PreviewOption = Annotated[
     bool,
@@ -111,9 +107,7 @@ def compress(
         config=config,
     )
     if out is not None and not preview:
-        _write_conversation(
-            out, dataclasses.replace(recording, request=request), results
-        )
+        _write_conversation(out, dataclasses.replace(recording, request=request), results)
         if out == "-":
             return  # standard output holds the conversation alone
     if as_json:
@@ -158,9 +152,7 @@ def _write_conversation(
 ) -> None:
     """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`."""
     # No tool reads these files.
-    body = replace_reader_name(
-        CODECS[recording.api].encode_request(recording.request), None
-    )
+    body = replace_reader_name(CODECS[recording.api].encode_request(recording.request), None)
     outputs = {item.id: item.text for result in results for item in result.to_store}
     outputs |= {node.id: node.body for result in results for node in result.nodes}
     value = body["messages"] if recording.is_message_list else body
@@ -196,10 +188,7 @@ def _result_as_json(result: Compaction) -> dict[str, Any]:
         "messages": len(result.messages),
         "phases": [dataclasses.asdict(phase) for phase in result.phases],
         "verification": dataclasses.asdict(result.verification),
-        **{
-            name: list(getattr(result, name))
-            for name in ("covered", "steps", "warnings")
-        },
+        **{name: list(getattr(result, name)) for name in ("covered", "steps", "warnings")},
     }
 
 
@@ -207,9 +196,7 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
     if not result.changed and result.reason != "preview":
         print_text(f"nothing was changed: {result.reason}")
         return
-    rows = [
-        (phase.name, phase.before, phase.after, phase.note) for phase in result.phases
-    ]
+    rows = [(phase.name, phase.before, phase.after, phase.note) for phase in result.phases]
     print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
     verification = result.verification
     if verification.facts or verification.checked:
@@ -245,6 +232,4 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         else "old outputs made short"
     )
     figures = f"{result.tokens_before:,} → {result.tokens_after:,}"
-    print_text(
-        (figures, "bold"), f" tokens; {change} in {result.duration * 1000:.0f} ms"
-    )
+    print_text((figures, "bold"), f" tokens; {change} in {result.duration * 1000:.0f} ms")

@@ -14,9 +14,7 @@ from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.yaml_text import format_yaml, parse_yaml
 from everthread.errors import ConfigError, EverthreadError, InputError
 
-app = typer.Typer(
-    help="The configuration: show, change and check it.", no_args_is_help=True
-)
+app = typer.Typer(help="The configuration: show, change and check it.", no_args_is_help=True)
 
 FileArgument = Annotated[
     str | None,
@@ -33,9 +31,7 @@ def show(
     ] = False,
 ) -> None:
     """Print every setting in force."""
-    values: dict[str, Any] = load_config(file).model_dump(
-        mode="json", exclude_defaults=changed
-    )
+    values: dict[str, Any] = load_config(file).model_dump(mode="json", exclude_defaults=changed)
     if as_json:
         print_json(values)
     else:
@@ -44,18 +40,14 @@ def show(
 
 @app.command("get")
 def get_value(
-    key: Annotated[
-        str, typer.Argument(help="Its full path, such as `compression.threshold`.")
-    ],
+    key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
     as_json: AsJson = False,
 ) -> None:
     """Print the value of one key that is in force."""
     value: Any = load_config().model_dump(mode="json")
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:
-            known_keys = (
-                f"; known here: {', '.join(value)}" if isinstance(value, dict) else ""
-            )
+            known_keys = f"; known here: {', '.join(value)}" if isinstance(value, dict) else ""
             raise InputError(f"{key}: there is no such key{known_keys}")
         value = value[part]
     if as_json:
@@ -66,12 +58,8 @@ def get_value(
 
 @app.command("set")
 def set_value(
-    key: Annotated[
-        str, typer.Argument(help="Its full path, such as `compression.threshold`.")
-    ],
-    value: Annotated[
-        str, typer.Argument(help="Its value in YAML; `null`: the default.")
-    ],
+    key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
+    value: Annotated[str, typer.Argument(help="Its value in YAML; `null`: the default.")],
 ) -> None:
     """Set one key in config.yaml. Everything else in the file stays, comments too."""
     from everthread.compaction.registry import find_engine
@@ -85,9 +73,7 @@ def set_value(
         find_engine(parsed_value, home=home_directory())
     known_problems = set(find_start_problems(load_config()))
     is_changed = set_keys(config_path(), {key: parsed_value})
-    typer.echo(
-        f"{config_path()}: {key} {'is' if is_changed else 'was already'} {value}"
-    )
+    typer.echo(f"{config_path()}: {key} {'is' if is_changed else 'was already'} {value}")
     for problem in find_start_problems(load_config()):
         if problem not in known_problems:
             typer.echo(f"Needs attention: {problem}", err=True)
@@ -108,9 +94,7 @@ def check(file: FileArgument = None) -> None:
             )
         )
     typer.echo(
-        f"{path}: fine"
-        if file or config_path().exists()
-        else f"{path}: not there, using defaults"
+        f"{path}: fine" if file or config_path().exists() else f"{path}: not there, using defaults"
     )
 
 
@@ -138,10 +122,7 @@ def find_start_problems(config: Config) -> Iterator[str]:
             "set gateway.auth to keys or passthrough"
         )
     for upstream in gateway.upstreams:
-        if (
-            upstream.api_key_env
-            and not os.environ.get(upstream.api_key_env, "").strip()
-        ):
+        if upstream.api_key_env and not os.environ.get(upstream.api_key_env, "").strip():
             yield f"gateway.upstreams: {upstream.name} needs a key, and {upstream.api_key_env} is not set"
             return
     try:

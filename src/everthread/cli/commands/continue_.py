@@ -14,27 +14,19 @@ from everthread.cli.shared_options import AsJson, number_option
 def continue_(
     log: Annotated[
         str,
-        typer.Argument(
-            help="A log of any agent; `latest` is the newest on this machine."
-        ),
+        typer.Argument(help="A log of any agent; `latest` is the newest on this machine."),
     ],
     client: Annotated[
         str,
-        typer.Option(
-            "--in", metavar="AGENT", help="The agent to continue in: codex or claude."
-        ),
+        typer.Option("--in", metavar="AGENT", help="The agent to continue in: codex or claude."),
     ],
     folder: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="The project's folder. Default: the current one."
-        ),
+        typer.Option(metavar="FOLDER", help="The project's folder. Default: the current one."),
     ] = None,
     window: Annotated[
         int,
-        number_option(
-            minimum=8_000, help_text="The window of the other agent's model, in tokens."
-        ),
+        number_option(minimum=8_000, help_text="The window of the other agent's model, in tokens."),
     ] = 200_000,
     as_json: AsJson = False,
 ) -> None:

@@ -41,9 +41,10 @@ def dashboard(
         def announce(path: str) -> None:
             typer.echo(f"A link that works once: {address}{path}")
 
-        async with open_dashboard(
-            config, store, port=port, trial=run_trial, announce=announce
-        ) as (url, pages):
+        async with open_dashboard(config, store, port=port, trial=run_trial, announce=announce) as (
+            url,
+            pages,
+        ):
             address = url
             link = f"{url}{pages.access.make_login_link()}"
             typer.echo(

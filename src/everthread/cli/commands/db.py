@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
-app = typer.Typer(
-    help="The store: check, migrate, back up and compact it.", no_args_is_help=True
-)
+app = typer.Typer(help="The store: check, migrate, back up and compact it.", no_args_is_help=True)
 
 
 @app.command()

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def hook(
     client: Annotated[
         str,
-        typer.Argument(
-            help="The program that calls the hook: claude-code, codex, opencode or pi."
-        ),
+        typer.Argument(help="The program that calls the hook: claude-code, codex, opencode or pi."),
     ],
     store_url: StoreUrl = None,
 ) -> None:
@@ -47,19 +45,13 @@ def _answer_hook(client: str, store_url: str | None) -> dict[str, Any] | None:
 
     known_clients = (*CLIENTS, *EXTENSIONS)
     if client not in known_clients:
-        raise InputError(
-            f"{client!r} is unknown; use one of: {', '.join(known_clients)}"
-        )
+        raise InputError(f"{client!r} is unknown; use one of: {', '.join(known_clients)}")
     try:
         hook_input = json.load(sys.stdin)
     except ValueError as error:
-        raise InputError(
-            f"standard input is not the JSON of a hook: {error}"
-        ) from error
+        raise InputError(f"standard input is not the JSON of a hook: {error}") from error
     if not isinstance(hook_input, dict):
-        raise InputError(
-            "standard input is not the JSON of a hook: it is not an object"
-        )
+        raise InputError("standard input is not the JSON of a hook: it is not an object")
 
     async def run(store: Store) -> dict[str, Any] | None:
         if client in EXTENSIONS:

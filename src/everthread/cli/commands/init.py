@@ -42,13 +42,9 @@ MODEL_HINTS = {
 NO_KEY = "none"
 ProviderOption = Annotated[
     str | None,
-    typer.Option(
-        help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."
-    ),
+    typer.Option(help="openai, anthropic, openrouter, gemini, local, or custom (with --base-url)."),
 ]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="The model's name there.")
-]
+ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="The model's name there.")]
 ApiKeyEnvOption = Annotated[
     str | None,
     typer.Option(
@@ -95,9 +91,7 @@ def init(
             ask=ask,
             flag="--base-url",
         )
-    default_model = (
-        SMOLLM2.name if name == "local" else entry.default_model if entry else None
-    )
+    default_model = SMOLLM2.name if name == "local" else entry.default_model if entry else None
     model = model or (default_model if name == "local" else None)
     model = model or _ask("Which model?", default_model, ask=ask, flag="--model")
     if api_key_env is None and ask and name != "local":
@@ -179,8 +173,7 @@ def _make_settings(
     upstreams = config.gateway.upstreams
     if with_gateway and url and name not in [upstream.name for upstream in upstreams]:
         upstream_values = [
-            upstream.model_dump(mode="json", exclude_defaults=True)
-            for upstream in upstreams
+            upstream.model_dump(mode="json", exclude_defaults=True) for upstream in upstreams
         ]
         settings["gateway.upstreams"] = [*upstream_values, {"name": name, "url": url}]
     return settings

@@ -47,13 +47,9 @@ COUNT_FIELDS = (
 def insights(
     days: Annotated[
         int,
-        number_option(
-            minimum=1, maximum=3_660, help_text="Number of days, today included."
-        ),
+        number_option(minimum=1, maximum=3_660, help_text="Number of days, today included."),
     ] = 30,
-    platform: Annotated[
-        str | None, typer.Option(help="Only sessions of this platform.")
-    ] = None,
+    platform: Annotated[str | None, typer.Option(help="Only sessions of this platform.")] = None,
     tenant: Tenant = None,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
@@ -78,9 +74,7 @@ def insights(
             }
         )
     else:
-        _print_insights(
-            figures, datetime.fromtimestamp(start_time, tz=UTC).date(), days
-        )
+        _print_insights(figures, datetime.fromtimestamp(start_time, tz=UTC).date(), days)
 
 
 def _insights_as_json(figures: Insights) -> dict[str, Any]:
@@ -88,10 +82,7 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
         name: {row.key: make_usage_figures(row) for row in getattr(figures, name)}
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
-    tools = {
-        row.tool: {"results": row.results, "tokens": row.tokens}
-        for row in figures.by_tool
-    }
+    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in figures.by_tool}
     counts_json = {name: getattr(figures, name) for name in COUNT_FIELDS}
     return {
         "total": make_usage_figures(figures.total),
@@ -107,13 +98,9 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         count_noun(getattr(figures, f"{noun}s"), noun)
         for noun in ("thread", "session", "message", "compaction")
     ]
-    print_text(
-        f"{', '.join(counts_texts)}, {count_noun(figures.tokens_saved, 'token')} saved"
-    )
+    print_text(f"{', '.join(counts_texts)}, {count_noun(figures.tokens_saved, 'token')} saved")
     if figures.lookups:
-        print_text(
-            f"{count_noun(figures.lookups, 'lookup')} of what had left the context"
-        )
+        print_text(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
     total = figures.total
     if total.calls:
         print_text(
@@ -131,9 +118,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         group_rows: list[UsageRow] = getattr(figures, f"by_{name}")
         if group_rows:
             by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
-            table = [
-                (row.key or "-", *list_values(row, INSIGHT_COLUMNS)) for row in by_size
-            ]
+            table = [(row.key or "-", *list_values(row, INSIGHT_COLUMNS)) for row in by_size]
             print_table(
                 f"by {name}",
                 [f"{name}…", *(f"{column}>" for column in INSIGHT_COLUMNS)],
@@ -157,9 +142,7 @@ def group_by_period(
         period_rows = rows_by_period.setdefault(label(day), [])
         period_rows += [rows_by_day[day]] if day in rows_by_day else []
         day += timedelta(1)
-    return unit, [
-        sum_usage(key, period_rows) for key, period_rows in rows_by_period.items()
-    ]
+    return unit, [sum_usage(key, period_rows) for key, period_rows in rows_by_period.items()]
 
 
 def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:

@@ -57,9 +57,7 @@ def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
         "source": conversation.source,
         "api": conversation.api,
         "messages": len(messages),
-        "turns": [
-            _describe_turn(messages, turn) for turn in split_into_turns(messages)
-        ],
+        "turns": [_describe_turn(messages, turn) for turn in split_into_turns(messages)],
         "groups": [
             {
                 "assistant": group.assistant_index,
@@ -69,9 +67,7 @@ def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
             }
             for group in find_call_groups(messages)
         ],
-        "summaries": [
-            index for index, message in enumerate(messages) if is_summary(message)
-        ],
+        "summaries": [index for index, message in enumerate(messages) if is_summary(message)],
         "problems": {
             api: [asdict(problem) for problem in validate_messages(messages, api=api)]
             for api in ("openai", "anthropic")
@@ -100,8 +96,7 @@ def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
         f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
     )
     turn_rows = [
-        (turn["start"], turn["messages"], turn["groups"], turn["user"])
-        for turn in report["turns"]
+        (turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]
     ]
     print_table(
         "turns",
@@ -133,6 +128,5 @@ def _group_problems(problems: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         key = problem["index"], problem["rule"]
         grouped.setdefault(key, []).append(problem["message"])
     return [
-        (index, rule, len(messages), messages[0])
-        for (index, rule), messages in grouped.items()
+        (index, rule, len(messages), messages[0]) for (index, rule), messages in grouped.items()
     ]

@@ -38,9 +38,7 @@ DailyLimitOption = Annotated[
 ]
 TenantOption = Annotated[
     str,
-    typer.Option(
-        help="Its tenant. Keys of one tenant share their threads; others never see them."
-    ),
+    typer.Option(help="Its tenant. Keys of one tenant share their threads; others never see them."),
 ]
 ScopeOption = Annotated[
     list[str] | None,
@@ -74,9 +72,7 @@ def create(
     from everthread.gateway.access.key_creation import issue_key
     from everthread.store.key_records import KeyLimits
 
-    limits = KeyLimits(
-        requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day)
-    )
+    limits = KeyLimits(requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day))
     token, new_key = issue_key(
         tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode
     )
@@ -103,9 +99,7 @@ def create(
 @app.command("list")
 def list_keys(
     tenant: Tenant = None,
-    revoked: Annotated[
-        bool, typer.Option("--revoked", help="Revoked ones too.")
-    ] = False,
+    revoked: Annotated[bool, typer.Option("--revoked", help="Revoked ones too.")] = False,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,9 +139,7 @@ def list_keys(
 
 @app.command()
 def revoke(
-    key: Annotated[
-        str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")
-    ],
+    key: Annotated[str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")],
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -159,9 +151,7 @@ def revoke(
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": format_iso(revoked_at)})
     else:
-        print_text(
-            f"et_{key_id} is revoked; running gateways refuse it within five seconds."
-        )
+        print_text(f"et_{key_id} is revoked; running gateways refuse it within five seconds.")
 
 
 def _parse_dollars(text: str | None) -> Decimal | None:
@@ -170,28 +160,20 @@ def _parse_dollars(text: str | None) -> Decimal | None:
     try:
         return Decimal(text.removeprefix("$"))
     except InvalidOperation:
-        raise InputError(
-            f"--dollars-per-day {text}: is not an amount such as 2.50"
-        ) from None
+        raise InputError(f"--dollars-per-day {text}: is not an amount such as 2.50") from None
 
 
 def _describe_scopes(scopes: frozenset[str]) -> str:
     from everthread.gateway.access.key_creation import SCOPES
 
-    return ", ".join(
-        f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes)
-    )
+    return ", ".join(f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes))
 
 
 def _make_row(stored_key: StoredKey, now: float) -> list[object]:
     key = stored_key.key
     usage_today = stored_key.use_of_day
     limits = stored_key.key.limits
-    last_used = (
-        "never"
-        if stored_key.last_used is None
-        else format_age(stored_key.last_used, now)
-    )
+    last_used = "never" if stored_key.last_used is None else format_age(stored_key.last_used, now)
     return [
         f"et_{key.id}",
         key.name,
@@ -208,8 +190,7 @@ def _make_row(stored_key: StoredKey, now: float) -> list[object]:
 def _format_use(amount: int | Decimal, limit: int | Decimal | None) -> str:
     values = (amount,) if limit is None else (amount, limit)
     return " / ".join(
-        format_dollars(value) if isinstance(value, Decimal) else f"{value:,}"
-        for value in values
+        format_dollars(value) if isinstance(value, Decimal) else f"{value:,}" for value in values
     )
 
 
@@ -218,9 +199,7 @@ def _key_as_json(stored_key: StoredKey) -> dict[str, Any]:
     use = dataclasses.asdict(stored_key.use_of_day)
     limits = dataclasses.asdict(key.limits)
     for figures in (use, limits):
-        figures["dollars"] = (
-            None if figures["dollars"] is None else str(figures["dollars"])
-        )
+        figures["dollars"] = None if figures["dollars"] is None else str(figures["dollars"])
     return {
         "id": f"et_{key.id}",
         "name": key.name,

@@ -74,18 +74,14 @@ EchoOption = Annotated[
 ]
 FaultOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."
-    ),
+    typer.Option(metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."),
 ]
 SeedOption = Annotated[int, typer.Option(help="The same seed, the same faults.")]
 SecondsOption = Annotated[
     float, number_option(help_text="For how long such a fault hangs or delays.")
 ]
 RequestsOption = Annotated[int | None, number_option(help_text="End after N requests.")]
-AsJsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object a line.")
-]
+AsJsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
 @app.command()
@@ -111,9 +107,7 @@ def provider(
     from everthread.lab.provider.faults import FaultPlan, parse_fault
 
     if sum(map(bool, (script, transcript, echo))) > 1:
-        raise InputError(
-            "--script, --transcript and --echo exclude each other; give one of them"
-        )
+        raise InputError("--script, --transcript and --echo exclude each other; give one of them")
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
     server_run = _serve(
         _parse_models(model, shows, compacts=compaction),
@@ -141,9 +135,7 @@ def _parse_models(
         raise InputError(
             f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(WindowField))}"
         )
-    model_texts = model_texts or [
-        f"{name}={window}" for name, window in DEFAULT_MODELS.items()
-    ]
+    model_texts = model_texts or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
     return [
         parse_model(text, shows=cast("WindowField | None", shows), compacts=compacts)
         for text in model_texts
@@ -198,9 +190,7 @@ def _load_answers(script: str | None, transcript: str | None) -> Script | None:
     try:
         return read_script(json.loads(Path(script).read_text("utf-8")))
     except OSError as error:
-        raise InputError(
-            f"{script}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{script}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{script}: is not JSON: {error}") from error
     except InputError as error:

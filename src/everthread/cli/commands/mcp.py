@@ -49,9 +49,7 @@ def mcp(
     from everthread.gateway import mcp_server as server
     from everthread.gateway.mcp_tools import LookupReach, LookupTools
 
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     async def serve(store: Store) -> None:
         reach = LookupReach(tenant)
@@ -65,9 +63,7 @@ def mcp(
         stop_event = watch_end_signals()
         async with server.serve_http(app, *address) as url:
             typer.echo(
-                escape_controls(
-                    f"Everthread answers MCP clients at {url}. Ctrl-C ends it."
-                ),
+                escape_controls(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."),
                 err=True,
             )
             await stop_event.wait()

@@ -49,25 +49,15 @@ def list_models(
     """List the families of the catalogue: window, longest answer, how their providers cache."""
     from everthread.providers.catalog import list_families, normalize_model_name
 
-    entries = [
-        entry for entry in list_families() if normalize_model_name(text) in entry.family
-    ]
+    entries = [entry for entry in list_families() if normalize_model_name(text) in entry.family]
     if as_json:
         names = (
-            [
-                field.name
-                for field in dataclasses.fields(entries[0])
-                if field.name != "exact"
-            ]
+            [field.name for field in dataclasses.fields(entries[0]) if field.name != "exact"]
             if entries
             else []
         )
         print_json(
-            {
-                "models": [
-                    {name: getattr(entry, name) for name in names} for entry in entries
-                ]
-            }
+            {"models": [{name: getattr(entry, name) for name in names} for entry in entries]}
         )
         return
     rows = [
@@ -104,22 +94,16 @@ def show(
 
     async def load_limits(store: Store) -> tuple[Window, list[ModelLimit]]:
         window = await load_window(choice, setting, store, offline=offline)
-        return window, [
-            limit for limit in await store.limits() if limit.model == choice.model
-        ]
+        return window, [limit for limit in await store.limits() if limit.model == choice.model]
 
-    facts = _describe_model(
-        choice, *with_store(store_url, load_limits, empty_if_missing=True)
-    )
+    facts = _describe_model(choice, *with_store(store_url, load_limits, empty_if_missing=True))
     if as_json:
         print_json(facts)
         return
     facts["window"] = facts.pop("window_source")
     for key, value in facts.items():
         if text := _format_fact(value):
-            print_text(
-                f"{key.replace('_', ' '):<14} {indent_further_lines(text, indent=15)}"
-            )
+            print_text(f"{key.replace('_', ' '):<14} {indent_further_lines(text, indent=15)}")
 
 
 @app.command()
@@ -161,11 +145,7 @@ def _describe_model(
 
     entry = find_known_model(choice.model)
     file = SMOLLM2.path(home_directory())
-    local_path = (
-        f"{file}"
-        if file.is_file()
-        else f"{file} (not there yet: everthread models pull)"
-    )
+    local_path = f"{file}" if file.is_file() else f"{file} (not there yet: everthread models pull)"
     has_key = choice.key_env and os.environ.get(choice.key_env, "").strip()
     return {
         "model": choice.model,
@@ -204,11 +184,7 @@ def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
 
 def find_price_table_provider(choice: ModelChoice) -> str | None:
     """Return the provider's name in the price table; None if the model's name alone should decide."""
-    return (
-        choice.provider
-        if choice.provider in ("openai", "anthropic", "openrouter")
-        else None
-    )
+    return choice.provider if choice.provider in ("openai", "anthropic", "openrouter") else None
 
 
 def _name_price_source(choice: ModelChoice) -> str:
@@ -224,14 +200,9 @@ def _name_price_source(choice: ModelChoice) -> str:
 
 def _format_fact(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(
-            f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items()
-        )
+        return ", ".join(f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items())
     if isinstance(value, list):
-        return (
-            "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value)
-            or "none"
-        )
+        return "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value) or "none"
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)

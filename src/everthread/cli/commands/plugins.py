@@ -45,15 +45,11 @@ def list_engines(as_json: AsJson = False) -> None:
         return
     name_width, source_width = (
         max(map(len, column))
-        for column in zip(
-            *((engine.name, engine.source) for engine in engines), strict=True
-        )
+        for column in zip(*((engine.name, engine.source) for engine in engines), strict=True)
     )
     for info in engines:
         mark = "*" if info.active else " "
-        line_start = (
-            f"{mark} {info.name:<{name_width}}  {info.source:<{source_width}}  "
-        )
+        line_start = f"{mark} {info.name:<{name_width}}  {info.source:<{source_width}}  "
         line = f"{line_start}{shorten_path(str(info.location), console.width - len(line_start))}"
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
@@ -76,9 +72,7 @@ def use(
     source = registry.find_engine(name, home=home)
     EngineChoice(name, config.engines.get(source.name, {})).check()
     is_changed = set_keys(config_path(), {"context.engine": name})
-    print_text(
-        f"{source}: {'is used from now on' if is_changed else 'was in use already'}"
-    )
+    print_text(f"{source}: {'is used from now on' if is_changed else 'was in use already'}")
 
 
 def _find_problem(active_engine: str, home: Path) -> str:

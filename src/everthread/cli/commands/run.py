@@ -74,7 +74,9 @@ class TextOutput:
 
     def show_error(self, error: str) -> None:
         self.screen.flush()
-        advice = f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
+        advice = (
+            f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
+        )
         typer.echo(escape_controls(f"everthread: {error}\n{advice}"), err=True)
 
 
@@ -131,9 +133,7 @@ TYPER_OPTIONS = {"cls": ResumeCommand}
 
 
 def run(
-    task: Annotated[
-        str, typer.Argument(help="What to do; `-` reads it from standard input.")
-    ],
+    task: Annotated[str, typer.Argument(help="What to do; `-` reads it from standard input.")],
     model: Model = None,
     base_url: BaseUrl = None,
     resume: ResumeOption = None,
@@ -142,9 +142,7 @@ def run(
     yes: YesOption = False,
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", "-q", help="Print nothing about tools and compactions."
-        ),
+        typer.Option("--quiet", "-q", help="Print nothing about tools and compactions."),
     ] = False,
     store_url: StoreUrl = None,
     as_json: Annotated[
@@ -165,9 +163,7 @@ def run(
         can_ask=False,
     )
     output: Output = (
-        JsonOutput()
-        if as_json
-        else TextOutput(quiet=quiet, options=start_options.resume_options)
+        JsonOutput() if as_json else TextOutput(quiet=quiet, options=start_options.resume_options)
     )
     store = open_store(store_address(store_url))
     if not asyncio.run(_run(start_options, store, output, text, yes=yes)):
@@ -178,9 +174,7 @@ def _read_task(argument: str) -> str:
     try:
         text = sys.stdin.buffer.read().decode("utf-8") if argument == "-" else argument
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"the task on standard input is not UTF-8 text: {error}"
-        ) from error
+        raise InputError(f"the task on standard input is not UTF-8 text: {error}") from error
     if not text.strip():
         raise InputError("the task is empty: say what to do")
     return text.strip()
@@ -216,9 +210,7 @@ def _open_approvals(output: Output, *, yes: bool) -> Approvals:
 
 
 async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
-    interrupts = Interrupts(
-        lambda: None, lambda words: output.screen.print(Text(words))
-    )
+    interrupts = Interrupts(lambda: None, lambda words: output.screen.print(Text(words)))
     output.show_start(agent.conversation)
     try:
         with interrupts.handle_signals():

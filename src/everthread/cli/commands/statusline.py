@@ -31,13 +31,9 @@ def statusline(
     ] = None,
     install: Annotated[
         bool,
-        typer.Option(
-            "--install", help="Set it as Claude Code's status line, after asking."
-        ),
+        typer.Option("--install", help="Set it as Claude Code's status line, after asking."),
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="With --install: do not ask.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --install: do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print one line about a session: context used, threshold, cache, dollars.
@@ -84,10 +80,7 @@ def _read_input() -> dict[str, Any]:
 
 def _install(*, ask_first: bool) -> None:
     """Set the status line in Claude Code's settings; everything else in the file stays."""
-    file = (
-        Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-        / "settings.json"
-    )
+    file = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
     try:
         settings = json.loads(file.read_text("utf-8")) if file.exists() else {}
     except ValueError as error:
@@ -98,13 +91,9 @@ def _install(*, ask_first: bool) -> None:
         print_text(f"{file} has it already.")
         return
     replaced_text = (
-        f" instead of {json.dumps(settings['statusLine'])}"
-        if "statusLine" in settings
-        else ""
+        f" instead of {json.dumps(settings['statusLine'])}" if "statusLine" in settings else ""
     )
-    if ask_first and not typer.confirm(
-        f"Set Everthread's status line in {file}{replaced_text}?"
-    ):
+    if ask_first and not typer.confirm(f"Set Everthread's status line in {file}{replaced_text}?"):
         print_text("Nothing was changed.")
         return
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -36,12 +36,8 @@ def tokens(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     model: CountingModel = None,
     window: WindowOption = None,
-    top: Annotated[
-        int, number_option(help_text="How many of the biggest messages to show.")
-    ] = 10,
-    messages: Annotated[
-        bool, typer.Option("--messages", help="List every message.")
-    ] = False,
+    top: Annotated[int, number_option(help_text="How many of the biggest messages to show.")] = 10,
+    messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
@@ -61,14 +57,10 @@ def tokens(
         _print_tokens(conversation.source, report, top=top, show_all=messages)
 
 
-def count_tokens(
-    conversation: ConversationFile, counter: TokenCounter
-) -> dict[str, Any]:
+def count_tokens(conversation: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
     """Return the tokens of a conversation by role, by tool and by message, as JSON values."""
     request = conversation.request
-    names = {
-        call.id: call.name for message in request.messages for call in calls_of(message)
-    }
+    names = {call.id: call.name for message in request.messages for call in calls_of(message)}
     rows = [
         _count_message(index, message, names, counter)
         for index, message in enumerate(request.messages)
@@ -83,9 +75,7 @@ def count_tokens(
     return {
         "source": conversation.source,
         "api": conversation.api,
-        "total": counter.request(
-            request.messages, system=request.system, tools=request.tools
-        ),
+        "total": counter.request(request.messages, system=request.system, tools=request.tools),
         "system": counter.system(request.system),
         "tool_schemas": counter.tools(request.tools),
         "by_role": by_role,
@@ -95,9 +85,7 @@ def count_tokens(
     }
 
 
-def _split_by_tool(
-    message: Message, tokens: int, names: dict[str, str]
-) -> dict[str, int]:
+def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict[str, int]:
     """Split a message's tokens among its tools, by the length of each call or result."""
     lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
     lengths += [
@@ -133,9 +121,7 @@ def _count_message(
     }
 
 
-def _print_tokens(
-    source: str, report: dict[str, Any], *, top: int, show_all: bool
-) -> None:
+def _print_tokens(source: str, report: dict[str, Any], *, top: int, show_all: bool) -> None:
     total = report["total"]
     window = report["window"]
 
@@ -153,9 +139,7 @@ def _print_tokens(
     rows += [(name, "", *with_share(tokens)) for name, tokens in other_parts if tokens]
     print_table(source, ["role", "messages>", "tokens>", "share>"], rows)
     if report["by_tool"]:
-        tools = [
-            (name, *with_share(tokens)) for name, tokens in report["by_tool"].items()
-        ]
+        tools = [(name, *with_share(tokens)) for name, tokens in report["by_tool"].items()]
         print_table("by tool", ["tool", "tokens>", "share>"], tools)
     messages = report["messages"] if show_all else report["biggest"][:top]
     if messages:
@@ -174,9 +158,7 @@ def _print_tokens(
             ],
         )
     window_source = (
-        ""
-        if report["window_source"] == "option"
-        else f" (from the {report['window_source']})"
+        "" if report["window_source"] == "option" else f" (from the {report['window_source']})"
     )
     print_text(
         (f"{total:,}", "bold"),

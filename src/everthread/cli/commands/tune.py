@@ -36,15 +36,11 @@ LogsArgument = Annotated[
 ]
 LastOption = Annotated[
     str,
-    typer.Option(
-        metavar="30d", help="Without LOG: only sessions this recent (h, d, w)."
-    ),
+    typer.Option(metavar="30d", help="Without LOG: only sessions this recent (h, d, w)."),
 ]
 MostOption = Annotated[
     int,
-    number_option(
-        minimum=1, help_text="Without LOG: at most this many sessions, the newest."
-    ),
+    number_option(minimum=1, help_text="Without LOG: at most this many sessions, the newest."),
 ]
 ApplyOption = Annotated[
     bool,
@@ -93,9 +89,7 @@ def tune(
     elif not as_json and any(
         tuning.proposed and not tuning.proposed.is_current for tuning in tunings
     ):
-        print_text(
-            "`everthread tune --apply` writes these thresholds to the configuration."
-        )
+        print_text("`everthread tune --apply` writes these thresholds to the configuration.")
 
 
 def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
@@ -115,10 +109,10 @@ def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
 
 def _print_tuning(tuning: Tuning) -> None:
     sessions = count_noun(tuning.sessions, "session")
-    title = f"{tuning.model}: {sessions}, {count_noun(tuning.calls, 'call')}, window {tuning.window:,}"
-    print_table(
-        title, COLUMNS, [_format_trial(trial, tuning) for trial in tuning.tried]
+    title = (
+        f"{tuning.model}: {sessions}, {count_noun(tuning.calls, 'call')}, window {tuning.window:,}"
     )
+    print_table(title, COLUMNS, [_format_trial(trial, tuning) for trial in tuning.tried])
     proposed = tuning.proposed
     if proposed is None:
         print_text("The model has no price in the table: nothing is proposed.")
@@ -140,11 +134,7 @@ def _print_skipped(recordings: list[Log]) -> None:
 
 def _format_trial(trial: TriedThreshold, tuning: Tuning) -> list[object]:
     mark = (
-        " (configured)"
-        if trial.is_current
-        else " (proposed)"
-        if trial is tuning.proposed
-        else ""
+        " (configured)" if trial.is_current else " (proposed)" if trial is tuning.proposed else ""
     )
     return [
         f"{trial.share:.0%}{mark}",
@@ -170,10 +160,7 @@ def _write_thresholds(tunings: list[Tuning]) -> None:
     from everthread.config.file_edits import set_keys
 
     configured_models = (
-        load_config()
-        .model_dump(exclude_unset=True)
-        .get("compression", {})
-        .get("models", {})
+        load_config().model_dump(exclude_unset=True).get("compression", {}).get("models", {})
     )
     values: dict[tuple[str, ...], Any] = {}
     for tuning in tunings:

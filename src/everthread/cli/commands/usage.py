@@ -64,9 +64,7 @@ def usage(
         store: Store,
     ) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
         if session_id is None:
-            insights = await store.insights(
-                since=start_time, until=end_time, tenant=tenant
-            )
+            insights = await store.insights(since=start_time, until=end_time, tenant=tenant)
             by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(insights.total, key="all")], []
         thread = (await store.resolve(session_id, tenant=tenant)).thread
@@ -75,9 +73,7 @@ def usage(
 
     thread, rows, records = with_store(store_url, load_usage, empty_if_missing=True)
     if as_json:
-        calls_json = (
-            {"calls": [_call_as_json(record) for record in records]} if calls else {}
-        )
+        calls_json = {"calls": [_call_as_json(record) for record in records]} if calls else {}
         sums = {row.key: make_usage_figures(row) for row in rows}
         print_json(
             {
@@ -106,9 +102,7 @@ async def _load_thread_rows(
         for key, records in records_by_part.items()
         if records
     ]
-    return rows, [
-        record for record in records_by_part["all"] if record.thread == thread
-    ]
+    return rows, [record for record in records_by_part["all"] if record.thread == thread]
 
 
 DETAIL_COLUMNS = (
@@ -140,8 +134,7 @@ def _print_usage(
         return
     title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
     lines = [
-        (name, *(COLUMN_VALUES[name](row) for row in rows))
-        for name in ("calls", *DETAIL_COLUMNS)
+        (name, *(COLUMN_VALUES[name](row) for row in rows)) for name in ("calls", *DETAIL_COLUMNS)
     ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]

@@ -69,15 +69,11 @@ class CutFitter:
         ):
             self._shrink_large_summary(cut.tokens - self.limits.target_tokens)
             tail, cut = self._tail_chooser.choose(earliest_start)
-            cut = self._cut_latest_results(
-                tail, cut, min_tokens=self.limits.tail_tokens
-            )
+            cut = self._cut_latest_results(tail, cut, min_tokens=self.limits.tail_tokens)
         if cut.tokens > self.limits.target_tokens and level == CompactionLevel.NORMAL:
             self._halve_tail()
             tail, cut = self._tail_chooser.choose(earliest_start)
-            cut = self._cut_latest_results(
-                tail, cut, min_tokens=self.limits.tail_tokens
-            )
+            cut = self._cut_latest_results(tail, cut, min_tokens=self.limits.tail_tokens)
         cut = self._shrink_summary_limits(
             cut,
             limit=self.limits.target_tokens,
@@ -120,9 +116,7 @@ class CutFitter:
             if index in cut.pruned_indices:
                 messages[index] = self.kept.pruner.pruned_message(index)
             elif index in tail.result_limits:
-                shortened, _ = self.kept.cut_results_to(
-                    index, tail.result_limits[index]
-                )
+                shortened, _ = self.kept.cut_results_to(index, tail.result_limits[index])
                 messages[index] = shortened.message
                 outputs[index] = shortened.outputs_to_store
             else:
@@ -143,9 +137,7 @@ class CutFitter:
             ):
                 self.kept.replace_message(
                     index,
-                    cut_text(
-                        index, self.kept.messages[index], limit // 2, self.kept.counter
-                    ),
+                    cut_text(index, self.kept.messages[index], limit // 2, self.kept.counter),
                 )
         if self.kept.outputs_to_store:
             self.steps.append("stored the middle of oversized messages at the start")
@@ -161,9 +153,7 @@ class CutFitter:
 
     def _shrink_large_summary(self, tokens: int) -> None:
         """Lower the limit of a summary that is larger than usual by this many tokens."""
-        summary_tokens = max(
-            self.limits.summary_tokens - tokens, self.limits.usual_summary_tokens
-        )
+        summary_tokens = max(self.limits.summary_tokens - tokens, self.limits.usual_summary_tokens)
         self.limits = replace(self.limits, summary_tokens=summary_tokens)
 
     def _shrink_summary_limits(
@@ -188,9 +178,7 @@ class CutFitter:
             if excess > 0 and reduction > 0:
                 self.limits = replace(self.limits, **{name: used_tokens - reduction})
                 cut = replace(cut, tokens=cut.tokens - reduction)
-                self.steps.append(
-                    f"left {used_tokens - reduction:,} tokens for {label}"
-                )
+                self.steps.append(f"left {used_tokens - reduction:,} tokens for {label}")
         return cut
 
     def _cut_latest_results(
@@ -218,25 +206,19 @@ class CutFitter:
         ]
         result_tokens = sum(self.kept.sizes[index] for index in indices)
         available_tokens = max(limit - (cut.tokens - result_tokens), min_tokens)
-        max_tokens = max(
-            find_largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS
-        )
+        max_tokens = max(find_largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS)
         outputs_before = dict(self.kept.outputs_to_store)
         for index in indices:
             if self.kept.sizes[index] > max_tokens:
                 self.kept.replace_message(
                     index,
-                    self.kept.cut_original_results(
-                        index, max_tokens, cut_lookups=is_last_resort
-                    ),
+                    self.kept.cut_original_results(index, max_tokens, cut_lookups=is_last_resort),
                 )
         if self.kept.outputs_to_store == outputs_before:
             return cut
         count = sum(len(self.kept.outputs_to_store.get(index, ())) for index in indices)
         description = f"cut {count_noun(count, 'oversized tool result')} of the tail to {max_tokens:,} tokens each"
-        self.steps = [
-            step for step in self.steps if "oversized tool result" not in step
-        ]
+        self.steps = [step for step in self.steps if "oversized tool result" not in step]
         self.steps.append(description)
         return self._tail_chooser.recount(tail, cut)
 
@@ -258,9 +240,7 @@ class CutFitter:
         for index in changed_indices:
             self.kept.replace_message(
                 index,
-                ShortenedMessage(
-                    pruned[index], self.kept.outputs_to_store.get(index, ())
-                ),
+                ShortenedMessage(pruned[index], self.kept.outputs_to_store.get(index, ())),
             )
         if changed_indices:
             self.steps.append("cut long arguments and images of the tail")
@@ -278,8 +258,7 @@ class CutFitter:
             and self.kept.latest_user_index >= self.kept.min_tail_start
         ):
             group_tokens = self.kept.sizes[self.kept.latest_user_index] + min(
-                self.kept.min_tail_tokens
-                - self.kept.sizes[self.kept.latest_user_index],
+                self.kept.min_tail_tokens - self.kept.sizes[self.kept.latest_user_index],
                 self.limits.tail_tokens,
             )
         words_tokens = min(
@@ -303,8 +282,7 @@ class CutFitter:
         """Return a cut without a tail if the latest message is an answer that is too large: the summary covers it."""
         end = len(self.kept.messages)
         holds_user = (
-            self.kept.latest_user_index is not None
-            and self.kept.latest_user_index >= tail.start
+            self.kept.latest_user_index is not None and self.kept.latest_user_index >= tail.start
         )
         if (
             cut.tokens < self.limits.max_tokens
@@ -358,10 +336,7 @@ class CutFitter:
         for index in candidates:
             if cut.tokens > limit:
                 cut = self._cut_user_message(index, tail, cut, limit=limit)
-        if (
-            self.kept.latest_user_index is not None
-            and cut.tokens > self.limits.max_prompt_tokens
-        ):
+        if self.kept.latest_user_index is not None and cut.tokens > self.limits.max_prompt_tokens:
             cut = self._cut_user_message(
                 self.kept.latest_user_index,
                 tail,

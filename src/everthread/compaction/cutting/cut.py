@@ -112,9 +112,7 @@ class FittedCut:
         return replace(self, messages=messages, cut=cut_without_middle)
 
 
-def make_running_sizes(
-    indexed_sizes: Iterable[tuple[int, int]], initial: int = 0
-) -> RunningSizes:
+def make_running_sizes(indexed_sizes: Iterable[tuple[int, int]], initial: int = 0) -> RunningSizes:
     """Return the running sums of `(index, tokens)` pairs, which must be in order of the indices."""
     indices: list[int] = []
     sums = [initial]
@@ -127,9 +125,7 @@ def make_running_sizes(
 def without_tool_results(message: Message) -> Message:
     """Return the user's part of a message, without tool results, which stay with their calls."""
     content = message.get("content")
-    if isinstance(content, list) and any(
-        kind_of(part) in RESULT_BLOCKS for part in content
-    ):
+    if isinstance(content, list) and any(kind_of(part) in RESULT_BLOCKS for part in content):
         message = with_content(
             message, [part for part in content if kind_of(part) not in RESULT_BLOCKS]
         )

@@ -87,17 +87,11 @@ class CutPlan:
         Secrets are redacted before anything is cut, because half a secret cannot be recognised.
         """
         messages = self.history.messages
-        redacted_messages = {
-            index: redact_message(messages[index]) for index in self.covered
-        }
+        redacted_messages = {index: redact_message(messages[index]) for index in self.covered}
         pruner = self.pruner
-        if any(
-            message is not messages[index]
-            for index, message in redacted_messages.items()
-        ):
+        if any(message is not messages[index] for index, message in redacted_messages.items()):
             clean_messages = [
-                redacted_messages.get(index, message)
-                for index, message in enumerate(messages)
+                redacted_messages.get(index, message) for index, message in enumerate(messages)
             ]
             pruner = Pruner(CompactionHistory([]).extend(clean_messages))
         return [
@@ -121,9 +115,7 @@ class CutPlan:
             return False
         return bool(self.fitted_cut.to_store) or any(
             new is not old
-            for new, old in zip(
-                self.fitted_cut.messages, self.history.messages, strict=True
-            )
+            for new, old in zip(self.fitted_cut.messages, self.history.messages, strict=True)
         )
 
     def with_middle_kept(self) -> CutPlan:

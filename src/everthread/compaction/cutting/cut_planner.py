@@ -104,9 +104,7 @@ class CutPlanner:
             user_words=(*self.earlier_summary.quotes, *middle_words),
             budget=SummaryBudget(
                 limits=fitted_cut.limits,
-                full_tokens=self._find_full_budget(
-                    middle, fitted_cut, middle_tokens=middle_tokens
-                ),
+                full_tokens=self._find_full_budget(middle, fitted_cut, middle_tokens=middle_tokens),
                 middle_tokens=middle_tokens,
                 earlier_tokens=self._earlier_summary_tokens,
                 user_words_tokens=word_sizes.sum_before(cut.tail_start),
@@ -123,21 +121,14 @@ class CutPlanner:
         """Return the user's words after the head, including words typed into tool calls, except the latest message."""
         history = self.history
         facts = history.facts
-        indices = [
-            index for index in history.user_indices[:-1] if index >= history.head_end
-        ]
+        indices = [index for index in history.user_indices[:-1] if index >= history.head_end]
         redact_user_words(facts[index] for index in indices)
         entries = {
-            index: facts[index].make_quote(history.turns[index], self.counter)
-            for index in indices
+            index: facts[index].make_quote(history.turns[index], self.counter) for index in indices
         }
         replies: UserWordEntries = {}
         for index, calls in history.answered_calls.items():
-            words = (
-                facts[index].find_typed_words(calls)
-                if index >= history.head_end
-                else ""
-            )
+            words = facts[index].find_typed_words(calls) if index >= history.head_end else ""
             if words:
                 entry = make_user_quote(history.turns[index], words)
                 replies[index] = entry, count_quote_tokens(entry, self.counter.text)
@@ -150,9 +141,7 @@ class CutPlanner:
         possible summary.
         """
         budget = self.budget
-        usual_tokens = min(
-            budget.summary_max, max(tokens_before - self.fixed_tokens, 0) // 2
-        )
+        usual_tokens = min(budget.summary_max, max(tokens_before - self.fixed_tokens, 0) // 2)
         return TokenLimits(
             tail_tokens=int(budget.tail_tokens / provider_scale),
             protect_last_n=budget.protect_last_n,
@@ -163,9 +152,7 @@ class CutPlanner:
             summary_tokens=max(
                 usual_tokens,
                 min(
-                    self._needed_tokens(
-                        facts.without_summary for facts in self.history.facts
-                    ),
+                    self._needed_tokens(facts.without_summary for facts in self.history.facts),
                     budget.threshold // SUMMARY_DIVISOR,
                 ),
             ),
@@ -181,16 +168,12 @@ class CutPlanner:
         """Return the cut, without a middle if that is too small for a first summary."""
         if self.earlier_summary.text or not self.history.head_end:
             return fitted_cut
-        middle_tokens = sum(
-            self.history.sizes[fitted_cut.cut.head_end : fitted_cut.cut.tail_start]
-        )
+        middle_tokens = sum(self.history.sizes[fitted_cut.cut.head_end : fitted_cut.cut.tail_start])
         if middle_tokens < min(MIN_MIDDLE_TOKENS, self.budget.threshold // 10):
             return fitted_cut.with_middle_kept(pruner)
         return fitted_cut
 
-    def _find_middle(
-        self, cut: Cut, permanent: PermanentMessages
-    ) -> dict[int, Message]:
+    def _find_middle(self, cut: Cut, permanent: PermanentMessages) -> dict[int, Message]:
         """Return the messages that the summary replaces, by index, without earlier summaries."""
         excluded_indices = permanent.standalone_indices | {cut.kept_user_index}
         facts = self.history.facts
@@ -215,9 +198,7 @@ class CutPlanner:
         all later ones. The content of the earlier summary is not halved again.
         """
         limits = fitted_cut.limits
-        largest_size = (
-            max(limits.target_tokens - fitted_cut.cut.tokens, 0) + limits.summary_tokens
-        )
+        largest_size = max(limits.target_tokens - fitted_cut.cut.tokens, 0) + limits.summary_tokens
         usual_size = min(self.budget.summary_size(middle_tokens), limits.summary_tokens)
         free_tokens = (
             largest_size - min(limits.summary_tokens, limits.usual_summary_tokens)
@@ -240,10 +221,7 @@ class CutPlanner:
             for message in messages
             if message is not None and message["role"] == "assistant"
         )
-        return (
-            self._earlier_content_tokens
-            + sum(map(len, texts)) // ANSWER_CHARS_PER_TOKEN
-        )
+        return self._earlier_content_tokens + sum(map(len, texts)) // ANSWER_CHARS_PER_TOKEN
 
     @cached_property
     def _earlier_summary_tokens(self) -> int:
@@ -252,8 +230,7 @@ class CutPlanner:
     @cached_property
     def _earlier_quote_tokens(self) -> int:
         return sum(
-            count_quote_tokens(entry, self.counter.text)
-            for entry in self.earlier_summary.quotes
+            count_quote_tokens(entry, self.counter.text) for entry in self.earlier_summary.quotes
         )
 
     @property
@@ -279,9 +256,7 @@ def plan_cut(
 ) -> CutPlan:
     """Plan the cut, so that head, summary and tail fit."""
     counter = services.counter
-    history = reader.read(
-        compaction_input.messages, counter, earlier_summary.last_covered_turns
-    )
+    history = reader.read(compaction_input.messages, counter, earlier_summary.last_covered_turns)
     fixed_tokens = counter.request(
         (), system=compaction_input.system, tools=list(compaction_input.tools or ())
     )

@@ -43,11 +43,11 @@ def accept_if_smaller(
 ) -> Compaction:
     """Return the result with its sizes as the provider counts; return the input if the result is not smaller."""
     size = plan.size
-    tokens_after = size.fixed_tokens + plan.count_tokens(
-        result.messages, result.kept, counter
-    )
+    tokens_after = size.fixed_tokens + plan.count_tokens(result.messages, result.kept, counter)
     if tokens_after >= size.tokens:
-        explanation = f"the result would not be smaller ({size.tokens:,} -> {tokens_after:,} tokens)"
+        explanation = (
+            f"the result would not be smaller ({size.tokens:,} -> {tokens_after:,} tokens)"
+        )
         return replace(
             make_unchanged_result(plan, explanation),
             warnings=result.warnings,
@@ -74,9 +74,7 @@ def explain_no_work(plan: CutPlan, budget: Budget) -> str:
     )
 
 
-def list_phases(
-    plan: CutPlan, summary_tokens: int, counter: TokenCounter
-) -> tuple[Phase, ...]:
+def list_phases(plan: CutPlan, summary_tokens: int, counter: TokenCounter) -> tuple[Phase, ...]:
     """Return the tokens before and after each phase, for a report."""
     cut = plan.cut
     budget = plan.budget
@@ -85,9 +83,7 @@ def list_phases(
         Phase(
             "prune",
             sum(plan.history.sizes[index] for index in cut.pruned_indices),
-            sum(
-                plan.pruner.count_tokens(index, counter) for index in cut.pruned_indices
-            ),
+            sum(plan.pruner.count_tokens(index, counter) for index in cut.pruned_indices),
             f"{pruned_count} messages of the tail with results as one line each",
         ),
         Phase(

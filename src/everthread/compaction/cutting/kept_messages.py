@@ -17,21 +17,16 @@ from everthread.core.turns import Span
 class KeptMessages:
     """The messages of a history, each of which a cut may keep whole, prune or shorten."""
 
-    def __init__(
-        self, pruner: Pruner, counter: TokenCounter, permanent: PermanentMessages
-    ) -> None:
+    def __init__(self, pruner: Pruner, counter: TokenCounter, permanent: PermanentMessages) -> None:
         """Begin with the unchanged messages. `permanent`: messages outside the conversation, which always stay."""
         history = pruner.history
         self.history = history
         self.pruner = pruner
         self.counter = counter
         self.permanent = permanent
-        indices_after_head = permanent.indices_between(
-            history.head_end, len(history.messages)
-        )
+        indices_after_head = permanent.indices_between(history.head_end, len(history.messages))
         self._permanent_sizes = make_running_sizes(
-            (index, counter.message(permanent.messages[index]))
-            for index in indices_after_head
+            (index, counter.message(permanent.messages[index])) for index in indices_after_head
         )
         self.outputs_to_store: dict[int, tuple[OutputToStore, ...]] = {}
         """Texts to store for each shortened message, by its index."""
@@ -47,13 +42,10 @@ class KeptMessages:
         self.min_tail_start = max(latest_start, self.head_end)
         """Start of the smallest tail: the unanswered group, or the latest message."""
         self._has_separate_summary = any(
-            history.facts[index].without_summary is None
-            for index in history.summary_indices
+            history.facts[index].without_summary is None for index in history.summary_indices
         )
         """Whether an earlier summary is a separate message."""
-        self._tool_names = {
-            call.id: call.name for facts in history.facts for call in facts.calls
-        }
+        self._tool_names = {call.id: call.name for facts in history.facts for call in facts.calls}
         self._shortened: dict[tuple[int, int], tuple[ShortenedMessage, int]] = {}
         """Messages with shortened results and their sizes, by index and maximum tokens per result."""
 
@@ -69,9 +61,7 @@ class KeptMessages:
             self.outputs_to_store[index] = shortened.outputs_to_store
         self.sizes[index] = self._count_without_summary(shortened.message)
 
-    def cut_results_to(
-        self, index: int, max_tokens: int
-    ) -> tuple[ShortenedMessage, int]:
+    def cut_results_to(self, index: int, max_tokens: int) -> tuple[ShortenedMessage, int]:
         """Return a message with each of its results cut to `max_tokens`, and its size."""
         result = self._shortened.get((index, max_tokens))
         if result is None:
@@ -107,8 +97,7 @@ class KeptMessages:
     def holds_summary(self, group: Span) -> bool:
         """Return whether a group holds an earlier summary as a separate message."""
         return self._has_separate_summary and any(
-            facts.without_summary is None
-            for facts in self.history.facts[group.start : group.end]
+            facts.without_summary is None for facts in self.history.facts[group.start : group.end]
         )
 
     def find_user_before_tail(self, tail_start: int) -> int | None:

@@ -40,6 +40,4 @@ def _is_interrupted(history: CompactionHistory, index: int) -> bool:
     """Return whether the user wrote a message after these calls before any of them had a result."""
     following = history.facts[index + 1 :]
     texts = [text for facts in following for text, _ in facts.outputs]
-    return any(facts.is_user for facts in following) and all(
-        text == STUB_RESULT for text in texts
-    )
+    return any(facts.is_user for facts in following) and all(text == STUB_RESULT for text in texts)

@@ -84,9 +84,7 @@ def _drop_replaced(
     latest_parts: dict[int, list[PermanentPart]] = {}
     for index in sorted(parts_by_index, reverse=True):
         parts = [
-            part
-            for part in parts_by_index[index]
-            if not part.keys or not part.keys <= later_keys
+            part for part in parts_by_index[index] if not part.keys or not part.keys <= later_keys
         ]
         if parts:
             latest_parts[index] = parts
@@ -128,7 +126,5 @@ def _keep_group_parts(
 def _only_makes_calls(facts: MessageFacts, call_ids: set[str]) -> bool:
     """Return whether a message makes these calls and does nothing else."""
     return (
-        bool(call_ids)
-        and len(facts.calls) == len(call_ids)
-        and not text_of(facts.message).strip()
+        bool(call_ids) and len(facts.calls) == len(call_ids) and not text_of(facts.message).strip()
     )

@@ -30,7 +30,7 @@ from everthread.core.messages import (
     IMAGE_BLOCKS,
     Message,
     Messages,
-    Result,
+    ToolResult,
     calls_of,
     clip,
     content_text,
@@ -67,9 +67,7 @@ def prune_messages(
 
     Tool results are reduced only if `prune_results` is set.
     """
-    pruner = Pruner(
-        CompactionHistory([]).extend(list(messages)), prune_results=prune_results
-    )
+    pruner = Pruner(CompactionHistory([]).extend(list(messages)), prune_results=prune_results)
     end = min(protect_from, len(messages))
     return [
         *messages[:start],
@@ -81,9 +79,7 @@ def prune_messages(
 class Pruner:
     """A pruner that reduces messages of a history on demand, each once."""
 
-    def __init__(
-        self, history: CompactionHistory, *, prune_results: bool = True
-    ) -> None:
+    def __init__(self, history: CompactionHistory, *, prune_results: bool = True) -> None:
         self.history = history
         self._prunes_results = prune_results
         self._unanswered_index = find_unanswered_message(history.messages)
@@ -131,10 +127,7 @@ class Pruner:
         facts = self.history.facts[index]
         if message is facts.message:
             return self.history.sizes[index]
-        if (
-            facts.counted_pruned_size is None
-            or facts.counted_pruned_size[0] is not counter
-        ):
+        if facts.counted_pruned_size is None or facts.counted_pruned_size[0] is not counter:
             facts.counted_pruned_size = counter, counter.message(message)
         return facts.counted_pruned_size[1]
 
@@ -148,9 +141,7 @@ class Pruner:
         return (
             None
             if newest_indices == (index, result_number)
-            else self.history.facts[newest_indices[0]]
-            .results[newest_indices[1]]
-            .call_id
+            else self.history.facts[newest_indices[0]].results[newest_indices[1]].call_id
         )
 
     def _prune_results(self, index: int, message: Message) -> Message:
@@ -161,30 +152,22 @@ class Pruner:
         )
 
     def _prune_result(
-        self, index: int, result_number: int, result: Result, holder: Mapping[str, Any]
+        self, index: int, result_number: int, result: ToolResult, holder: Mapping[str, Any]
     ) -> Any:
         """Return the content of a result as one line; unchanged if it is short or the user typed it."""
         content, removed_count = drop_media(result.content)
         text = content_text(content)
         call = self.history.answered_calls[index][result_number]
-        if self.history.facts[index].find_typed_words(
-            self.history.answered_calls[index]
-        ):
+        if self.history.facts[index].find_typed_words(self.history.answered_calls[index]):
             return content  # the user's own words
         if len(text) <= LONG_TEXT_CHARS or (
             text[:1] == "["
-            and self.history.facts[index]
-            .read_result(result_number, call)
-            .is_replacement_line
+            and self.history.facts[index].read_result(result_number, call).is_replacement_line
         ):
             return content
-        later_call_id = (
-            None if removed_count else self._find_later_call(index, result_number, text)
-        )
+        later_call_id = None if removed_count else self._find_later_call(index, result_number, text)
         write_line: Callable[..., str | None]
-        if is_lookup_tool(call.name if call else result.name) and not is_persisted(
-            text
-        ):
+        if is_lookup_tool(call.name if call else result.name) and not is_persisted(text):
             write_line = partial(shorten_answer, text)
         elif later_call_id is not None:
             action = find_action(call, name=result.name) or Action("tool")
@@ -203,15 +186,11 @@ class Pruner:
         else:
             return with_text(
                 content,
-                _append_errors(
-                    text, self.history.facts[index].read_result(result_number, call)
-                ),
+                _append_errors(text, self.history.facts[index].read_result(result_number, call)),
             )
         return with_text(
             content,
-            _fit_line(
-                text, write_line, f" [{removed_count} removed]" if removed_count else ""
-            ),
+            _fit_line(text, write_line, f" [{removed_count} removed]" if removed_count else ""),
         )
 
     def _cut_arguments(self, message: Message) -> Message:
@@ -225,10 +204,7 @@ class Pruner:
                 items = message.get(name)
                 if isinstance(items, list):
                     short_items = [change(item) for item in items]
-                    if any(
-                        new is not old
-                        for new, old in zip(short_items, items, strict=True)
-                    ):
+                    if any(new is not old for new, old in zip(short_items, items, strict=True)):
                         fields[name] = short_items
         if not fields:
             return message
@@ -261,9 +237,7 @@ def find_unanswered_message(messages: Messages) -> int | None:
         return None
     unanswered_ids = [call.id for call in calls_of(messages[last_answer])]
     for result in (
-        result
-        for message in messages[last_answer + 1 :]
-        for result in results_of(message)
+        result for message in messages[last_answer + 1 :] for result in results_of(message)
     ):
         if result.call_id in unanswered_ids:
             unanswered_ids.remove(result.call_id)
@@ -287,11 +261,7 @@ def _append_errors(text: str, call_facts: CallFacts) -> str:
         text.encode("utf-8", "surrogatepass")
     ):
         return text_with_errors
-    return (
-        text
-        if len(text) <= 3 * LONG_TEXT_CHARS
-        else _fit_line(text, call_facts.describe, "")
-    )
+    return text if len(text) <= 3 * LONG_TEXT_CHARS else _fit_line(text, call_facts.describe, "")
 
 
 def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> str:
@@ -308,10 +278,7 @@ def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> 
     )
     for limit in (LONG_TEXT_CHARS, LONG_TEXT_CHARS // 2, LONG_TEXT_CHARS // 4):
         line = write_line(limit=limit - len(suffix))
-        if (
-            line
-            and len(f"{line}{suffix}".encode("utf-8", "surrogatepass")) <= max_bytes
-        ):
+        if line and len(f"{line}{suffix}".encode("utf-8", "surrogatepass")) <= max_bytes:
             return line + suffix
     return CLEARED
 
@@ -321,9 +288,7 @@ def drop_media(content: Any) -> tuple[Any, int]:
     if not isinstance(content, list):
         return content, 0
     new_parts = [part if part_text(part) else _replace_media(part) for part in content]
-    changed_count = sum(
-        new is not old for new, old in zip(new_parts, content, strict=True)
-    )
+    changed_count = sum(new is not old for new, old in zip(new_parts, content, strict=True))
     return (new_parts if changed_count else content), changed_count
 
 
@@ -410,9 +375,7 @@ def _cut_value(value: Any, depth: int = 100) -> Any:
     short_items = {key: _cut_value(item, depth - 1) for key, item in items}
     if all(
         short_items[key] is item
-        for key, item in (
-            value.items() if isinstance(value, dict) else enumerate(value)
-        )
+        for key, item in (value.items() if isinstance(value, dict) else enumerate(value))
     ):
         return value
     return short_items if isinstance(value, dict) else list(short_items.values())
@@ -423,9 +386,7 @@ def _cut_json_strings(text: str) -> str:
     if len(text) <= LONG_TEXT_CHARS:
         return text
     if json_value(text) is None:
-        short_text = json.dumps(
-            {"unreadable_arguments": _cut_text(text)}, ensure_ascii=False
-        )
+        short_text = json.dumps({"unreadable_arguments": _cut_text(text)}, ensure_ascii=False)
     else:
         short_text = _JSON_STRING.sub(_cut_json_literal, text)
     return short_text if len(short_text) < len(text) else text
@@ -436,9 +397,7 @@ def _cut_json_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG_TEXT_CHARS:
         return match[0]
     short_text = _cut_text(json_value(match[0]))
-    literal = json.dumps(
-        short_text, ensure_ascii=_LONE_SURROGATE.search(short_text) is not None
-    )
+    literal = json.dumps(short_text, ensure_ascii=_LONE_SURROGATE.search(short_text) is not None)
     return literal if len(literal) < len(match[0]) else match[0]
 
 
@@ -450,16 +409,11 @@ def _cut_text(text: str) -> str:
     ):
         return text
     names = (
-        [
-            match[0]
-            for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)
-        ]
+        [match[0] for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)]
         if " File: " in text
         else []
     )
-    return "\n".join(
-        [f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names]
-    )
+    return "\n".join([f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names])
 
 
 def redact_message(message: Message) -> Message:
@@ -481,11 +435,7 @@ def redact_message(message: Message) -> Message:
         calls = [_redact_call(call) for call in old_calls]
         if any(new is not old for new, old in zip(calls, old_calls, strict=True)):
             changes["tool_calls"] = calls
-    return (
-        cast("Message", {**without_native_value(message), **changes})
-        if changes
-        else message
-    )
+    return cast("Message", {**without_native_value(message), **changes}) if changes else message
 
 
 def _redact_call(call: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.core.lookup_tools import is_lookup_answer
 from everthread.core.messages import (
     Message,
-    Result,
+    ToolResult,
     content_text,
     edit_results,
     kind_of,
@@ -81,14 +81,12 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     outputs_to_store: list[OutputToStore] = []
     room = max(max_tokens, MIN_RESULT_TOKENS)
 
-    def edit(result: Result, _: Mapping[str, Any]) -> Any:
+    def edit(result: ToolResult, _: Mapping[str, Any]) -> Any:
         text = result.text
         tokens = counter.text(text) if len(text) > room else 0
         if tokens <= room or has_tool_reference(result.content):
             return result.content
-        answers_lookup = is_lookup_answer(
-            result.name or tool_names.get(result.call_id, ""), text
-        )
+        answers_lookup = is_lookup_answer(result.name or tool_names.get(result.call_id, ""), text)
         if answers_lookup and not cut_lookups:
             return result.content
         must_store = not answers_lookup and not is_persisted(text)
@@ -110,9 +108,7 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     return ShortenedMessage(edit_results(message, edit), tuple(outputs_to_store))
 
 
-def shorten_result(
-    text: str, tokens: int, max_tokens: int, *, cite: bool = True
-) -> str:
+def shorten_result(text: str, tokens: int, max_tokens: int, *, cite: bool = True) -> str:
     """Cut a text of `tokens` tokens to about `max_tokens`. If `cite` is set, add the id of the stored text."""
     chars_per_token = len(text) / max(tokens, 1)
     if cite and max_tokens >= MIN_BLOCK_TOKENS:
@@ -129,10 +125,7 @@ def shorten_result(
         else ""
     )
     kept_chars = max(
-        int(
-            (max_tokens - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3))
-            * chars_per_token
-        ),
+        int((max_tokens - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3)) * chars_per_token),
         0,
     )
     end_chars = kept_chars // 3
@@ -151,9 +144,9 @@ def cut_text(
     The beginning and the end of each text stay; the middle is stored.
     """
     message_without_summary = without_summary(message) or message
-    texts = [
-        content_text([part]) for part in _list_text_parts(message_without_summary)
-    ] or [text_of(message_without_summary)]
+    texts = [content_text([part]) for part in _list_text_parts(message_without_summary)] or [
+        text_of(message_without_summary)
+    ]
     sizes = [counter.text(text) for text in texts]
     share = find_largest_equal_share(
         sizes,
@@ -168,9 +161,7 @@ def cut_text(
         replacement, middle = cut_middle(text, keep_chars=kept_chars)
         if size <= share or len(replacement) >= len(text):
             return text
-        outputs_to_store.append(
-            OutputToStore(index, "", output_id(middle), middle, replacement)
-        )
+        outputs_to_store.append(OutputToStore(index, "", output_id(middle), middle, replacement))
         return replacement
 
     content: Any = message_without_summary.get("content")
@@ -182,9 +173,7 @@ def cut_text(
     elif isinstance(content, str):
         content = shorten_part(content)
     return (
-        ShortenedMessage(
-            with_content(message_without_summary, content), tuple(outputs_to_store)
-        )
+        ShortenedMessage(with_content(message_without_summary, content), tuple(outputs_to_store))
         if outputs_to_store
         else ShortenedMessage(message)
     )
@@ -192,11 +181,7 @@ def cut_text(
 
 def _list_text_parts(message: Message) -> list[Any]:
     content = message.get("content")
-    return (
-        [part for part in content if _is_text(part)]
-        if isinstance(content, list)
-        else []
-    )
+    return [part for part in content if _is_text(part)] if isinstance(content, list) else []
 
 
 def _is_text(part: Any) -> bool:

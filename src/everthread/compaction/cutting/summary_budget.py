@@ -44,9 +44,7 @@ class SummaryBudget:
     @property
     def min_user_words_tokens(self) -> int:
         """Tokens that the user's words get even if the summary is long."""
-        return min(
-            self.user_words_tokens * 21 // 20 + 10, self.limits.min_user_words_tokens
-        )
+        return min(self.user_words_tokens * 21 // 20 + 10, self.limits.min_user_words_tokens)
 
     def count_tokens_for_user_words(self, used_tokens: int) -> int:
         """Return the tokens for the user's words beside a summary of `used_tokens`."""

@@ -55,15 +55,11 @@ class TailChooser:
         """
         tail = self._collect_tail(earliest_start, reserved_tokens=0)
         read_indices = self._find_newest_reads(tail)
-        read_tokens = sum(
-            self._count_tokens_to_restore(index) for index in read_indices
-        )
+        read_tokens = sum(self._count_tokens_to_restore(index) for index in read_indices)
         if read_tokens:
             tail = self._collect_tail(
                 earliest_start,
-                reserved_tokens=min(
-                    read_tokens, self.limits.tail_tokens // RESULT_DIVISOR
-                ),
+                reserved_tokens=min(read_tokens, self.limits.tail_tokens // RESULT_DIVISOR),
             )
         self._restore_results(tail, read_indices)
         return tail, self.make_cut(tail)
@@ -82,35 +78,29 @@ class TailChooser:
         for group in reversed(self.kept.history.groups):
             if group.end > tail.start:
                 continue
-            if group.start < max(
-                self.kept.head_end, earliest_start
-            ) or self.kept.holds_summary(group):
+            if group.start < max(self.kept.head_end, earliest_start) or self.kept.holds_summary(
+                group
+            ):
                 break
             indices = range(group.start, group.end)
             size = sum(map(self._size_in_tail, indices)) if is_recent else 0
             is_recent = (
-                is_recent
-                and tail.used_budget + size <= limits.tail_tokens // RECENT_TAIL_DIVISOR
+                is_recent and tail.used_budget + size <= limits.tail_tokens // RECENT_TAIL_DIVISOR
             )
             if not is_recent:
                 size = sum(map(self.kept.pruned_size, indices))
             if tail.used_budget + size > limits.tail_tokens - reserved_tokens:
-                is_below_min_count = (
-                    len(self.kept.messages) - tail.start < limits.protect_last_n
-                )
+                is_below_min_count = len(self.kept.messages) - tail.start < limits.protect_last_n
                 if (
                     not is_below_min_count
-                    or self.count_request(group.start, tail.tokens + size)
-                    > limits.target_tokens
+                    or self.count_request(group.start, tail.tokens + size) > limits.target_tokens
                 ):
                     break
                 tail.is_widened = True
             self._prepend_to_tail(tail, indices, size, is_pruned=not is_recent)
         return tail
 
-    def _prepend_to_tail(
-        self, tail: Tail, indices: range, size: int, *, is_pruned: bool
-    ) -> None:
+    def _prepend_to_tail(self, tail: Tail, indices: range, size: int, *, is_pruned: bool) -> None:
         """Add a group of messages at the start of the tail."""
         tail.start = indices.start
         tail.tokens += size
@@ -120,9 +110,7 @@ class TailChooser:
         else:
             max_tokens = self._max_result_tokens
             tail.result_limits.update(
-                (index, max_tokens)
-                for index in indices
-                if self.kept.sizes[index] > max_tokens
+                (index, max_tokens) for index in indices if self.kept.sizes[index] > max_tokens
             )
 
     def _restore_results(self, tail: Tail, read_indices: Sequence[int]) -> None:
@@ -131,15 +119,9 @@ class TailChooser:
             self.limits.tail_tokens - tail.used_budget,
             self.limits.target_tokens - self.count_request(tail.start, tail.tokens),
         )
-        other_indices = sorted(
-            tail.pruned_indices.difference(read_indices), reverse=True
-        )
+        other_indices = sorted(tail.pruned_indices.difference(read_indices), reverse=True)
         for index in (
-            *(
-                read_index
-                for read_index in read_indices
-                if read_index in tail.pruned_indices
-            ),
+            *(read_index for read_index in read_indices if read_index in tail.pruned_indices),
             *other_indices,
         ):
             if remaining <= 0:
@@ -190,9 +172,7 @@ class TailChooser:
         reasons = (
             f"The head is {count_noun(self.kept.head_end, 'message')}.",
             self._explain_tail(tail),
-            _explain_user_message(
-                self.kept.latest_user_index, self.kept.head_end, tail.start
-            ),
+            _explain_user_message(self.kept.latest_user_index, self.kept.head_end, tail.start),
         )
         return Cut(
             head_end=self.kept.head_end,
@@ -200,8 +180,7 @@ class TailChooser:
             pruned_indices=frozenset(tail.pruned_indices),
             kept_user_index=user_index,
             has_middle=any(
-                message_facts.without_summary is not None
-                for message_facts in middle_facts
+                message_facts.without_summary is not None for message_facts in middle_facts
             ),
             tokens=self.count_request(tail.start, tail.tokens),
             reasons=reasons,
@@ -228,8 +207,7 @@ class TailChooser:
     def recount(self, tail: Tail, cut: Cut) -> Cut:
         """Return the cut with its size counted again, after messages of the tail changed."""
         older_tokens = sum(
-            self._kept_size(tail, index)
-            for index in range(tail.start, self.kept.min_tail_start)
+            self._kept_size(tail, index) for index in range(tail.start, self.kept.min_tail_start)
         )
         tail.tokens = older_tokens + sum(
             self.kept.sizes[max(tail.start, self.kept.min_tail_start) :]
@@ -262,7 +240,9 @@ class TailChooser:
     def _explain_tail(self, tail: Tail) -> str:
         """Return a sentence on the size of the tail and the reason for it."""
         message_count = count_noun(len(self.kept.messages) - tail.start, "message")
-        size_text = f"The tail is {message_count}, {tail.tokens:,} tokens of {self.limits.tail_tokens:,}"
+        size_text = (
+            f"The tail is {message_count}, {tail.tokens:,} tokens of {self.limits.tail_tokens:,}"
+        )
         if tail.start == self.kept.min_tail_start:
             return f"{size_text}: the latest group or message, which always stays."
         if tail.is_widened:
@@ -274,9 +254,7 @@ class TailChooser:
         return f"{size_text}."
 
 
-def _explain_user_message(
-    user_index: int | None, head_end: int, tail_start: int
-) -> str:
+def _explain_user_message(user_index: int | None, head_end: int, tail_start: int) -> str:
     """Return a sentence that says in which part the latest user message is kept."""
     if user_index is None:
         return "There is no user message to keep."

@@ -38,9 +38,7 @@ def find_started_process(effect: Effect) -> str:
     if effect.failed or not (is_background or is_running or background_task):
         return ""
     command = clip_words(effect.target, _MAX_PROCESS_CHARS)
-    return (
-        f"{command}{_SESSION_LABEL}{session.partition(')')[0]})" if session else command
-    )
+    return f"{command}{_SESSION_LABEL}{session.partition(')')[0]})" if session else command
 
 
 def find_ended_process(processes: Sequence[str], effect: Effect) -> str:

@@ -24,7 +24,7 @@ from everthread.compaction.history.tool_kinds import (
     snake_arguments,
 )
 from everthread.compaction.history.tool_outcomes import UnwrappedOutput, unwrap_output
-from everthread.core.messages import Call, clip, one_line
+from everthread.core.messages import ToolCall, clip, one_line
 from everthread.core.secrets.redaction import clip_words
 from everthread.core.tool_outputs import PersistedOutput, count_lines, parse_persisted
 
@@ -66,18 +66,14 @@ class Action(NamedTuple):
             f"-> {outcome}" if outcome else "",
         ]
         quote = "`" if self.is_quoted else ""
-        max_chars = (
-            limit - sum(len(word) + 1 for word in parts if word) - 2 * len(quote)
-        )
-        target = clip_words(
-            self.target.replace("`", "'") if quote else self.target, max_chars
-        )
+        max_chars = limit - sum(len(word) + 1 for word in parts if word) - 2 * len(quote)
+        target = clip_words(self.target.replace("`", "'") if quote else self.target, max_chars)
         parts[2] = f"{quote}{target}{quote}" if target else ""
         return clip_words(" ".join(word for word in parts if word), limit)
 
 
 def find_action(
-    call: Call | None,
+    call: ToolCall | None,
     *,
     name: str = "",
     arguments_by_name: Mapping[str, Any] | None = None,
@@ -88,9 +84,7 @@ def find_action(
         return None
     if call is None:
         return Action(tool)
-    arguments = (
-        snake_arguments(call) if arguments_by_name is None else arguments_by_name
-    )
+    arguments = snake_arguments(call) if arguments_by_name is None else arguments_by_name
     kind, target = find_kind(call, arguments)
     if kind is None:
         return Action(tool, target=_list_arguments(arguments))
@@ -146,8 +140,7 @@ def format_outcome(
     """Return the details of an outcome, clipped, followed by the size and the id of a stored output."""
     size_text = _format_size(
         kind,
-        stored_output
-        or PersistedOutput("", len(output.body), _count_lines(kind, output.body), ""),
+        stored_output or PersistedOutput("", len(output.body), _count_lines(kind, output.body), ""),
     )
     if stored_output:
         size_text += f", stored as {stored_output.id}"
@@ -286,16 +279,8 @@ def _count_lines(kind: str, body: str) -> int:
 def _format_size(kind: str, output: PersistedOutput) -> str:
     """Return the size of an output in words."""
     if kind == "shell":
-        return (
-            f"{_format_line_count(output.lines)} output"
-            if output.lines
-            else "no output"
-        )
-    return (
-        _format_line_count(output.lines)
-        if output.lines > 1
-        else f"{output.chars} chars"
-    )
+        return f"{_format_line_count(output.lines)} output" if output.lines else "no output"
+    return _format_line_count(output.lines) if output.lines > 1 else f"{output.chars} chars"
 
 
 def _format_line_count(number: int) -> str:
@@ -308,9 +293,7 @@ def _describe_code(code: str) -> str:
     comment = _CODE_COMMENT.match(lines[0]) if lines else None
     statements = (line for line in lines if not line.startswith(_INACTIVE_CODE_STARTS))
     return clip_words(
-        one_line(
-            comment[1] if comment else next(statements, lines[0] if lines else "")
-        ),
+        one_line(comment[1] if comment else next(statements, lines[0] if lines else "")),
         MAX_LINE_CHARS,
     )
 
@@ -320,11 +303,7 @@ def _describe_details(kind: str, arguments: Mapping[str, Any]) -> str:
     table = load_tool_table()
     if kind == "read":
         range_text = _list_arguments(
-            {
-                name: arguments[name]
-                for name in table.range_arguments
-                if name in arguments
-            }
+            {name: arguments[name] for name in table.range_arguments if name in arguments}
         )
         return clip_words(f"({range_text})", 40) if range_text else ""
     if kind == "search":

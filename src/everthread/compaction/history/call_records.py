@@ -13,12 +13,12 @@ from everthread.compaction.history.tool_calls import (
     Effect,
     parse_edit_blocks,
 )
-from everthread.core.messages import Call, one_line, text_of
+from everthread.core.messages import ToolCall, one_line, text_of
 from everthread.core.secrets.redaction import clip_words
 from everthread.core.user_words import TaskEnd, find_task_ends
 
 
-class CallRecord(NamedTuple):
+class ToolCallRecord(NamedTuple):
     """The effect of a call, the index of its message, and the turn it belongs to."""
 
     message_index: int
@@ -37,7 +37,7 @@ def read_calls(
     turns: Sequence[int],
     start: int = 0,
     unmatched_results: UnmatchedResults | None = None,
-) -> list[CallRecord]:
+) -> list[ToolCallRecord]:
     """Return every call from `start` on with its first result, in order.
 
     `unmatched_results`: results that no call has taken yet.
@@ -45,32 +45,25 @@ def read_calls(
     unmatched_results = {} if unmatched_results is None else unmatched_results
     for message_facts in facts[start:]:
         for number, result in enumerate(message_facts.results):
-            unmatched_results.setdefault(result.call_id, []).append(
-                (message_facts, number)
-            )
-    records: list[CallRecord] = []
+            unmatched_results.setdefault(result.call_id, []).append((message_facts, number))
+    records: list[ToolCallRecord] = []
     for index in range(start, len(facts)):
         message_facts = facts[index]
         if message_facts.calls:
             call_facts = tuple(
-                [
-                    _take_result(call, unmatched_results.get(call.id))
-                    for call in message_facts.calls
-                ]
+                [_take_result(call, unmatched_results.get(call.id)) for call in message_facts.calls]
             )
             effects = _read_effects(message_facts, call_facts)
             for call, effect, result_facts in zip(
                 message_facts.calls, effects, call_facts, strict=True
             ):
                 records.append(
-                    CallRecord(
-                        index, turns[index], effect, "" if result_facts else call.id
-                    )
+                    ToolCallRecord(index, turns[index], effect, "" if result_facts else call.id)
                 )
         elif message_facts.message.get("role") == "user":
             for task_end in find_task_ends(text_of(message_facts.message)):
                 effect = _describe_task_end(task_end)
-                records.append(CallRecord(index, turns[index], effect, ""))
+                records.append(ToolCallRecord(index, turns[index], effect, ""))
         elif (
             message_facts.without_summary is not None
             and message_facts.message.get("role") == "assistant"
@@ -81,7 +74,7 @@ def read_calls(
                 tuple(parse_edit_blocks(text)),
             )
             records += (
-                CallRecord(index, turns[index], effect, "")
+                ToolCallRecord(index, turns[index], effect, "")
                 for effect in message_facts.effects[1]
             )
     return records
@@ -93,10 +86,7 @@ def _read_effects(
     """Return the effects of a message's calls; read them anew only if other results were found."""
     if message_facts.effects is None or message_facts.effects[0] != call_facts:
         pairs = zip(message_facts.calls, call_facts, strict=True)
-        effects = [
-            (result_facts or CallFacts(call, None)).effect()
-            for call, result_facts in pairs
-        ]
+        effects = [(result_facts or CallFacts(call, None)).effect() for call, result_facts in pairs]
         message_facts.effects = (call_facts, tuple(effects))
     return message_facts.effects[1]
 
@@ -117,7 +107,7 @@ def _describe_task_end(task_end: TaskEnd) -> Effect:
 
 
 def _take_result(
-    call: Call, matching_results: list[tuple[MessageFacts, int]] | None
+    call: ToolCall, matching_results: list[tuple[MessageFacts, int]] | None
 ) -> CallFacts | None:
     """Remove the first of these results, and return it with the call; None if there is no result."""
     if not matching_results:

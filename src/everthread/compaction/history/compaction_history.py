@@ -21,10 +21,10 @@ from everthread.compaction.summary.user_quotes import (
 )
 from everthread.core.messages import (
     RESULT_BLOCKS,
-    Call,
     Message,
     Messages,
-    Result,
+    ToolCall,
+    ToolResult,
     calls_of,
     kind_of,
     message_key,
@@ -79,7 +79,7 @@ class MessageFacts:
     """The files named in the message's outputs, read only if the message is old."""
     shown_names: tuple[Message, frozenset[str]] | None = None
     """The message as it was last shown, whole or pruned, and all names in it."""
-    named_files: tuple[tuple[Call | None, ...], tuple[NamedFiles, ...]] | None = None
+    named_files: tuple[tuple[ToolCall | None, ...], tuple[NamedFiles, ...]] | None = None
     """The calls that the message answers, and the files that they name, the last call first."""
     permanent_parts: Sequence[PermanentPart] | None = None
     """The parts of the message that are not conversation (see `permanent_messages`)."""
@@ -90,17 +90,15 @@ class MessageFacts:
         self.is_summary = is_summary(message)
         self.without_summary = without_summary(message) if self.is_summary else message
         """The message without an earlier summary in it; None if it is nothing but a summary."""
-        self.calls: Sequence[Call] = calls_of(message) if role == "assistant" else ()
-        self.results: Sequence[Result] = results_of(message)
+        self.calls: Sequence[ToolCall] = calls_of(message) if role == "assistant" else ()
+        self.results: Sequence[ToolResult] = results_of(message)
         self.outputs: Sequence[Output] = (
             _list_outputs(message, self.results) if self.results else ()
         )
         """The text of each result, and whether it states that the call failed."""
         self.user_words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
-        self.is_user = role == "user" and (
-            bool(self.user_words) or is_user_message(message)
-        )
+        self.is_user = role == "user" and (bool(self.user_words) or is_user_message(message))
         self.secret_names: dict[str, bool] = {}
         """For each name that was looked up in the message, whether it is a secret or part of one."""
 
@@ -110,15 +108,13 @@ class MessageFacts:
             self.counted_size = counter, counter.message(self.message)
         return self.counted_size[1]
 
-    def read_result(self, result_number: int, call: Call | None) -> CallFacts:
+    def read_result(self, result_number: int, call: ToolCall | None) -> CallFacts:
         """Return one of the message's results with the call that it answers."""
         call_facts = self.call_facts or (None,) * len(self.results)
         facts = call_facts[result_number]
         if facts is None or facts.call is not call:
             text, failed = self.outputs[result_number]
-            facts = CallFacts(
-                call, text, name=self.results[result_number].name, failed=failed
-            )
+            facts = CallFacts(call, text, name=self.results[result_number].name, failed=failed)
             self.call_facts = (
                 *call_facts[:result_number],
                 facts,
@@ -126,9 +122,7 @@ class MessageFacts:
             )
         return facts
 
-    def find_named_files(
-        self, calls: tuple[Call | None, ...]
-    ) -> tuple[NamedFiles, ...]:
+    def find_named_files(self, calls: tuple[ToolCall | None, ...]) -> tuple[NamedFiles, ...]:
         """Return the files that the calls name, the last call first. `calls`: the calls that the message answers."""
         if self.named_files is None or self.named_files[0] != calls:
             files = (find_named_files(call) for call in reversed(calls) if call)
@@ -152,7 +146,7 @@ class MessageFacts:
             self.counted_quote = quote, counter, count_quote_tokens(quote, counter.text)
         return self.counted_quote[0], self.counted_quote[2]
 
-    def find_typed_words(self, calls: Sequence[Call | None]) -> str:
+    def find_typed_words(self, calls: Sequence[ToolCall | None]) -> str:
         """Return the redacted words that the user typed into the calls that the message answers."""
         if self.typed_words is None:
             texts = (
@@ -165,9 +159,7 @@ class MessageFacts:
     def redacted_words(self) -> str:
         """Return the user's words without secrets."""
         if self.words_without_secrets is None:
-            self.words_without_secrets = (
-                redact(self.user_words) if self.user_words else ""
-            )
+            self.words_without_secrets = redact(self.user_words) if self.user_words else ""
         return self.words_without_secrets
 
 
@@ -177,31 +169,22 @@ def redact_user_words(facts: Iterable[MessageFacts]) -> None:
     If a secret is found, each message is redacted separately when its words are needed.
     """
     new_facts = [
-        message_facts
-        for message_facts in facts
-        if message_facts.words_without_secrets is None
+        message_facts for message_facts in facts if message_facts.words_without_secrets is None
     ]
-    if not find_secrets(
-        "\n\n".join(message_facts.user_words for message_facts in new_facts)
-    ):
+    if not find_secrets("\n\n".join(message_facts.user_words for message_facts in new_facts)):
         for message_facts in new_facts:
             message_facts.words_without_secrets = message_facts.user_words
 
 
-def _list_outputs(message: Message, results: Sequence[Result]) -> list[Output]:
+def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[Output]:
     """Return the text of each result, and whether it states that the call failed."""
     content: Any = message.get("content")
     if message.get("role") == "tool":
         return [(result.text, message.get("is_error") is True) for result in results]
     failed_flags = (
-        part.get("is_error") is True
-        for part in content
-        if kind_of(part) in RESULT_BLOCKS
+        part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCKS
     )
-    return [
-        (result.text, failed)
-        for result, failed in zip(results, failed_flags, strict=True)
-    ]
+    return [(result.text, failed) for result, failed in zip(results, failed_flags, strict=True)]
 
 
 _NO_FACTS: Mapping[Hashable, MessageFacts] = MappingProxyType({})
@@ -239,9 +222,7 @@ class HistoryReader:
         )
         if history.last_covered_turns != last_covered_turns:
             history.last_covered_turns = last_covered_turns
-            history.turns = number_turns(
-                history.facts, last_covered_turns=last_covered_turns
-            )
+            history.turns = number_turns(history.facts, last_covered_turns=last_covered_turns)
         self._last_history = history
         self._counter = counter
         return history
@@ -267,9 +248,9 @@ class CompactionHistory:
     """Spans of messages that must not be split: calls with their results, or single messages."""
     head_end: int = 0
     """The end of the head, which is never summarised."""
-    calls_by_id: dict[str, Call] = field(default_factory=dict)
+    calls_by_id: dict[str, ToolCall] = field(default_factory=dict)
     """The latest call with each id."""
-    answered_calls: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
+    answered_calls: dict[int, tuple[ToolCall | None, ...]] = field(default_factory=dict)
     """For each message with results, the calls they answer."""
     newest_outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each long output, the index of the last message that has it, and its position among the message's results."""
@@ -332,11 +313,7 @@ class CompactionHistory:
         )
         first_changed = extended._pair_results(start)
         extended._split_groups(first_changed)
-        if (
-            not self.user_indices
-            or first_changed <= self.head_end
-            or self.head_end >= start - 1
-        ):
+        if not self.user_indices or first_changed <= self.head_end or self.head_end >= start - 1:
             extended.head_end = find_head_end(messages, extended.groups)
         return extended
 
@@ -385,9 +362,7 @@ class CompactionHistory:
             self.groups.append(Span(start, end))
 
 
-def _reuse_facts(
-    message: Message, known_facts: Mapping[Hashable, MessageFacts]
-) -> MessageFacts:
+def _reuse_facts(message: Message, known_facts: Mapping[Hashable, MessageFacts]) -> MessageFacts:
     """Return the known facts of an equal message, or new facts."""
     found_facts = known_facts.get(message_key(message)) if known_facts else None
     return (
@@ -400,9 +375,7 @@ def _reuse_facts(
 def find_head_end(messages: Messages, groups: Sequence[Span]) -> int:
     """Return the end of the protected start: before an earlier summary, and never inside a group."""
     end = count_head_messages(messages)
-    end = next(
-        (index for index in range(end) if _begins_with_summary(messages[index])), end
-    )
+    end = next((index for index in range(end) if _begins_with_summary(messages[index])), end)
     for group in groups:
         if group.end >= end:
             return group.start if group.end > end else end

@@ -20,7 +20,7 @@ from everthread.compaction.history.tool_kinds import (
     snake_arguments,
     split_name,
 )
-from everthread.core.messages import Call
+from everthread.core.messages import ToolCall
 
 _EFFECT_KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
 _READING_KINDS = frozenset({"read", "search", "list", "web"})
@@ -34,7 +34,7 @@ _WRITING_STATEMENT = re.compile(
 """Starts of a query that changes a database."""
 
 
-def find_effect_kind(call: Call, action: Action, arguments: Mapping[str, Any]) -> str:
+def find_effect_kind(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> str:
     """Return the kind of effect that a call may have: `looked` only if it clearly changes nothing."""
     if action.kind == "shell":
         return "looked" if is_read_only_command(action.target) else "ran"
@@ -50,7 +50,7 @@ class NamedFiles(NamedTuple):
     is_change: bool
 
 
-def find_named_files(call: Call) -> NamedFiles | None:
+def find_named_files(call: ToolCall) -> NamedFiles | None:
     """Return the files that a call names; None if it names none."""
     arguments = snake_arguments(call)
     action = find_action(call, arguments_by_name=arguments)
@@ -60,9 +60,7 @@ def find_named_files(call: Call) -> NamedFiles | None:
     paths = find_paths(kind, action, call, arguments)
     if not paths and kind == "looked" and action.kind == "shell":
         paths = tuple(
-            word
-            for word in _QUOTE_CHARS.sub("", action.target).split()
-            if looks_like_path(word)
+            word for word in _QUOTE_CHARS.sub("", action.target).split() if looks_like_path(word)
         )
     return NamedFiles(paths, is_change=kind != "looked") if paths else None
 
@@ -70,9 +68,7 @@ def find_named_files(call: Call) -> NamedFiles | None:
 _QUOTE_CHARS = re.compile("[\"']")
 
 
-def _is_read_only_call(
-    call: Call, action: Action, arguments: Mapping[str, Any]
-) -> bool:
+def _is_read_only_call(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> bool:
     """Return whether a tool's name marks it as read-only, and no argument says otherwise."""
     table = load_tool_table()
     words = split_name(find_descriptive_name(call, arguments))
@@ -80,27 +76,23 @@ def _is_read_only_call(
         action.kind
     ].name_words.isdisjoint(words)
     if not (
-        has_reading_kind
-        or (words and not table.read_only_words.isdisjoint((words[0], words[-1])))
+        has_reading_kind or (words and not table.read_only_words.isdisjoint((words[0], words[-1])))
     ):
         return False
     if not table.joining_words.isdisjoint(words) or words[:2] in _ACTING_WORD_PAIRS:
         return False
-    if words[0] not in table.read_only_words and not table.acting_words.isdisjoint(
-        words
-    ):
+    if words[0] not in table.read_only_words and not table.acting_words.isdisjoint(words):
         return False
     method = arguments.get("method")
     if isinstance(method, str) and method.upper() not in ("GET", "HEAD"):
         return False
     return not any(
-        isinstance(value, str) and _WRITING_STATEMENT.match(value)
-        for value in arguments.values()
+        isinstance(value, str) and _WRITING_STATEMENT.match(value) for value in arguments.values()
     )
 
 
 def find_paths(
-    kind: str, action: Action, call: Call, arguments: Mapping[str, Any]
+    kind: str, action: Action, call: ToolCall, arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the files that a call changed, wrote to or read."""
     if kind == "changed":
@@ -116,9 +108,7 @@ def find_paths(
     if kind == "ran":
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
-            return tuple(
-                dict.fromkeys(PATCHED_FILE.findall(call.arguments.replace("\\n", "\n")))
-            )
+            return tuple(dict.fromkeys(PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))))
         if "code" in arguments:
             return ()
         return find_redirect_targets(command)

@@ -90,12 +90,7 @@ def _find_line_at(text: str, position: int) -> str:
     start = text.rfind("\n", 0, position) + 1
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
-    return (
-        text[start : start + _MAX_LINE_CHARS]
-        .split("\n", 1)[0]
-        .removeprefix("E  ")
-        .strip()
-    )
+    return text[start : start + _MAX_LINE_CHARS].split("\n", 1)[0].removeprefix("E  ").strip()
 
 
 def find_leading_error(text: str) -> str:
@@ -205,14 +200,10 @@ def find_error_lines(
     """
     lines_by_key: dict[str, str] = {}
     reason_count = 0
-    line_starts = _find_line_starts(
-        text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS
-    )
+    line_starts = _find_line_starts(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
     seen_lines: set[str] = set()
     for start in sorted(line_starts):
-        full_line, _, following_text = text[start : start + _MAX_LINE_CHARS].partition(
-            "\n"
-        )
+        full_line, _, following_text = text[start : start + _MAX_LINE_CHARS].partition("\n")
         line = full_line[:MAX_SEARCHED_LINE_CHARS]
         if full_line in seen_lines:
             continue
@@ -224,24 +215,15 @@ def find_error_lines(
         key = _NUMBERS.sub("", line)
         if key not in lines_by_key:
             preceding_text = text[max(start - _MAX_LINE_CHARS, 0) : start]
-            lines_by_key[key] = _add_reason(
-                full_line.strip(), preceding_text, following_text
-            )
+            lines_by_key[key] = _add_reason(full_line.strip(), preceding_text, following_text)
             reason_count += not gives_no_reason(lines_by_key[key])
-            if (
-                reason_count == enough_reasons
-                and len(lines_by_key) <= MAX_ERROR_LINES // 2
-            ):
+            if reason_count == enough_reasons and len(lines_by_key) <= MAX_ERROR_LINES // 2:
                 return list(lines_by_key.values())
     lines = list(lines_by_key.values())
     if failed and all(map(gives_no_reason, lines)):
         lines = [*(_find_diagnostics(text) or _find_last_reason(text)), *lines]
     half_limit = MAX_ERROR_LINES // 2
-    return (
-        lines
-        if len(lines) <= MAX_ERROR_LINES
-        else lines[:half_limit] + lines[-half_limit:]
-    )
+    return lines if len(lines) <= MAX_ERROR_LINES else lines[:half_limit] + lines[-half_limit:]
 
 
 def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
@@ -256,21 +238,15 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     return line if not reason or is_error else f"{line} {reason}"
 
 
-_GO_REASON = re.compile(
-    r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)"
-)
+_GO_REASON = re.compile(r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)")
 """A line that a test of Go printed, or the error of an assertion library below it."""
-_STATES_MISMATCH = re.compile(
-    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
-)
+_STATES_MISMATCH = re.compile(r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE)
 
 
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
     """Return the last reason in the indented lines after a failed Go test's line; with `-v` they come before."""
     following_lines = takewhile(_is_indented, following_text.split("\n"))
-    preceding_lines = takewhile(
-        _is_indented, reversed(preceding_text.rstrip("\n").split("\n"))
-    )
+    preceding_lines = takewhile(_is_indented, reversed(preceding_text.rstrip("\n").split("\n")))
     lines = [*following_lines] or [*preceding_lines][::-1]
     reasons = [match for line in lines if (match := _GO_REASON.match(line))]
     telling_reasons = [
@@ -290,11 +266,7 @@ def _is_indented(line: str) -> bool:
 
 def find_failure(text: str) -> str:
     """Return the first line that states an error with a reason, or else the first line of an npm error."""
-    lines = [
-        line
-        for line in find_error_lines(text, enough_reasons=1)
-        if not gives_no_reason(line)
-    ]
+    lines = [line for line in find_error_lines(text, enough_reasons=1) if not gives_no_reason(line)]
     npm_match = _NPM_ERROR.search(text) if not lines else None
     return lines[0] if lines else npm_match[0] if npm_match else ""
 
@@ -305,9 +277,7 @@ _NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
 def _is_source_code(line: str) -> bool:
     """Return whether a line that mentions an error is source code, or npm's output around the error."""
     is_code = (
-        line.rstrip().endswith((";", "{"))
-        or "=>" in line
-        or _STARTS_CODE.match(line) is not None
+        line.rstrip().endswith((";", "{")) or "=>" in line or _STARTS_CODE.match(line) is not None
     )
     if not is_code and contains_any(line.lower(), _CODE_WORDS):
         is_code = _SOURCE_CODE.search(line) is not None
@@ -331,8 +301,7 @@ _LOCATED_MESSAGE = re.compile(
 def _find_diagnostics(text: str) -> list[str]:
     """Return the messages of a failed program about lines of files, near the end of its output."""
     return [
-        match[0].rstrip()
-        for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
+        match[0].rstrip() for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
     ][: MAX_ERROR_LINES // 2]
 
 
@@ -370,12 +339,8 @@ def _find_last_reason(text: str) -> list[str]:
     # Only what follows the last heading that the command printed is of the step that failed.
     end = _PRINTED_HEADING.split(text[-_END_CHARS:])[-1]
     rows = [row.strip() for row in end.split("\n")]
-    rows = [
-        row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)
-    ]
-    reasons = [
-        row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)
-    ]
+    rows = [row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)]
+    reasons = [row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)]
     is_only_line = len(rows) == 1 and "*** [" not in end
     return reasons[-1:] or (rows if is_only_line else [])
 

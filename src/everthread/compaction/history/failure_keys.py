@@ -46,9 +46,7 @@ def strip_command_prefix(command: str) -> str:
 def command_key(command: str) -> str:
     """Return the key of a command: the command without its folder and without filters that only trim the output."""
     text = strip_command_prefix(command[:2_000])
-    if (
-        len(text) > _MAX_KEY_CHARS
-    ):  # between words: half a secret would not be recognised
+    if len(text) > _MAX_KEY_CHARS:  # between words: half a secret would not be recognised
         text = text[:_MAX_KEY_CHARS].rpartition(" ")[0] or text[:_MAX_KEY_CHARS]
     while True:
         shortened_text = (
@@ -75,16 +73,12 @@ def error_key(effect: Effect) -> str:
     if "code" in effect.arguments:
         return effect.tool
     folder = _find_folder(effect)
-    return command_key(effect.target) + (
-        f"{_FOLDER_SEPARATOR}{folder}" if folder else ""
-    )
+    return command_key(effect.target) + (f"{_FOLDER_SEPARATOR}{folder}" if folder else "")
 
 
 def _find_folder(effect: Effect) -> str:
     """Return the folder that a command names to run in, or an empty string."""
-    folder_changes = (
-        _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
-    )
+    folder_changes = _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
     folder = (
         folder_changes[-1]
         if folder_changes
@@ -104,9 +98,7 @@ def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
     failed_command, failed_folder = _split_key(failure_key)
     if folder and failed_folder and folder != failed_folder:
         return False
-    if _has_same_last_step(command, failed_command) or _has_steps(
-        command, failed_command
-    ):
+    if _has_same_last_step(command, failed_command) or _has_steps(command, failed_command):
         return True
     words = command.split()
     failed_words = failed_command.split()
@@ -114,11 +106,7 @@ def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
         return False
     if command == failed_command or _is_beginning(failed_command, command):
         return True
-    if (
-        _carries_program(words)
-        or _carries_program(failed_words)
-        or "&&" in failed_words
-    ):
+    if _carries_program(words) or _carries_program(failed_words) or "&&" in failed_words:
         return False
     return _runs_at_least(effect, words, failed_words)
 
@@ -127,9 +115,7 @@ def is_same_command(key: str, other_key: str) -> bool:
     """Return whether two failures are of the same command. The folders must be equal if both are named."""
     command, folder = _split_key(key)
     other_command, other_folder = _split_key(other_key)
-    return command == other_command and (
-        not folder or not other_folder or folder == other_folder
-    )
+    return command == other_command and (not folder or not other_folder or folder == other_folder)
 
 
 def _split_key(key: str) -> tuple[str, str]:
@@ -138,9 +124,7 @@ def _split_key(key: str) -> tuple[str, str]:
     return command, folder
 
 
-def _runs_at_least(
-    effect: Effect, words: Sequence[str], failed_words: Sequence[str]
-) -> bool:
+def _runs_at_least(effect: Effect, words: Sequence[str], failed_words: Sequence[str]) -> bool:
     """Return whether a command runs at least as much as a failed one: with fewer arguments, or with wider paths.
 
     New options that only change how much it prints do not matter; others may select something.
@@ -214,10 +198,7 @@ def _has_same_last_step(command: str, failed_command: str) -> bool:
         if max(len(command), len(failed_command)) > _LONG_KEY_CHARS
         else None
     )
-    if (
-        not first_steps
-        or last_step[:compared_chars] != failed_last_step[:compared_chars]
-    ):
+    if not first_steps or last_step[:compared_chars] != failed_last_step[:compared_chars]:
         return False
     return {step.split(" ", 1)[0] for step in first_steps} >= {
         step.split(" ", 1)[0] for step in failed_steps

@@ -49,11 +49,7 @@ def read_failure(effect: Effect, turn: int) -> OpenError | None:
     lines = error_texts or ([effect.outcome] if _is_clear_failure(effect) else [])
     if not lines:
         return None
-    source = (
-        effect.target
-        if effect.kind == "ran"
-        else f"{effect.tool} {effect.target}".strip()
-    )
+    source = effect.target if effect.kind == "ran" else f"{effect.tool} {effect.target}".strip()
     return OpenError(
         source=clip_words(source or effect.tool, 200),
         lines=lines,
@@ -103,9 +99,7 @@ def find_passed_by_errors(errors: Mapping[str, OpenError], effect: Effect) -> li
     if effect.kind == "called":
         return [key for key, error in errors.items() if error.tool == effect.tool]
     if effect.kind == "ran" and _INLINE_PROGRAM.search(effect.target):
-        return [
-            key for key, error in errors.items() if _INLINE_PROGRAM.search(error.source)
-        ]
+        return [key for key, error in errors.items() if _INLINE_PROGRAM.search(error.source)]
     return []
 
 

@@ -36,9 +36,7 @@ def write_task(history: CompactionHistory) -> str:
         return "\n".join(_write_request(history, index) for index in requests)
     latest = history.latest_user_index
     return (
-        EMPTY_SECTION_TEXT
-        if latest is None
-        else f"{ALL_ANSWERED}{_write_request(history, latest)}"
+        EMPTY_SECTION_TEXT if latest is None else f"{ALL_ANSWERED}{_write_request(history, latest)}"
     )
 
 
@@ -66,9 +64,7 @@ def find_open_requests(facts: Sequence[MessageFacts]) -> list[int]:
     end = len(facts)
     for index in range(len(facts) - 1, -1, -1):
         if facts[index].is_user:
-            if len(request_indices) == MAX_OPEN_REQUESTS or _is_answered(
-                facts[index + 1 : end]
-            ):
+            if len(request_indices) == MAX_OPEN_REQUESTS or _is_answered(facts[index + 1 : end]):
                 break
             request_indices.append(index)
             end = index

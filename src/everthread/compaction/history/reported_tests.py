@@ -75,9 +75,7 @@ def _sum_cargo_results(text: str) -> dict[str, int]:
     cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
     if not cargo_results:
         return {}
-    passed, failed, ignored = (
-        sum(map(int, column)) for column in zip(*cargo_results, strict=True)
-    )
+    passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo_results, strict=True))
     return {"passed": passed, "failed": failed, "skipped": ignored}
 
 
@@ -92,9 +90,7 @@ def _count_go_results(text: str) -> str:
     results = _GO_TEST_RESULT.findall(text)
     if results and len(results) == len(_GO_TEST_START.findall(text)):
         numbers = {name: results.count(word) for name, word in _GO_WORDS.items()}
-        return ", ".join(
-            f"{number} {name}" for name, number in numbers.items() if number
-        )
+        return ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
     numbers = {
         "failed": sum(bool(fail) for _, fail in go_results),
         "passed": sum(bool(ok) for ok, _ in go_results),

@@ -18,9 +18,7 @@ _SPACED_REDIRECT_TARGET = re.compile(
 """A redirect target that no `<placeholder>/` in a text can be taken for."""
 _LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
 """Commands whose output may report errors from the past."""
-_TRIMMING_PROGRAMS = frozenset(
-    {"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"}
-)
+_TRIMMING_PROGRAMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
 """Programs at the end of a pipe that only trim the output."""
 _BRANCH = re.compile(
     r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))"
@@ -42,9 +40,7 @@ def looks_like_path(word: str) -> bool:
 def find_branch(command: str, output: str) -> str:
     """Return the git branch that a command or its output names, or an empty string."""
     match = (
-        (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000]))
-        if "git" in command
-        else None
+        (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
     )
     return match[1] if match and not _FILE_ENDING.search(match[1]) else ""
 
@@ -57,9 +53,7 @@ def is_read_only_command(command: str) -> bool:
     if (
         "`" in command
         or "$(" in command
-        or (
-            ">" in command and _REDIRECT_TARGET.search(command.replace("/dev/null", ""))
-        )
+        or (">" in command and _REDIRECT_TARGET.search(command.replace("/dev/null", "")))
     ):
         return False
     # The quoted text of awk is a program, which may write.
@@ -80,9 +74,7 @@ _SSH_COMMAND = re.compile(
 @functools.lru_cache(maxsize=1_024)
 def is_test_command(command: str) -> bool:
     """Return whether a command line runs tests: the first words of a step that is not read-only name them."""
-    steps = (
-        step.split() for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command))
-    )
+    steps = (step.split() for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command)))
     return any(_runs_tests(words) for words in steps if not _is_read_only_step(words))
 
 
@@ -129,22 +121,15 @@ def _is_read_only_step(words: list[str]) -> bool:
     subcommands = table.read_only_programs.get(program)
     writing_options = table.writing_arguments.get(program, frozenset())
     if subcommands is None or any(
-        word in writing_options or word.partition("=")[0] in writing_options
-        for word in arguments
+        word in writing_options or word.partition("=")[0] in writing_options for word in arguments
     ):
         return False
     value_options = table.value_options.get(program, frozenset())
-    while (
-        arguments and arguments[0].startswith("-") and arguments[0] not in subcommands
-    ):
+    while arguments and arguments[0].startswith("-") and arguments[0] not in subcommands:
         arguments = arguments[2:] if arguments[0] in value_options else arguments[1:]
     if program == "gh":
         return len(arguments) > 1 and arguments[1] in subcommands
-    if (
-        program == "git"
-        and arguments[:1] in (["branch"], ["remote"])
-        and len(arguments) > 1
-    ):
+    if program == "git" and arguments[:1] in (["branch"], ["remote"]) and len(arguments) > 1:
         return _LISTING_ARGUMENT.fullmatch(arguments[1]) is not None
     return not subcommands or (bool(arguments) and arguments[0] in subcommands)
 
@@ -163,10 +148,7 @@ def find_redirect_targets(command: str) -> tuple[str, ...]:
 
 def is_output_trimmed(command: str) -> bool:
     """Return whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
-    return (
-        remove_trimming_stage(command) != command
-        and _LOG_COMMAND.search(command) is None
-    )
+    return remove_trimming_stage(command) != command and _LOG_COMMAND.search(command) is None
 
 
 def remove_trimming_stage(command: str) -> str:
@@ -177,9 +159,6 @@ def remove_trimming_stage(command: str) -> str:
     end = _QUOTED_TEXT.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
     words = command[end + 1 :].split(None, 1)
     is_trimmed = (
-        end > 0
-        and command[end - 1] != "|"
-        and bool(words)
-        and words[0] in _TRIMMING_PROGRAMS
+        end > 0 and command[end - 1] != "|" and bool(words) and words[0] in _TRIMMING_PROGRAMS
     )
     return command[:end].rstrip() if is_trimmed else command

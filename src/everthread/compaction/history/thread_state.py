@@ -95,16 +95,12 @@ class ThreadState:
         ended_process = find_ended_process(self.processes, effect)
         if ended_process:
             effect = describe_end(ended_process, effect)
-            self.processes = [
-                process for process in self.processes if process != ended_process
-            ]
+            self.processes = [process for process in self.processes if process != ended_process]
         access = CHANGED if effect.kind != "looked" else READ
         if not effect.failed and effect.is_done:
             for path in effect.paths:
                 previous_state = self.files.pop(path, None)
-                was_changed = (
-                    previous_state is not None and previous_state.did == CHANGED
-                )
+                was_changed = previous_state is not None and previous_state.did == CHANGED
                 self.files[path] = FileState(
                     CHANGED if was_changed else access,
                     previous_state.turn
@@ -135,8 +131,7 @@ class ThreadState:
         previous_keys = [
             other_key
             for other_key in self.errors
-            if other_key == key
-            or (effect.kind == "ran" and is_same_command(key, other_key))
+            if other_key == key or (effect.kind == "ran" and is_same_command(key, other_key))
         ]
         times = 1 + sum(self.errors.pop(other_key).times for other_key in previous_keys)
         self.replaced_errors.update(previous_keys)
@@ -160,9 +155,7 @@ class ThreadState:
         self.commands.pop(key, None)
         is_code = "code" in effect.arguments
         is_test = is_test_command(effect.target) and effect.is_done and not is_code
-        self.commands[key] = CommandState(
-            effect.outcome, not effect.failed, turn, is_test
-        )
+        self.commands[key] = CommandState(effect.outcome, not effect.failed, turn, is_test)
         if process := find_started_process(effect):
             other_processes = [name for name in self.processes if name != process]
             self.processes = [*other_processes, process][-MAX_PROCESSES:]
@@ -196,17 +189,13 @@ class ThreadState:
             self.forgotten_errors.add(key := next(iter(self.errors)))
             del self.errors[key]
 
-    def open_errors(
-        self, turn: int | None = None, max_errors: int = 6
-    ) -> list[OpenError]:
+    def open_errors(self, turn: int | None = None, max_errors: int = 6) -> list[OpenError]:
         """Return the newest open errors, oldest first.
 
         If `turn` is given, return only errors that still count as open at that turn.
         """
         recent_errors = [
-            error
-            for error in self.errors.values()
-            if turn is None or error.is_recent(turn)
+            error for error in self.errors.values() if turn is None or error.is_recent(turn)
         ]
         return recent_errors[-max_errors:]
 
@@ -218,24 +207,16 @@ class ThreadState:
             self.commands,
             self.errors,
         )
-        turns: list[int] = [
-            entry.turn for entries in entry_maps for entry in entries.values()
-        ]
+        turns: list[int] = [entry.turn for entries in entry_maps for entry in entries.values()]
         return max([self.latest_turn, *turns])
 
     def changed_files(self) -> list[str]:
         """Return the paths of the changed files, the latest change last."""
-        return [
-            path for path, file_state in self.files.items() if file_state.did == CHANGED
-        ]
+        return [path for path, file_state in self.files.items() if file_state.did == CHANGED]
 
     def last_test(self) -> tuple[str, CommandState] | None:
         """Return the last test command and its outcome, or None."""
-        tests = [
-            (command, state)
-            for command, state in self.commands.items()
-            if state.is_test
-        ]
+        tests = [(command, state) for command, state in self.commands.items() if state.is_test]
         return tests[-1] if tests else None
 
     def prepare_for_summary(self, facts: Sequence[MessageFacts]) -> ThreadState:
@@ -245,9 +226,7 @@ class ThreadState:
         state.root = find_root(self.files, self.root)
         return state
 
-    def after_messages(
-        self, facts: Sequence[MessageFacts], turns: Sequence[int]
-    ) -> ThreadState:
+    def after_messages(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> ThreadState:
         """Return a copy of the state, updated with the messages after those that a summary covers.
 
         Its commands, tasks and processes are the latest. Its files are only those of the covered messages, because
@@ -257,9 +236,7 @@ class ThreadState:
         end_state = self.copy()
         for record in read_calls(facts, turns):
             end_state.apply_effect(record.effect, record.turn)
-        open_before = {
-            key: end_state.errors[key] for key in self.errors if key in end_state.errors
-        }
+        open_before = {key: end_state.errors[key] for key in self.errors if key in end_state.errors}
         return replace(
             end_state,
             files={**self.files},
@@ -294,8 +271,7 @@ class ThreadState:
         """Return the state as JSON."""
         return {
             "files": {
-                path: {"did": state.did, "turn": state.turn}
-                for path, state in self.files.items()
+                path: {"did": state.did, "turn": state.turn} for path, state in self.files.items()
             },
             "commands": {
                 key: {
@@ -324,18 +300,12 @@ class ThreadState:
             return cls()
         try:
             return cls(
-                files={
-                    path: FileState(**value)
-                    for path, value in data.get("files", {}).items()
-                },
+                files={path: FileState(**value) for path, value in data.get("files", {}).items()},
                 commands={
                     command: CommandState(**value)
                     for command, value in data.get("commands", {}).items()
                 },
-                errors={
-                    key: OpenError(**value)
-                    for key, value in data.get("errors", {}).items()
-                },
+                errors={key: OpenError(**value) for key, value in data.get("errors", {}).items()},
                 todo=[dict(entry) for entry in data.get("todo", [])],
                 directory=str(data.get("directory", "")),
                 branch=str(data.get("branch", "")),
@@ -365,9 +335,7 @@ def find_root(paths: Iterable[str], previous_root: str = "") -> str:
     for folder in folders:
         parts = folder.split("/")
         counts.update("/".join(parts[:depth]) for depth in range(3, len(parts) + 1))
-    common_folders = [
-        folder for folder, count in counts.items() if count * 3 >= len(folders) * 2
-    ]
+    common_folders = [folder for folder, count in counts.items() if count * 3 >= len(folders) * 2]
     return max(common_folders, key=len, default="")
 
 

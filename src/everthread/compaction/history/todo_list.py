@@ -28,11 +28,7 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
     todo = []
     for item in items:
         text = next(
-            (
-                item[name]
-                for name in _TODO_TEXT_FIELDS
-                if isinstance(item.get(name), str)
-            ),
+            (item[name] for name in _TODO_TEXT_FIELDS if isinstance(item.get(name), str)),
             "",
         )
         status = (

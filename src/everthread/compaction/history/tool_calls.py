@@ -35,7 +35,7 @@ from everthread.compaction.history.tool_outcomes import (
     unwrap_output,
     without_echo,
 )
-from everthread.core.messages import Call, one_line
+from everthread.core.messages import ToolCall, one_line
 from everthread.core.secrets.redaction import clip_words
 from everthread.core.tool_outputs import parse_persisted
 from everthread.core.user_words import find_typed_words, is_refused_call
@@ -57,9 +57,7 @@ _TESTS_IN_LINE = re.compile(
     r"(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
 )
 """The figures of a test run, after the exit code and the stop reason."""
-_SIZE_IN_LINE = re.compile(
-    r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$"
-)
+_SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 
 
 class CallFacts:
@@ -78,7 +76,7 @@ class CallFacts:
 
     def __init__(
         self,
-        call: Call | None,
+        call: ToolCall | None,
         text: str | None,
         *,
         name: str = "",
@@ -97,9 +95,7 @@ class CallFacts:
             self.output.command = self.action.target
         self._effect: Effect | None = None
 
-    def describe(
-        self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True
-    ) -> str | None:
+    def describe(self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True) -> str | None:
         """Return call and outcome in one line; None if neither the tool nor a stored output is known."""
         if self.action is None and self.stored_output is None:
             return None
@@ -151,9 +147,7 @@ class CallFacts:
         first_line, *errors = text[
             : MAX_LINE_CHARS + 50 + MAX_CALL_ERRORS * (MAX_ERROR_LINE_CHARS + 1)
         ].split("\n", MAX_CALL_ERRORS + 1)
-        is_short = (
-            len(first_line) <= MAX_LINE_CHARS + 40 and len(errors) <= MAX_CALL_ERRORS
-        )
+        is_short = len(first_line) <= MAX_LINE_CHARS + 40 and len(errors) <= MAX_CALL_ERRORS
         return (
             is_short
             and (" -> " in first_line if errors else True)
@@ -188,7 +182,7 @@ class CallFacts:
 
 
 def describe_call(
-    call: Call | None,
+    call: ToolCall | None,
     text: str,
     *,
     name: str = "",
@@ -225,7 +219,7 @@ class Effect(NamedTuple):
     """Whether the call has a result and does not continue in the background."""
 
 
-_NO_CALL = Call("", "", "")
+_NO_CALL = ToolCall("", "", "")
 
 
 def _read_effect(call_facts: CallFacts) -> Effect:
@@ -245,9 +239,7 @@ def _read_effect(call_facts: CallFacts) -> Effect:
             is_done=False,
         )
     if call_facts.is_answered_question:
-        return Effect(
-            kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments
-        )
+        return Effect(kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments)
     if text and call_facts.is_replacement_line:
         outcome = _read_line_outcome(kind, call_facts, *text.split("\n"))
     else:
@@ -292,26 +284,16 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
     output = call_facts.output
     is_object = isinstance(call_facts.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
-    stop_reason = (
-        output.stop_reason if kind in ("ran", "called") and not output.session else ""
-    )
+    stop_reason = output.stop_reason if kind in ("ran", "called") and not output.session else ""
     if code is not None and code not in _STOP_CODES:
-        stop_reason = (
-            ""  # the program ended by itself: what timed out was part of its work
-        )
+        stop_reason = ""  # the program ended by itself: what timed out was part of its work
     error = output.error or (
         find_leading_error(output.body) if kind != "ran" and not is_object else ""
     )
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not stop_reason:
         error = error or _find_error_without_code(output.body, tests)
-    failed = (
-        call_facts.failed
-        or output.failed
-        or bool(code)
-        or bool(stop_reason)
-        or bool(error)
-    )
+    failed = call_facts.failed or output.failed or bool(code) or bool(stop_reason) or bool(error)
     is_trimmed = kind == "ran" and call_facts.is_output_trimmed
     is_failure_certain = failed
     if is_trimmed and not failed and not tests and (error := find_failure(output.body)):
@@ -320,9 +302,7 @@ def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
     lines: list[str] = []
     if failed and call_facts.text:
         fallback = error if error != tests else ""
-        lines = _read_error_lines(
-            output.error or output.body, fallback, failed=is_failure_certain
-        )
+        lines = _read_error_lines(output.error or output.body, fallback, failed=is_failure_certain)
     session_note = f"{RUNNING}{output.session})" if output.session else ""
     parts = [
         stop_reason,
@@ -363,19 +343,13 @@ def _find_error_without_code(output: str, tests: str) -> str:
     )
 
 
-def _read_line_outcome(
-    kind: str, call_facts: CallFacts, line: str, *errors: str
-) -> CallOutcome:
+def _read_line_outcome(kind: str, call_facts: CallFacts, line: str, *errors: str) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     outcome_text = _SIZE_IN_LINE.sub("", outcome)
     tests_match = _TESTS_IN_LINE.match(outcome) if kind == "ran" else None
-    tests = (
-        without_echo(tests_match["tests"], call_facts.output.command)
-        if tests_match
-        else ""
-    )
+    tests = without_echo(tests_match["tests"], call_facts.output.command) if tests_match else ""
     stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
@@ -389,13 +363,9 @@ def _read_line_outcome(
         error = failure
     elif code is None:
         error = _find_error_without_code("\n".join(errors), tests)
-    failed = (
-        call_facts.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
-    )
+    failed = call_facts.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
     if failed and not errors:
-        outcome_parts = (
-            outcome_text[code.end() :].split(", ") if code else [outcome_text]
-        )
+        outcome_parts = outcome_text[code.end() :].split(", ") if code else [outcome_text]
         error_text = ", ".join(
             dropwhile(lambda part: not part or gives_no_reason(part), outcome_parts)
         )
@@ -438,16 +408,10 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
     """Return the text of a short result. For JSON, return its message or status, and the id of the created object."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
-        message = one_line(
-            next((value for value in values if isinstance(value, str)), "")
-        )
+        message = one_line(next((value for value in values if isinstance(value, str)), ""))
         ids = ((key, output.data.get(key)) for key in _ID_FIELDS)
         object_id = next(
-            (
-                f"{key} {value}"
-                for key, value in ids
-                if isinstance(value, str | int) and value
-            ),
+            (f"{key} {value}" for key, value in ids if isinstance(value, str | int) and value),
             "",
         )
         return ", ".join(clip_words(text, 100) for text in (message, object_id) if text)

@@ -14,17 +14,15 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from everthread.core.messages import Call, one_line
+from everthread.core.messages import ToolCall, one_line
 
 OTHER_KIND = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-PATCHED_FILE = re.compile(
-    r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})"
-)
+PATCHED_FILE = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
 
 
-def snake_arguments(call: Call) -> dict[str, Any]:
+def snake_arguments(call: ToolCall) -> dict[str, Any]:
     """Return a call's arguments with their names in snake case."""
     return {_to_snake_case(key): value for key, value in call.parsed.items()}
 
@@ -76,9 +74,7 @@ class ToolTable:
 def load_tool_table() -> ToolTable:
     """Load the table of tool kinds, once."""
     data = json.loads(
-        resources.files("everthread.compaction")
-        .joinpath("data/tools.json")
-        .read_text("utf-8")
+        resources.files("everthread.compaction").joinpath("data/tools.json").read_text("utf-8")
     )
     path_arguments = tuple(data["path_arguments"])
     kinds = {
@@ -92,8 +88,7 @@ def load_tool_table() -> ToolTable:
         for row in data["kinds"]
     }
     argument_rules = tuple(
-        (row["kind"], frozenset(row["any"]), row["with_path"])
-        for row in data["by_arguments"]
+        (row["kind"], frozenset(row["any"]), row["with_path"]) for row in data["by_arguments"]
     )
     return ToolTable(
         kinds,
@@ -108,28 +103,24 @@ def load_tool_table() -> ToolTable:
         ),
         joining_words=frozenset(data["joining_words"]),
         read_only_programs={
-            program: frozenset(words)
-            for program, words in data["read_only_programs"].items()
+            program: frozenset(words) for program, words in data["read_only_programs"].items()
         },
         writing_arguments={
-            program: frozenset(words)
-            for program, words in data["writing_arguments"].items()
+            program: frozenset(words) for program, words in data["writing_arguments"].items()
         },
         file_programs=frozenset(data["file_programs"]),
         program_prefixes=frozenset(data["program_prefixes"]),
         test_words=frozenset(data["test_words"]),
         value_options={
-            program: frozenset(options)
-            for program, options in data["value_options"].items()
+            program: frozenset(options) for program, options in data["value_options"].items()
         },
         no_run_options={
-            program: frozenset(options)
-            for program, options in data["no_run_options"].items()
+            program: frozenset(options) for program, options in data["no_run_options"].items()
         },
     )
 
 
-def find_kind(call: Call, arguments: Mapping[str, Any]) -> tuple[ToolKind | None, str]:
+def find_kind(call: ToolCall, arguments: Mapping[str, Any]) -> tuple[ToolKind | None, str]:
     """Return the kind of a call and its target.
 
     The kind comes from the words of the name if the arguments agree, otherwise from the arguments alone.
@@ -151,18 +142,12 @@ def find_kind(call: Call, arguments: Mapping[str, Any]) -> tuple[ToolKind | None
     return None, ""
 
 
-def find_descriptive_name(call: Call, arguments: Mapping[str, Any]) -> str:
+def find_descriptive_name(call: ToolCall, arguments: Mapping[str, Any]) -> str:
     """Return the name that describes a call: the tool's without its server, or the command of an editor tool."""
     table = load_tool_table()
     command = arguments.get("command")
-    if isinstance(command, str) and table.kinds["shell"] not in _find_kinds_by_name(
-        call.name
-    ):
-        return (
-            command[:200]
-            if first_argument(arguments, table.path_arguments)
-            else call.name
-        )
+    if isinstance(command, str) and table.kinds["shell"] not in _find_kinds_by_name(call.name):
+        return command[:200] if first_argument(arguments, table.path_arguments) else call.name
     return call.name.rpartition("__")[2]
 
 
@@ -171,9 +156,7 @@ def _find_kinds_by_name(name: str) -> tuple[ToolKind, ...]:
     """Return the kinds of tools whose words the name has."""
     words = split_name(name)
     return tuple(
-        kind
-        for kind in load_tool_table().kinds.values()
-        if not kind.name_words.isdisjoint(words)
+        kind for kind in load_tool_table().kinds.values() if not kind.name_words.isdisjoint(words)
     )
 
 
@@ -201,17 +184,13 @@ def first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
             continue
         value = arguments[name]
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            value = (
-                value[2]
-                if len(value) == 3 and value[1] in ("-c", "-lc")
-                else " ".join(value)
-            )
+            value = value[2] if len(value) == 3 and value[1] in ("-c", "-lc") else " ".join(value)
         if isinstance(value, str) and value and (value[0].isalnum() or one_line(value)):
             return value
     return ""
 
 
-def _find_patched_file(call: Call) -> str:
+def _find_patched_file(call: ToolCall) -> str:
     """Return the first file that a patch text names."""
     match = PATCHED_FILE.search(call.arguments)
     return match[1] if match else ""

@@ -120,9 +120,7 @@ def unwrap_output(text: str) -> UnwrappedOutput:
     data = _parse_json(text)
     if not isinstance(data, dict):
         tagged = (
-            _SINGLE_TAG.fullmatch(text)
-            if text.endswith(">") and text.startswith("<")
-            else None
+            _SINGLE_TAG.fullmatch(text) if text.endswith(">") and text.startswith("<") else None
         )
         text = tagged[2] if tagged else text
         body = strip_header(text)
@@ -144,14 +142,8 @@ def unwrap_output(text: str) -> UnwrappedOutput:
         for key in _EXIT_CODE_FIELDS
         if type(value := source.get(key)) is int
     ]
-    errors = [
-        error for key in _ERROR_FIELDS if (error := _read_error_text(data.get(key)))
-    ]
-    bodies = [
-        value
-        for key in _OUTPUT_FIELDS
-        if isinstance(value := data.get(key), str) and value
-    ]
+    errors = [error for key in _ERROR_FIELDS if (error := _read_error_text(data.get(key)))]
+    bodies = [value for key in _OUTPUT_FIELDS if isinstance(value := data.get(key), str) and value]
     code = codes[0] if codes else None
     failed = bool(errors and code is None) or any(
         data.get(key) is value for key, value in _FAILURE_FLAGS.items()
@@ -184,11 +176,7 @@ def strip_header(text: str) -> str:
     end = text.find("\nOutput:\n", 0, 1_000)
     if end < 0:
         return text
-    return (
-        text[end + 9 :]
-        if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n")))
-        else text
-    )
+    return text[end + 9 :] if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n"))) else text
 
 
 _EXIT_CODE = re.compile(
@@ -226,9 +214,7 @@ def find_exit_code(text: str) -> int | None:
     matches = _find_exit_matches(text[-1_000:]) or (
         _find_exit_matches(text[:300])[:1] if len(text) > 1_000 else []
     )
-    return (
-        int(next(group for group in matches[-1].groups() if group)) if matches else None
-    )
+    return int(next(group for group in matches[-1].groups() if group)) if matches else None
 
 
 def _find_exit_matches(text: str) -> list[re.Match[str]]:
@@ -252,9 +238,7 @@ def find_stop_reason(text: str) -> str:
     """Return the reason why a call did not finish, from both ends of its output; empty if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
-    match = (
-        _STOPPED_RUN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None
-    )
+    match = _STOPPED_RUN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None
     if match is None:
         return ""
     return "timed out" if match["timeout"] else match["abort"].lower()

@@ -101,9 +101,7 @@ def split_statements(text: str) -> Sequence[Statement]:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
             statements.append(
-                _make_statement(
-                    number, item, follows_gap=was_cut, is_question=is_question
-                )
+                _make_statement(number, item, follows_gap=was_cut, is_question=is_question)
             )
             was_cut = False
             continue
@@ -127,9 +125,7 @@ def split_statements(text: str) -> Sequence[Statement]:
     return tuple(statements)
 
 
-def _make_statement(
-    line: int, text: str, *, follows_gap: bool, is_question: bool
-) -> Statement:
+def _make_statement(line: int, text: str, *, follows_gap: bool, is_question: bool) -> Statement:
     """Return a statement with its properties, which are read from its text."""
     specifics = count_specifics(text)
     return Statement(
@@ -160,9 +156,7 @@ def drop_announcement(note: str) -> str:
     return join_statements(statements, earlier_numbers)
 
 
-def join_statements(
-    statements: Sequence[Statement], chosen_numbers: Iterable[int]
-) -> str:
+def join_statements(statements: Sequence[Statement], chosen_numbers: Iterable[int]) -> str:
     """Join the chosen statements in order, with a mark for each gap."""
     numbers = sorted(chosen_numbers)
     if not numbers:
@@ -175,11 +169,7 @@ def join_statements(
     for previous_number, number in pairwise(numbers):
         statement = statements[number]
         is_cut = number > previous_number + 1 or statement.follows_gap
-        between = (
-            LINE_SEPARATOR
-            if statement.line != statements[previous_number].line
-            else " "
-        )
+        between = LINE_SEPARATOR if statement.line != statements[previous_number].line else " "
         parts += (f" {GAP} " if is_cut else between, statement.text)
     if numbers[-1] < len(statements) - 1:
         parts.append(f" {GAP}")

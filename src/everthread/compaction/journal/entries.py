@@ -84,15 +84,11 @@ class JournalEntry:
             f"changed {count_noun(self.changed_file_count, 'file')}"
             if self.changed_file_count
             else "",
-            count_noun(self.file_change_count, "file change")
-            if self.file_change_count
-            else "",
+            count_noun(self.file_change_count, "file change") if self.file_change_count else "",
             f"ran {count_noun(self.command_count, 'command')}{failed}"
             if self.command_count
             else "",
-            count_noun(self.other_call_count, "other call")
-            if self.other_call_count
-            else "",
+            count_noun(self.other_call_count, "other call") if self.other_call_count else "",
             f"looked {count_noun(self.look_count, 'time')}" if self.look_count else "",
         ]
         figures_text = "; ".join(figure for figure in figures if figure)
@@ -120,14 +116,9 @@ class JournalEntry:
     def commands(self) -> tuple[str, ...]:
         """The commands of the entry, as its lines show them."""
         command_lists = (
-            names
-            for line in self.lines
-            if "ran `" in line
-            for names in _RAN_COMMANDS.findall(line)
+            names for line in self.lines if "ran `" in line for names in _RAN_COMMANDS.findall(line)
         )
-        return tuple(
-            command for names in command_lists for command in names[1:-1].split("`, `")
-        )
+        return tuple(command for names in command_lists for command in names[1:-1].split("`, `"))
 
     def join_with(self, other: JournalEntry) -> JournalEntry:
         """Join both entries into one for a range.
@@ -176,14 +167,8 @@ class JournalEntry:
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
         """The changed files that the entry's lines name, each once."""
-        name_lists = (
-            names for line in self.lines for names in _CHANGED_NAMES.findall(line)
-        )
-        names = (
-            REPEAT_COUNT.sub("", name)
-            for names in name_lists
-            for name in names.split(", ")
-        )
+        name_lists = (names for line in self.lines for names in _CHANGED_NAMES.findall(line))
+        names = (REPEAT_COUNT.sub("", name) for names in name_lists for name in names.split(", "))
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 
     @cached_property
@@ -203,7 +188,9 @@ def find_last_outcome(entry: JournalEntry) -> str:
     for line in reversed(entry.lines):
         if " → " in line and (runs := _LAST_RUN.findall(line)):
             command, outcome = runs[-1]
-            return f"ran `{clip(command, _MAX_OUTCOME_CHARS)}` → {clip(outcome, _MAX_OUTCOME_CHARS)}"
+            return (
+                f"ran `{clip(command, _MAX_OUTCOME_CHARS)}` → {clip(outcome, _MAX_OUTCOME_CHARS)}"
+            )
     return entry.last_outcome
 
 
@@ -212,10 +199,6 @@ def list_changed_files(
 ) -> tuple[str, ...]:
     """Return a line that names the latest files that entries changed; no line if no file was changed."""
     names = list(
-        dict.fromkeys(
-            name
-            for entry in reversed(entries)
-            for name in reversed(entry.changed_files)
-        )
+        dict.fromkeys(name for entry in reversed(entries) for name in reversed(entry.changed_files))
     )
     return (f"changed {', '.join(reversed(names[:max_files]))}",) if names else ()

@@ -61,19 +61,12 @@ def fit_entries(
         return full_entries
     entries_without_prose = [_without_prose(entry) for entry in full_entries]
     action_tokens = sum(count(entry.text) + 2 for entry in entries_without_prose)
-    errors = _choose_newest_errors(
-        entries_without_prose[:-1], int(budget * _ERROR_SHARE), count
-    )
+    errors = _choose_newest_errors(entries_without_prose[:-1], int(budget * _ERROR_SHARE), count)
     older_tokens = _OLDER_ENTRIES_TOKENS + sum(count(line) + 2 for line in errors)
-    newest_tokens = min(
-        count(entries_without_prose[-1].text) + older_tokens, budget * 3 // 4
-    )
+    newest_tokens = min(count(entries_without_prose[-1].text) + older_tokens, budget * 3 // 4)
     min_tokens = max(int(budget * _ACTION_SHARE), newest_tokens)
     max_action_tokens = max(min_tokens, budget - (total - action_tokens))
-    parts = [
-        _ReducedEntry(entry, [index])
-        for index, entry in enumerate(entries_without_prose)
-    ]
+    parts = [_ReducedEntry(entry, [index]) for index, entry in enumerate(entries_without_prose)]
     parts = _reduce_actions(parts, errors, max_action_tokens, count=count)
     return _add_best_prose(parts, full_entries, budget, count)
 
@@ -124,12 +117,8 @@ def _reduce_actions(
         return _keep_files_only(entry, errors)
 
     for untouched_count in (1, 0):
-        _reduce_oldest(
-            parts, untouched_count, name_effects, max_tokens=max_tokens, count=count
-        )
-        _reduce_oldest(
-            parts, untouched_count, name_files, max_tokens=max_tokens, count=count
-        )
+        _reduce_oldest(parts, untouched_count, name_effects, max_tokens=max_tokens, count=count)
+        _reduce_oldest(parts, untouched_count, name_files, max_tokens=max_tokens, count=count)
         _merge_oldest(parts, untouched_count, max_tokens, count=count)
         excess = _count_action_tokens(parts, count) - max_tokens
         if excess > 0 and len(parts) > untouched_count:
@@ -183,9 +172,7 @@ def _count_action_tokens(parts: Iterable[_ReducedEntry], count: CountTokens) -> 
     return sum(count(part.entry.body) + 2 for part in parts)
 
 
-def _drop_oldest_errors(
-    entry: JournalEntry, max_tokens: int, count: CountTokens
-) -> JournalEntry:
+def _drop_oldest_errors(entry: JournalEntry, max_tokens: int, count: CountTokens) -> JournalEntry:
     """Return the entry within `max_tokens`: without its oldest errors, or if need be with one file only."""
     files = replace(entry, lines=list_changed_files(entry))
     if count(files.body) > max_tokens:
@@ -213,9 +200,7 @@ class _ProseText:
 
     def join(self, numbers: Iterable[int]) -> str:
         """Return the chosen statements as one text."""
-        return join_statements(
-            [scored.statement for scored in self.statements], numbers
-        )
+        return join_statements([scored.statement for scored in self.statements], numbers)
 
 
 def _add_best_prose(
@@ -254,9 +239,7 @@ def _weigh_texts(
         for index in part.source_indices:
             weight = 1 + (_NEWEST_WEIGHT - 1) * index / last_index
             notes = [split_note(line)[0] for line in full_entries[index].lines]
-            for position, text in enumerate(
-                [*notes, full_entries[index].closing_words]
-            ):
+            for position, text in enumerate([*notes, full_entries[index].closing_words]):
                 if not text and not part.has_steps:
                     continue
                 is_note = position < len(notes)
@@ -288,9 +271,7 @@ def _choose_statements(
         if size > max_tokens or statement.text in chosen_texts:
             continue
         new_words = [
-            word
-            for word in statement.words
-            if text_by_word.get(word, text_index) == text_index
+            word for word in statement.words if text_by_word.get(word, text_index) == text_index
         ]
         score = full_score * _measure_new_words(statement, new_words, rarity)
         candidate = (-score, text_index, number)
@@ -305,9 +286,7 @@ def _choose_statements(
     return numbers_by_text
 
 
-def _measure_new_words(
-    statement: Statement, new_words: Sequence[str], rarity: WordRarity
-) -> float:
+def _measure_new_words(statement: Statement, new_words: Sequence[str], rarity: WordRarity) -> float:
     """Return the share of a statement's score that remains if only `new_words` are in no chosen statement."""
     if len(new_words) == len(statement.words):
         return 1.0
@@ -351,9 +330,7 @@ def _keep_files_and_commands(
     """Return the entry with only its changed files, its commands except the usual ones, and its error lines."""
     names = entry.changed_files
     commands = dict.fromkeys(
-        f"`{clip(command, 60)}`"
-        for command in entry.commands
-        if command not in usual_commands
+        f"`{clip(command, 60)}`" for command in entry.commands if command not in usual_commands
     )
     effects = [
         f"changed {', '.join(names)}" if names else "",
@@ -404,9 +381,7 @@ def _drop_repeated_errors(entries: Iterable[JournalEntry]) -> list[JournalEntry]
                 later_errors.add(comparable_line)
             lines.append(line)
         is_whole = len(lines) == len(entry.lines)
-        shortened_entries.append(
-            entry if is_whole else replace(entry, lines=tuple(lines[::-1]))
-        )
+        shortened_entries.append(entry if is_whole else replace(entry, lines=tuple(lines[::-1])))
     return shortened_entries[::-1]
 
 

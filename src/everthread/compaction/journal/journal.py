@@ -82,9 +82,7 @@ _QUIET_NOTE = " that changed nothing left out."
 _QUIET_COUNT = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
 
 
-def drop_quiet_entries(
-    entries: Sequence[JournalEntry], quiet_message_count: int
-) -> Journal:
+def drop_quiet_entries(entries: Sequence[JournalEntry], quiet_message_count: int) -> Journal:
     """Return a journal without the entries that say nothing, unless all of them do.
 
     `quiet_message_count`: the messages of entries that were dropped before.
@@ -92,9 +90,7 @@ def drop_quiet_entries(
     kept_entries = tuple(entry for entry in entries if not entry.is_silent)
     if not kept_entries:
         return Journal(tuple(merge_silent_entries(entries)), quiet_message_count)
-    quiet_message_count += sum(
-        entry.message_count for entry in entries if entry.is_silent
-    )
+    quiet_message_count += sum(entry.message_count for entry in entries if entry.is_silent)
     return Journal(kept_entries, quiet_message_count)
 
 
@@ -124,9 +120,7 @@ def parse_journal(text: str) -> Journal:
                 )
             )
         elif entries and line.startswith("- ended: "):
-            entries[-1] = replace(
-                entries[-1], closing_words=line.removeprefix("- ended: ")
-            )
+            entries[-1] = replace(entries[-1], closing_words=line.removeprefix("- ended: "))
         elif entries and line.startswith("- "):
             entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
         elif line.startswith(INTRO_START):

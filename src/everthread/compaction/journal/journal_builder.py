@@ -42,8 +42,7 @@ class JournalBuilder:
         self.state = state
         self._earlier_journal = earlier_journal
         self._earlier_error_lines = {
-            key: list(map(clip_line, error.lines))
-            for key, error in state.errors.items()
+            key: list(map(clip_line, error.lines)) for key, error in state.errors.items()
         }
         self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
@@ -57,9 +56,7 @@ class JournalBuilder:
         """Error lines that the finished parts show."""
         self._turn_start = self._part_start = 0
 
-    def extend(
-        self, facts: Sequence[MessageFacts], turns: Sequence[int]
-    ) -> JournalBuilder:
+    def extend(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> JournalBuilder:
         """Read the new messages of a longer history. `turns`: the turn of each message."""
         start = len(self._facts)
         records = read_calls(facts, turns, start, self._unmatched_results)
@@ -71,14 +68,10 @@ class JournalBuilder:
         self.state.names.add_messages(facts[start:])
         self._facts = facts
         self._turns = turns
-        self._read_parts(
-            {record.message_index: facts[record.message_index] for record in records}
-        )
+        self._read_parts({record.message_index: facts[record.message_index] for record in records})
         return self
 
-    def can_extend_to(
-        self, facts: Sequence[MessageFacts], turns: Sequence[int]
-    ) -> bool:
+    def can_extend_to(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
         """Return whether the messages begin with those read so far, and no new message has a result of an old call."""
         start = len(self._facts)
         if (
@@ -98,18 +91,14 @@ class JournalBuilder:
         duplicate = copy(self)
         duplicate.state = self.state.copy()
         duplicate._unmatched_results = {
-            key: [*results]
-            for key, results in self._unmatched_results.items()
-            if results
+            key: [*results] for key, results in self._unmatched_results.items() if results
         }
         duplicate._parts = [*self._parts]
         duplicate._shown_errors = {*self._shown_errors}
         duplicate._open_calls = {*self._open_calls}
         return duplicate
 
-    def build_journal(
-        self, path_prefix: str = "", end_state: ThreadState | None = None
-    ) -> Journal:
+    def build_journal(self, path_prefix: str = "", end_state: ThreadState | None = None) -> Journal:
         """Return the journal of all messages read so far, without `path_prefix` in paths.
 
         `end_state`: the state after later messages, which may have resolved errors.
@@ -117,14 +106,9 @@ class JournalBuilder:
         end_state = end_state or self.state
         error_state = _ErrorState.read(end_state)
         earlier_notes = error_state.find_notes(self._earlier_error_lines)
-        entries = [
-            entry.without_prefix(path_prefix) for entry in self._earlier_journal.entries
-        ]
+        entries = [entry.without_prefix(path_prefix) for entry in self._earlier_journal.entries]
         earlier_entries = (
-            [
-                _mark_errors(entry, earlier_notes, error_state.open_lines)
-                for entry in entries
-            ]
+            [_mark_errors(entry, earlier_notes, error_state.open_lines) for entry in entries]
             if earlier_notes
             else entries
         )
@@ -134,8 +118,7 @@ class JournalBuilder:
             new_entries
             and earlier_entries
             and new_entries[0].is_continued
-            and len(earlier_entries[-1].lines) + len(new_entries[0].lines)
-            <= _MAX_ENTRY_LINES
+            and len(earlier_entries[-1].lines) + len(new_entries[0].lines) <= _MAX_ENTRY_LINES
         ):
             last_entry = earlier_entries.pop()
             lines = (*last_entry.lines, *new_entries[0].lines)
@@ -162,20 +145,14 @@ class JournalBuilder:
             else:
                 spans.append(range(index, index + 1))
         closing_indices = [_find_closing_indices(facts, span) for span in spans]
-        all_closing_indices = {
-            index for indices in closing_indices for index in indices
-        }
+        all_closing_indices = {index for indices in closing_indices for index in indices}
         steps = [
             (message_facts, self._find_note_before(index, all_closing_indices))
             for index, message_facts in facts_by_index.items()
         ]
-        write_steps_and_closings(
-            steps, [facts[index] for index in sorted(all_closing_indices)]
-        )
+        write_steps_and_closings(steps, [facts[index] for index in sorted(all_closing_indices)])
         last_turn = (
-            self._earlier_journal.entries[-1].last_turn
-            if self._earlier_journal.entries
-            else -1
+            self._earlier_journal.entries[-1].last_turn if self._earlier_journal.entries else -1
         )
         for span, indices in zip(spans, closing_indices, strict=True):
             closing_texts = [facts[index].closing_words or "" for index in indices]
@@ -206,9 +183,7 @@ class JournalBuilder:
     def _find_note_before(self, index: int, closing_indices: Container[int]) -> str:
         """Return the assistant's text right before its message with calls, unless that text closes the turn."""
         previous_facts = (
-            self._facts[index - 1]
-            if index and index - 1 not in closing_indices
-            else None
+            self._facts[index - 1] if index and index - 1 not in closing_indices else None
         )
         if (
             previous_facts is None
@@ -224,10 +199,7 @@ class JournalBuilder:
         for index in range(start, stop):
             message_facts = self._facts[index]
             if message_facts.step is not None:
-                if (
-                    step_count >= _MAX_ENTRY_LINES
-                    and text_of(message_facts.message).strip()
-                ):
+                if step_count >= _MAX_ENTRY_LINES and text_of(message_facts.message).strip():
                     return index
                 step = message_facts.step[1]
                 step_count += bool(step.note or step.changed_paths or step.calls)
@@ -260,9 +232,7 @@ class _TurnPart:
             for effect in effects:
                 if effect.outcome == REFUSED:
                     continue
-                kinds.append(
-                    "failed" if effect.kind == "ran" and effect.failed else effect.kind
-                )
+                kinds.append("failed" if effect.kind == "ran" and effect.failed else effect.kind)
                 if effect.kind != "looked" and not effect.failed and effect.is_done:
                     paths.update(effect.paths)
             shown_errors = []
@@ -271,8 +241,7 @@ class _TurnPart:
                     [
                         line
                         for line in call.errors
-                        if line not in earlier_errors
-                        and line not in self.first_shown_errors
+                        if line not in earlier_errors and line not in self.first_shown_errors
                     ]
                 )
                 self.first_shown_errors.update(shown_errors[-1])
@@ -329,9 +298,7 @@ class _ErrorState(NamedTuple):
     @classmethod
     def read(cls, state: ThreadState) -> _ErrorState:
         """Read the failures of a state."""
-        lines = [
-            clip_line(line) for error in state.errors.values() for line in error.lines
-        ]
+        lines = [clip_line(line) for error in state.errors.values() for line in error.lines]
         return cls(
             state.errors.keys(),
             state.replaced_errors,
@@ -374,9 +341,7 @@ def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[in
             is_answer = False
         elif role == "user":
             is_answer = True
-        elif (
-            is_answer and role == "assistant" and text_of(message_facts.message).strip()
-        ):
+        elif is_answer and role == "assistant" and text_of(message_facts.message).strip():
             closing_indices.append(index)
             is_answer = False
     return closing_indices[::-1]
@@ -395,9 +360,7 @@ def _mark_errors(
             return ""
         return next((notes[text] for text in texts if text in notes), "")
 
-    lines = tuple(
-        f"{line} {note}" if (note := find_note(line)) else line for line in entry.lines
-    )
+    lines = tuple(f"{line} {note}" if (note := find_note(line)) else line for line in entry.lines)
     return entry if lines == entry.lines else replace(entry, lines=lines)
 
 
@@ -405,7 +368,5 @@ def build_journal_and_state(messages: Messages) -> tuple[Journal, ThreadState]:
     """Return the journal of a whole history and the state at its end; turns count from 1."""
     facts = [MessageFacts(message) for message in messages]
     state = ThreadState()
-    journal_builder = JournalBuilder(Journal(), state).extend(
-        facts, number_turns(facts)
-    )
+    journal_builder = JournalBuilder(Journal(), state).extend(facts, number_turns(facts))
     return journal_builder.build_journal(), state

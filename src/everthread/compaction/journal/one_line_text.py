@@ -38,9 +38,7 @@ def split_note(line: str) -> tuple[str, str]:
     if line.startswith((ERROR_START, *_ACTION_STARTS)):
         return "", line
     note_end = _NOTE_END.search(line)
-    return (
-        (line[: note_end.start()], line[note_end.start() :]) if note_end else (line, "")
-    )
+    return (line[: note_end.start()], line[note_end.start() :]) if note_end else (line, "")
 
 
 def write_closing_words(text: str) -> str:
@@ -85,8 +83,5 @@ def redact_texts(texts: list[str]) -> list[str]:
     clean_texts = clean_text.split(_SEPARATOR)
     # One of the texts holds the separator, or the list is empty.
     if len(clean_texts) != len(texts):
-        return [
-            neutralize_summary_marks(redact(text.replace(_SEPARATOR, " ")))
-            for text in texts
-        ]
+        return [neutralize_summary_marks(redact(text.replace(_SEPARATOR, " "))) for text in texts]
     return texts if clean_text == joined_text else clean_texts

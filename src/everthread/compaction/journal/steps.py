@@ -52,23 +52,15 @@ class Step(NamedTuple):
 
         `error_notes`: notes on the failures that are not open. `shown_errors`: the error lines to show of each call.
         """
-        parts = (
-            [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
-        )
+        parts = [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
         error_lines: list[str] = []
         for call, errors in zip(self.calls, shown_errors, strict=True):
             note = error_notes.get(call)
             suffix = f" {note}" if note else ""
             parts.append(call.text if errors else f"{call.text}{suffix}")
-            error_lines += (
-                [f"{ERROR_START}{' | '.join(errors)}{suffix}"] if errors else []
-            )
+            error_lines += [f"{ERROR_START}{' | '.join(errors)}{suffix}"] if errors else []
         actions = "; ".join(parts)
-        if (
-            line := f"{self.note} — {actions}"
-            if self.note and actions
-            else actions or self.note
-        ):
+        if line := f"{self.note} — {actions}" if self.note and actions else actions or self.note:
             yield line
         yield from error_lines
 
@@ -85,16 +77,11 @@ def write_steps_and_closings(
         (message_facts, note)
         for message_facts, note in steps_with_notes
         if message_facts.effects
-        and (
-            message_facts.step is None
-            or message_facts.step[0] is not message_facts.effects[1]
-        )
+        and (message_facts.step is None or message_facts.step[0] is not message_facts.effects[1])
     ]
     step_facts = [message_facts for message_facts, _ in unwritten_steps]
     closing_facts = [
-        message_facts
-        for message_facts in closings
-        if message_facts.closing_words is None
+        message_facts for message_facts in closings if message_facts.closing_words is None
     ]
     notes = [
         (text_of(message_facts.message) or note) if message_facts.calls else ""
@@ -118,9 +105,7 @@ def write_steps_and_closings(
         if message_facts.effects:
             message_facts.step = (
                 message_facts.effects[1],
-                step
-                if redacted_texts is texts
-                else _replace_step_texts(step, remaining_texts),
+                step if redacted_texts is texts else _replace_step_texts(step, remaining_texts),
             )
     for message_facts, closing in zip(
         closing_facts, redacted_texts[len(texts) - len(closing_facts) :], strict=True
@@ -142,9 +127,7 @@ def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
     note = next(texts)
     paths = tuple(next(texts) for _ in step.changed_paths)
     calls = tuple(
-        CallDescription(
-            next(texts), tuple(next(texts) for _ in call.errors), call.failure_key
-        )
+        CallDescription(next(texts), tuple(next(texts) for _ in call.errors), call.failure_key)
         for call in step.calls
     )
     return Step(note, paths, calls)
@@ -173,9 +156,7 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
         elif effect.kind == "called" and not _changes_todo(effect):
             target = clip_line(effect.target, _MAX_CALL_CHARS)
             calls.append(
-                _describe_call(
-                    f"called {effect.tool}{f' ({target})' if target else ''}", effect
-                )
+                _describe_call(f"called {effect.tool}{f' ({target})' if target else ''}", effect)
             )
         elif effect.failed and effect.kind == "changed":
             target = clip_line(effect.target, _MAX_CALL_CHARS)
@@ -193,9 +174,7 @@ def _changes_todo(effect: Effect) -> bool:
 
 def _list_changed_paths(effect: Effect) -> tuple[str, ...]:
     """Return the paths that a call changed; empty if it failed or is not done."""
-    return (
-        () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
-    )
+    return () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
 
 
 def _describe_call(description: str, effect: Effect) -> CallDescription:
@@ -238,9 +217,7 @@ def merge_repeated_paths(paths: Iterable[str]) -> list[str]:
     """Return each path once, with a count if it occurs several times."""
     counts: dict[str, int] = {}
     for path in paths:
-        name, _, times = (
-            path.rpartition(" ×") if REPEAT_COUNT.search(path) else (path, "", "1")
-        )
+        name, _, times = path.rpartition(" ×") if REPEAT_COUNT.search(path) else (path, "", "1")
         counts[name] = counts.get(name, 0) + int(times)
     return [
         f"{clip_line(path, 200)} ×{times}" if times > 1 else clip_line(path, 200)

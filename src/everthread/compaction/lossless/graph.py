@@ -81,9 +81,7 @@ def read_visible_nodes(
 ) -> list[VisibleNode]:
     """Parse the nodes in a summary message's text. A summary without nodes becomes a single node over these turns."""
     nodes_end = find_nodes_end(summary)  # a user's words come after the nodes
-    headings = [
-        match for match in _HEADING.finditer(summary) if match.end() <= nodes_end
-    ]
+    headings = [match for match in _HEADING.finditer(summary) if match.end() <= nodes_end]
     if not headings:
         return _read_foreign_summary(summary, first_turn, last_turn, message_count)
     bounds = [*(match.start() for match in headings[1:]), nodes_end]
@@ -204,16 +202,12 @@ def join_journals(visible_nodes: Sequence[VisibleNode]) -> Journal:
             ]
         for entry in entries:
             joined_entries[-1:] = (
-                _join_same_turn(joined_entries[-1], entry)
-                if joined_entries
-                else [entry]
+                _join_same_turn(joined_entries[-1], entry) if joined_entries else [entry]
             )
     return Journal(tuple(joined_entries), quiet_message_count)
 
 
-def _join_same_turn(
-    previous_entry: JournalEntry, entry: JournalEntry
-) -> list[JournalEntry]:
+def _join_same_turn(previous_entry: JournalEntry, entry: JournalEntry) -> list[JournalEntry]:
     """Join two entries of one turn; return both if the result would be too long or lose closing words."""
     if previous_entry.last_turn != entry.first_turn:
         return [previous_entry, entry]
@@ -235,9 +229,7 @@ def _join_same_turn(
     ]
 
 
-def render_view(
-    marker: str, visible_nodes: Sequence[VisibleNode], sections: Sections
-) -> str:
+def render_view(marker: str, visible_nodes: Sequence[VisibleNode], sections: Sections) -> str:
     """Return the summary message without its last line. The most stable parts come first, so that they stay cached."""
     section_text = render_sections(sections, skip_empty=True)
     return "\n\n".join(
@@ -274,9 +266,7 @@ def split_chunks(
     chunks: list[list[int]] = []
     sizes: list[int] = []
     for span in split_into_spans(messages):
-        indices = [
-            index for index in range(span.start, span.end) if index in covered_indices
-        ]
+        indices = [index for index in range(span.start, span.end) if index in covered_indices]
         if not indices:
             continue
         tokens = sum(map(count, indices))

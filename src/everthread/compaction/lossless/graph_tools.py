@@ -120,15 +120,11 @@ NOTHING_MORE = "There is nothing more to find under it; do not try it again."
 class GraphTools:
     """The tools `lcm_grep`, `lcm_describe` and `lcm_expand` over the stored messages."""
 
-    def __init__(
-        self, lookup: Lookup, graph: Graph, max_chars: int = MAX_ANSWER_CHARS
-    ) -> None:
+    def __init__(self, lookup: Lookup, graph: Graph, max_chars: int = MAX_ANSWER_CHARS) -> None:
         """Set up the tools. An answer has at most `max_chars` characters."""
         self._lookup = lookup
         self._graph = graph
-        self._max_answer_chars = max(
-            min(MAX_ANSWER_CHARS, max_chars), 2 * MAX_EXCERPT_CHARS
-        )
+        self._max_answer_chars = max(min(MAX_ANSWER_CHARS, max_chars), 2 * MAX_EXCERPT_CHARS)
 
     @classmethod
     def from_services(cls, services: Services) -> GraphTools | None:
@@ -145,9 +141,7 @@ class GraphTools:
         try:
             if name == GREP:
                 return await self._grep(checked)
-            return await (
-                self._expand(checked) if name == EXPAND else self._describe(checked)
-            )
+            return await (self._expand(checked) if name == EXPAND else self._describe(checked))
         except UnknownIdError as error:
             return f"{name} {checked.get('id', '')[:80]}: {error}. {NOTHING_MORE}"
 
@@ -195,9 +189,7 @@ class GraphTools:
         """Return a part of the originals under an id."""
         limit = min(arguments["limit"], self._max_answer_chars - MAX_FRAME_CHARS)
         return format_passage(
-            await self._graph.expand(
-                arguments["id"], offset=arguments["offset"], limit=limit
-            ),
+            await self._graph.expand(arguments["id"], offset=arguments["offset"], limit=limit),
             tool=EXPAND,
         )
 
@@ -229,24 +221,16 @@ _DEFAULTS: dict[str, Any] = {
 }
 _LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
 """The default and the maximum of `limit`. A larger value is accepted, because an answer is bounded in any case."""
-_PARAMETERS = {
-    schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS
-}
+_PARAMETERS = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
 
 
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PARAMETERS[tool]["properties"]
-    unknown_names = ", ".join(
-        sorted(str(name)[:40] for name in set(arguments) - set(properties))
-    )
+    unknown_names = ", ".join(sorted(str(name)[:40] for name in set(arguments) - set(properties)))
     if unknown_names:
-        raise InputError(
-            f"{tool} has no argument {unknown_names}; it has {', '.join(properties)}"
-        )
-    values = {
-        name: default for name, default in _DEFAULTS.items() if name in properties
-    }
+        raise InputError(f"{tool} has no argument {unknown_names}; it has {', '.join(properties)}")
+    values = {name: default for name, default in _DEFAULTS.items() if name in properties}
     values |= {
         name: _check_value(tool, name, value, properties[name])
         for name, value in arguments.items()
@@ -254,9 +238,7 @@ def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
     for name in _PARAMETERS[tool]["required"]:
         if not values.get(name, "").strip():
-            raise InputError(
-                f"{tool} needs `{name}`: {properties[name]['description']}"
-            )
+            raise InputError(f"{tool} needs `{name}`: {properties[name]['description']}")
     if "limit" in properties:
         default, maximum = _LIMITS[tool]
         values["limit"] = min(values["limit"] or default, maximum)
@@ -286,11 +268,7 @@ def _check_number(tool: str, name: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     minimum = 1 if name == "limit" else 0
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not minimum <= value <= MAX_OFFSET
-    ):
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_OFFSET:
         raise InputError(
             f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {minimum} on"
         )
@@ -311,15 +289,9 @@ def describe_node(node: Node) -> str:
         else ""
     )
     times = (
-        f", {format_utc_time(node.since)} to {format_utc_time(node.until)}"
-        if node.until
-        else ""
+        f", {format_utc_time(node.since)} to {format_utc_time(node.until)}" if node.until else ""
     )
-    makeshift = (
-        " (makeshift: to be written again when a model is there)"
-        if node.degraded
-        else ""
-    )
+    makeshift = " (makeshift: to be written again when a model is there)" if node.degraded else ""
     return (
         f"turns {node.first_turn}-{node.last_turn}{times}\n"
         f"level {node.level}, over {len(node.sources):,} {kind}: {sources_text}{omitted_text}\n"

@@ -84,9 +84,7 @@ class Growth:
                 if self.plan.has_model:
                     ready_texts = list(islice(texts, len(tasks)))
                 else:
-                    ready_texts = [
-                        writer.write_text(task, empty_draft()) for task in tasks
-                    ]
+                    ready_texts = [writer.write_text(task, empty_draft()) for task in tasks]
                 if len(ready_texts) < len(tasks):
                     return tasks
                 tasks = steps.send(ready_texts)
@@ -96,9 +94,7 @@ class Growth:
 
     def _steps(self) -> GrowthSteps:
         """Adopt a foreign summary, rewrite makeshift nodes, add leaves, then condense the view."""
-        earlier_nodes = [
-            self._adopt_foreign_summary(part) for part in self.plan.visible_nodes
-        ]
+        earlier_nodes = [self._adopt_foreign_summary(part) for part in self.plan.visible_nodes]
         earlier_nodes = yield from self._rewrite_makeshift_nodes(earlier_nodes)
         leaves = yield from self._add_leaves()
         return (yield from self._condense([*earlier_nodes, *leaves]))
@@ -158,8 +154,7 @@ class Growth:
         """Add a leaf over each run of messages."""
         sources = self.plan.leaf_sources
         texts = yield [
-            LeafTask(source, self._limit_options(source.tokens // 2))
-            for source in sources
+            LeafTask(source, self._limit_options(source.tokens // 2)) for source in sources
         ]
         return [
             self._add_node(self._make_leaf(source, text), len(source.ids), text)
@@ -205,14 +200,9 @@ class Growth:
             visible_nodes = yield from self._merge_adjacent_nodes(
                 visible_nodes, run, unshrinkable_ids
             )
-        while (
-            len(visible_nodes) > 1
-            and count_node_tokens(visible_nodes, self.count) > max_tokens
-        ):
+        while len(visible_nodes) > 1 and count_node_tokens(visible_nodes, self.count) > max_tokens:
             run = _find_oldest_run(visible_nodes, self.plan.fan_in)
-            visible_nodes = yield from self._merge_adjacent_nodes(
-                visible_nodes, run, None
-            )
+            visible_nodes = yield from self._merge_adjacent_nodes(visible_nodes, run, None)
         if visible_nodes and count_node_tokens(visible_nodes, self.count) > max_tokens:
             heading_tokens = self.count(visible_nodes[0].text.partition("\n")[0]) + 2
             visible_nodes = yield from self._write_parent(
@@ -245,22 +235,16 @@ class Growth:
         children = visible_nodes[run.start : run.stop]
         size = count_node_tokens(children, self.count)
         max_tokens = min(self.plan.options.max_tokens, size * 2 // 3)
-        [parent] = yield from self._write_parent(
-            children, max(max_tokens, MIN_NODE_TOKENS)
-        )
+        [parent] = yield from self._write_parent(children, max(max_tokens, MIN_NODE_TOKENS))
         if unshrinkable_ids is not None and self.count(parent.text) >= size:
             unshrinkable_ids.add(children[0].node.id)
             del self.new_nodes[parent.node.id]
             return visible_nodes
         return [*visible_nodes[: run.start], parent, *visible_nodes[run.stop :]]
 
-    def _write_parent(
-        self, children: Sequence[VisibleNode], max_tokens: int
-    ) -> GrowthSteps:
+    def _write_parent(self, children: Sequence[VisibleNode], max_tokens: int) -> GrowthSteps:
         """Return one node over these nodes, with the turns and times of all of them."""
-        [text] = yield [
-            JoinTask(children, replace(self.plan.options, max_tokens=max_tokens))
-        ]
+        [text] = yield [JoinTask(children, replace(self.plan.options, max_tokens=max_tokens))]
         nodes = [part.node for part in children]
         node = Node(
             id="",
@@ -279,9 +263,7 @@ class Growth:
             sources=tuple(node.id for node in nodes),
             degraded=text.is_makeshift,
         )
-        return [
-            self._add_node(node, sum(part.message_count for part in children), text)
-        ]
+        return [self._add_node(node, sum(part.message_count for part in children), text)]
 
     def _limit_options(self, max_tokens: int) -> NodeOptions:
         """Return the options with at most this many tokens for the node."""

@@ -18,7 +18,7 @@ from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     Message,
     Messages,
-    Result,
+    ToolResult,
     calls_of,
     edit_results,
     with_text,
@@ -68,9 +68,7 @@ class LeafSplitter:
         pruned = middle
         if summary_input.compaction_input.has_model:
             pruned = dict(zip(cut_plan.covered, cut_plan.pruned, strict=True))
-        tokens = {
-            index: self.counter.message(message) for index, message in middle.items()
-        }
+        tokens = {index: self.counter.message(message) for index, message in middle.items()}
         chunks = split_chunks(
             cut_plan.history.messages,
             cut_plan.covered,
@@ -131,9 +129,7 @@ class LeafSplitter:
 def restore_leaf_source(node: Node, graph: StoredGraph) -> LeafSource:
     """Return the source of a leaf from its original messages, redacted for a model."""
     ids = [int(source) for source in node.sources]
-    messages = shorten_lookup_answers(
-        [graph.originals[message_id].message for message_id in ids]
-    )
+    messages = shorten_lookup_answers([graph.originals[message_id].message for message_id in ids])
     pruned = prune_messages(messages, protect_from=len(messages))
     turns = number_turns(map(MessageFacts, messages), turns_before=node.first_turn - 1)
     return LeafSource(
@@ -148,15 +144,12 @@ def restore_leaf_source(node: Node, graph: StoredGraph) -> LeafSource:
 def shorten_lookup_answers(messages: Messages) -> list[Message]:
     """Cut the answer of each lookup tool to its first line, because other nodes cover the originals that it quotes."""
     lookup_ids = {
-        call.id
-        for message in messages
-        for call in calls_of(message)
-        if is_lookup_tool(call.name)
+        call.id for message in messages for call in calls_of(message) if is_lookup_tool(call.name)
     }
     if not lookup_ids:
         return list(messages)
 
-    def edit(result: Result, _: object) -> Any:
+    def edit(result: ToolResult, _: object) -> Any:
         line = shorten_answer(result.text)
         if result.call_id not in lookup_ids or line == result.text:
             return result.content

@@ -99,9 +99,7 @@ class LosslessOptions:
     def __post_init__(self) -> None:
         _check_bounds("fan_in", self.fan_in, (MIN_FAN_IN, MAX_FAN_IN))
         if self.leaf_tokens is not None:
-            _check_bounds(
-                "leaf_tokens", self.leaf_tokens, (MIN_LEAF_TOKENS, MAX_LEAF_TOKENS)
-            )
+            _check_bounds("leaf_tokens", self.leaf_tokens, (MIN_LEAF_TOKENS, MAX_LEAF_TOKENS))
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> LosslessOptions:
@@ -122,11 +120,7 @@ class LosslessOptions:
 def _check_bounds(name: str, value: Any, bounds: tuple[int, int]) -> None:
     """Raise `ConfigError` unless the value is a whole number within the bounds."""
     minimum, maximum = bounds
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not minimum <= value <= maximum
-    ):
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise ConfigError(
             f"engines.lossless.{name}: {value!r} is not allowed; "
             f"it must be a whole number from {minimum:,} to {maximum:,}."
@@ -155,9 +149,7 @@ class PendingGraphSummary:
     @property
     def requests(self) -> Sequence[SummaryRequest]:
         return [
-            node.draft.next_request
-            for node in self.current_batch
-            if isinstance(node, PendingNode)
+            node.draft.next_request for node in self.current_batch if isinstance(node, PendingNode)
         ]
 
 
@@ -167,9 +159,7 @@ class LosslessEngine(PlanningEngine):
     name = "lossless"
     marker = "marker_nodes"
 
-    def __init__(
-        self, services: Services, options: LosslessOptions | None = None
-    ) -> None:
+    def __init__(self, services: Services, options: LosslessOptions | None = None) -> None:
         super().__init__(services)
         self._options = options or LosslessOptions()
         self._known_nodes: dict[str, Node] = {}
@@ -178,9 +168,7 @@ class LosslessEngine(PlanningEngine):
 
     def current_state(self, graph: StoredGraph | None = None) -> EngineState:
         stored_graph = graph or StoredGraph()
-        known_graph = replace(
-            stored_graph, nodes={**stored_graph.nodes, **self._known_nodes}
-        )
+        known_graph = replace(stored_graph, nodes={**stored_graph.nodes, **self._known_nodes})
         return replace(super().current_state(), graph=known_graph)
 
     async def read_state(self, history: CompactionInput) -> EngineState:
@@ -190,10 +178,7 @@ class LosslessEngine(PlanningEngine):
             return self.current_state()
         earlier_summary = read_earlier_summary(history.messages)
         visible_nodes = _read_nodes_in_view(earlier_summary, first_turn=1)
-        if any(
-            part.node.id and part.node.id not in self._known_nodes
-            for part in visible_nodes
-        ):
+        if any(part.node.id and part.node.id not in self._known_nodes for part in visible_nodes):
             nodes = await archive.nodes()
             self._known_nodes = self._known_nodes | {
                 node.id: replace(node, thread="") for node in nodes
@@ -213,9 +198,7 @@ class LosslessEngine(PlanningEngine):
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        covered_state = self.load_thread_state(
-            cut_plan.earlier_summary, summary_input.state
-        )
+        covered_state = self.load_thread_state(cut_plan.earlier_summary, summary_input.state)
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
         sources = self._split_into_leaves(summary_input, visible_nodes, covered_state)
@@ -227,9 +210,7 @@ class LosslessEngine(PlanningEngine):
         names = NamesSection.plan(
             state.names, budget, continues=bool(cut_plan.earlier_summary.text)
         )
-        pinned, warnings = write_pinned_notes(
-            summary_input.state.notes, budget // 8, count
-        )
+        pinned, warnings = write_pinned_notes(summary_input.state.notes, budget // 8, count)
         marker = self._extend_marker(summary_input.marker)
         other_sections: Sections = {TASK: write_task(cut_plan.history), RULES: pinned}
         used_tokens = (
@@ -289,14 +270,10 @@ class LosslessEngine(PlanningEngine):
         next_pending = replace(
             pending, written_texts=(*pending.written_texts, *texts), current_batch=()
         )
-        outcome = Growth(next_pending.growth, writer.count).run(
-            next_pending.written_texts
-        )
+        outcome = Growth(next_pending.growth, writer.count).run(next_pending.written_texts)
         if isinstance(outcome, GrownGraph):
             return self._compose_summary(next_pending, outcome)
-        return replace(
-            next_pending, current_batch=tuple(map(writer.begin_node, outcome))
-        )
+        return replace(next_pending, current_batch=tuple(map(writer.begin_node, outcome)))
 
     def read_thread_state(self, earlier_summary: EarlierSummary) -> ThreadState:
         text = earlier_summary.text
@@ -331,15 +308,10 @@ class LosslessEngine(PlanningEngine):
         if not history.has_model:
             return []
         stored_parts = [
-            replace(part, node=self._find_stored_node(part.node))
-            for part in visible_nodes
+            replace(part, node=self._find_stored_node(part.node)) for part in visible_nodes
         ]
-        leaves = [
-            stored_parts[index].node for index in find_makeshift_nodes(stored_parts)
-        ]
-        return [
-            int(source) for leaf in leaves if not leaf.level for source in leaf.sources
-        ]
+        leaves = [stored_parts[index].node for index in find_makeshift_nodes(stored_parts)]
+        return [int(source) for leaf in leaves if not leaf.level for source in leaf.sources]
 
     def _find_stored_node(self, node: Node) -> Node:
         return self._known_nodes.get(node.id, node)
@@ -352,21 +324,16 @@ class LosslessEngine(PlanningEngine):
     ) -> int:
         """Return the tokens for the summary without the user's words, if possible enough for the nodes in view."""
         cut_plan = summary_input.cut_plan
-        visible_tokens = sum(
-            self._services.counter.text(part.text) for part in visible_nodes
-        )
+        visible_tokens = sum(self._services.counter.text(part.text) for part in visible_nodes)
         tokens_beside_words = (
-            cut_plan.budget.middle_tokens * 8 // 10
-            - cut_plan.budget.min_user_words_tokens
+            cut_plan.budget.middle_tokens * 8 // 10 - cut_plan.budget.min_user_words_tokens
         )
         max_tokens = min(
             self._services.budget.summary_max,
             cut_plan.budget.limits.summary_tokens,
             max(tokens_beside_words, MIN_NODE_TOKENS),
         )
-        return min(
-            max_tokens, max(cut_plan.budget.tokens, visible_tokens + new_tokens // 4)
-        )
+        return min(max_tokens, max(cut_plan.budget.tokens, visible_tokens + new_tokens // 4))
 
     def _split_into_leaves(
         self,
@@ -397,13 +364,9 @@ class LosslessEngine(PlanningEngine):
         outcome = Growth(pending.growth, count).run(())
         if isinstance(outcome, GrownGraph):
             return pending
-        return replace(
-            pending, current_batch=tuple(map(NodeWriter(count).begin_node, outcome))
-        )
+        return replace(pending, current_batch=tuple(map(NodeWriter(count).begin_node, outcome)))
 
-    def _compose_summary(
-        self, pending: PendingGraphSummary, graph: GrownGraph
-    ) -> WrittenSummary:
+    def _compose_summary(self, pending: PendingGraphSummary, graph: GrownGraph) -> WrittenSummary:
         """Join the nodes, the sections after them and the user's words to a summary."""
         count = self._services.counter.text
         cut_plan = pending.summary_input.cut_plan
@@ -446,9 +409,7 @@ class LosslessEngine(PlanningEngine):
             author=_join_authors(graph.texts),
             verification=_add_up_checks(graph.texts),
             warnings=(*warnings, *pending.warnings),
-            usage=tuple(
-                usage for node_text in graph.texts for usage in node_text.usage
-            ),
+            usage=tuple(usage for node_text in graph.texts for usage in node_text.usage),
             nodes=graph.new_nodes,
             state=pending.thread_state.dump(),
         )
@@ -460,30 +421,19 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     return LosslessEngine(services, LosslessOptions.from_mapping(options))
 
 
-def _resolve_visible_nodes(
-    summary_input: SummaryInput, graph: StoredGraph
-) -> list[VisibleNode]:
+def _resolve_visible_nodes(summary_input: SummaryInput, graph: StoredGraph) -> list[VisibleNode]:
     """Return the nodes in view: from the graph if it has them, else as the context shows them."""
     head = summary_input.cut_plan.history.facts[: summary_input.cut_plan.cut.head_end]
     first_turn = sum(message_facts.is_user for message_facts in head) + 1
-    visible_nodes = _read_nodes_in_view(
-        summary_input.cut_plan.earlier_summary, first_turn
-    )
-    return [
-        replace(part, node=graph.nodes.get(part.node.id, part.node))
-        for part in visible_nodes
-    ]
+    visible_nodes = _read_nodes_in_view(summary_input.cut_plan.earlier_summary, first_turn)
+    return [replace(part, node=graph.nodes.get(part.node.id, part.node)) for part in visible_nodes]
 
 
-def _read_nodes_in_view(
-    earlier_summary: EarlierSummary, first_turn: int
-) -> list[VisibleNode]:
+def _read_nodes_in_view(earlier_summary: EarlierSummary, first_turn: int) -> list[VisibleNode]:
     """Return the nodes in a summary. A summary without nodes becomes one node from `first_turn` on."""
     if not earlier_summary.text:
         return []
-    last_turn = max(
-        (message.last_number for message in earlier_summary.quotes), default=first_turn
-    )
+    last_turn = max((message.last_number for message in earlier_summary.quotes), default=first_turn)
     return read_visible_nodes(
         earlier_summary.text,
         first_turn=first_turn,

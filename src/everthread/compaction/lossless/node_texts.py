@@ -148,14 +148,10 @@ class NodeWriter:
         """Return a pending node with the requests for its draft."""
         request = task.request()
         first_request = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
-        brief_request = replace(
-            request, budget=max(request.budget // 2, MIN_NODE_TOKENS)
-        )
+        brief_request = replace(request, budget=max(request.budget // 2, MIN_NODE_TOKENS))
         return PendingNode(task, PendingDraft(first_request, brief_request))
 
-    def take_draft(
-        self, node: PendingNode, draft: SummaryDraft
-    ) -> PendingNode | NodeText:
+    def take_draft(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
         """Return the text of a node, or the pending node with the next request if the draft is refused."""
         request = node.task.request()
         sources = join_sources(request.messages, "\n".join(request.previous.values()))
@@ -202,12 +198,8 @@ class NodeWriter:
             bodies = "\n".join(part.node.body for part in task.children)
             marked = mark_sections(sections, bodies)
             sections = marked.sections
-        figures = Verification(
-            checked=marked.checked_count, unverified=marked.unverified_count
-        )
-        return self._make_text(
-            draft, render_sections(sections, skip_empty=True), figures
-        )
+        figures = Verification(checked=marked.checked_count, unverified=marked.unverified_count)
+        return self._make_text(draft, render_sections(sections, skip_empty=True), figures)
 
     def _fit_journals(
         self,
@@ -216,23 +208,15 @@ class NodeWriter:
         max_tokens: int,
     ) -> str:
         """Join the journals of several nodes. Sections that models wrote get at most half of the tokens."""
-        other_sections = {
-            name: text for name, text in joined_sections.items() if name != DONE
-        }
+        other_sections = {name: text for name, text in joined_sections.items() if name != DONE}
         other_sections = (
-            self._fit_sections(other_sections, max_tokens // 2)
-            if other_sections
-            else {}
+            self._fit_sections(other_sections, max_tokens // 2) if other_sections else {}
         )
         used_tokens = (
-            self.count(render_sections(other_sections, skip_empty=True))
-            if other_sections
-            else 0
+            self.count(render_sections(other_sections, skip_empty=True)) if other_sections else 0
         )
         journal_text = (
-            join_journals(children)
-            .shorten_to(max_tokens - used_tokens - 8, self.count)
-            .render()
+            join_journals(children).shorten_to(max_tokens - used_tokens - 8, self.count).render()
         )
         return render_sections({**other_sections, DONE: journal_text}, skip_empty=True)
 
@@ -240,15 +224,10 @@ class NodeWriter:
         """Return the sections within `max_tokens`, headings included."""
         fitting_sections = drop_lines_to_fit(sections, max_tokens, self.count)
         while any(fitting_sections.values()):
-            excess = (
-                self.count(render_sections(fitting_sections, skip_empty=True))
-                - max_tokens
-            )
+            excess = self.count(render_sections(fitting_sections, skip_empty=True)) - max_tokens
             if excess <= 0:
                 break
-            shorter = drop_lines_to_fit(
-                fitting_sections, max_tokens - excess - 8, self.count
-            )
+            shorter = drop_lines_to_fit(fitting_sections, max_tokens - excess - 8, self.count)
             if shorter == fitting_sections:
                 break
             fitting_sections = shorter
@@ -267,18 +246,12 @@ class NodeWriter:
             remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
         completed_sections = dict(sections)
         for name in _FACT_SECTIONS:
-            remaining -= (
-                0 if completed_sections.get(name) else self.count(f"## {name}\n\n")
-            )
+            remaining -= 0 if completed_sections.get(name) else self.count(f"## {name}\n\n")
             chosen_lines: list[str] = []
             for line in reversed(joined_sections.get(name, "").split("\n")):
                 line_tokens = self.count(line) + 1
                 fact = line.lstrip("- ").strip()
-                if (
-                    line.strip()
-                    and line_tokens <= remaining
-                    and fact not in written_text
-                ):
+                if line.strip() and line_tokens <= remaining and fact not in written_text:
                     remaining -= line_tokens
                     chosen_lines.insert(0, line)
             completed_sections[name] = "\n".join(

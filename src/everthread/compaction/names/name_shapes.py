@@ -35,9 +35,7 @@ _NOT_IN_FILE_NAMES = re.compile("[ @:]")
 _UPPERCASE_ID = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
 """Ids in capitals and digits: tickets, reservations, orders."""
 _ADDRESS = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
-_HOST_WITH_PORT = re.compile(
-    r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})"
-)
+_HOST_WITH_PORT = re.compile(r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})")
 _DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)|\d{3,6}Z$")
 """A date, or the end of a time."""
 _VERSION = re.compile(r"v?\d+(?:\.\d+)+")
@@ -55,11 +53,7 @@ def read_names(text: str, *, is_typed: bool = False) -> list[str]:
 
 def read_file_names(text: str) -> list[str]:
     """Return the files in a text, each once. This takes a third of the time of `read_names`."""
-    runs = (
-        run
-        for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
-        if "." in run
-    )
+    runs = (run for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text))) if "." in run)
     names = chain.from_iterable(map(_read_prose_run, runs))
     return [name for name in dict.fromkeys(names) if is_file(name)]
 
@@ -98,9 +92,7 @@ def is_file(name: str) -> bool:
 def is_folder(name: str) -> bool:
     """Return whether a name is a path that ends with a folder: the last part has no extension."""
     last_part = find_file_name(name)
-    return (
-        is_path(name) and "." not in last_part and last_part not in _load_table().files
-    )
+    return is_path(name) and "." not in last_part and last_part not in _load_table().files
 
 
 def is_short_lived(name: str) -> bool:
@@ -180,9 +172,7 @@ def _is_file_path(run: str) -> bool:
     if not stem.strip(".") or ending.lower() not in table.extensions:
         return False
     is_plain = stem.isalpha() or "." in stem
-    return not (
-        is_plain and ending.lower() in table.methods
-    ) and not _VERSION.fullmatch(base)
+    return not (is_plain and ending.lower() in table.methods) and not _VERSION.fullmatch(base)
 
 
 def _changes_case(word: str) -> bool:
@@ -226,9 +216,7 @@ class _NameTable(NamedTuple):
 def _load_table() -> _NameTable:
     """Load the table from `data/names.toml`, once."""
     data = tomllib.loads(
-        resources.files("everthread.compaction")
-        .joinpath("data/names.toml")
-        .read_text("utf-8")
+        resources.files("everthread.compaction").joinpath("data/names.toml").read_text("utf-8")
     )
     return _NameTable(
         *(frozenset(data[name].split()) for name in ("extensions", "methods", "files"))

@@ -92,9 +92,7 @@ class NamesInUse:
     changed when messages follow.
     """
 
-    def __init__(
-        self, weights: Mapping[str, float] | None = None, message_count: int = 0
-    ) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None, message_count: int = 0) -> None:
         """Start with these `weights` after `message_count` messages."""
         self._weights: dict[str, float] = dict(weights or {})
         self._message_count = message_count
@@ -122,16 +120,10 @@ class NamesInUse:
         """Return a copy without secrets that also counts the names in outputs; in old outputs, only the files."""
         counted_names = self.copy()
         last_old_position = self._message_count - MAX_OUTPUT_AGE_MESSAGES
-        for position, facts in enumerate(
-            messages, self._message_count - len(messages) + 1
-        ):
+        for position, facts in enumerate(messages, self._message_count - len(messages) + 1):
             if facts.outputs:
                 is_recent = position > last_old_position
-                names = (
-                    _read_output_names(facts)
-                    if is_recent
-                    else _read_output_files(facts)
-                )
+                names = _read_output_names(facts) if is_recent else _read_output_files(facts)
                 counted_names._add_uses(names, OUTPUT_WEIGHT, facts, position=position)
         counted_names._weights = dict(counted_names._rank()[:MAX_NAMES])
         for name in counted_names._find_secret_names():
@@ -160,8 +152,7 @@ class NamesInUse:
         """Return the names as JSON. Only a copy from `with_outputs` is free of secrets."""
         fade_factor = 1 / self._growth_factor(self._message_count)
         weights = {
-            name: float(f"{weight * fade_factor:.4g}")
-            for name, weight in self._weights.items()
+            name: float(f"{weight * fade_factor:.4g}") for name, weight in self._weights.items()
         }
         return {"messages": self._message_count, "names": weights}
 
@@ -170,17 +161,13 @@ class NamesInUse:
         """Restore the result of `dump`."""
         if not isinstance(data, Mapping):
             return cls()
-        weights = {
-            str(name): float(weight) for name, weight in data.get("names", {}).items()
-        }
+        weights = {str(name): float(weight) for name, weight in data.get("names", {}).items()}
         return cls(weights, int(data.get("messages", 0)))
 
     @classmethod
     def from_list(cls, names: Sequence[str]) -> NamesInUse:
         """Build the ranking from a list of names, the most used first."""
-        return cls(
-            {name: CALL_WEIGHT / (1 + rank / 10) for rank, name in enumerate(names)}
-        )
+        return cls({name: CALL_WEIGHT / (1 + rank / 10) for rank, name in enumerate(names)})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamesInUse) and self.dump() == other.dump()
@@ -225,9 +212,7 @@ class NamesInUse:
     def _rebase(self, position: int) -> None:
         """Make this message the base of all weights, because they would outgrow a float."""
         fade_factor = 1 / self._growth_factor(position)
-        self._weights = {
-            name: weight * fade_factor for name, weight in self._weights.items()
-        }
+        self._weights = {name: weight * fade_factor for name, weight in self._weights.items()}
         self._base_position = position
 
     def _find_secret_names(self) -> list[str]:
@@ -270,11 +255,7 @@ def _rank_factor(name: str) -> float:
         return FOLDER_RANK_FACTOR * length_factor
     if is_file(name):
         return FILE_RANK_FACTOR * length_factor
-    return (
-        SHORT_LIVED_RANK_FACTOR * length_factor
-        if is_short_lived(name)
-        else length_factor
-    )
+    return SHORT_LIVED_RANK_FACTOR * length_factor if is_short_lived(name) else length_factor
 
 
 def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
@@ -293,8 +274,7 @@ def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> N
             name_spans.append((start, start + len(name), name))
         for excerpt, excerpt_spans in _cut_excerpts(text, sorted(name_spans)):
             spans += (
-                (length + start, length + end, source, name)
-                for start, end, name in excerpt_spans
+                (length + start, length + end, source, name) for start, end, name in excerpt_spans
             )
             excerpts.append(excerpt)
             length += len(excerpt) + len(_TEXT_SEPARATOR)
@@ -340,9 +320,7 @@ def read_message_names(facts: MessageFacts) -> MessageNames:
 def _read_answer_names(facts: MessageFacts) -> MessageNames:
     """Return the names in an assistant's message."""
     effects = facts.effects[1] if facts.effects else ()
-    call_names, repeated_names = (
-        _read_call_names(facts, effects) if facts.calls else ({}, {})
-    )
+    call_names, repeated_names = _read_call_names(facts, effects) if facts.calls else ({}, {})
     text = text_of(facts.without_summary or {})
     text_names = dict.fromkeys(read_names(text)) if text else {}
     commands = _list_commands(effects) if effects else ()

@@ -45,9 +45,7 @@ class NamesSection:
     max_tokens: int
 
     @classmethod
-    def plan(
-        cls, names: NamesInUse, budget: int, *, continues: bool = False
-    ) -> NamesSection:
+    def plan(cls, names: NamesInUse, budget: int, *, continues: bool = False) -> NamesSection:
         """Return the section for a summary of `budget` tokens. `continues`: it continues an earlier summary."""
         ranked_names = names.ranked_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
@@ -58,22 +56,16 @@ class NamesSection:
         max_tokens = min(max_tokens, needed_tokens)
         return cls(ranked_names, max_tokens if max_tokens >= MIN_SECTION_TOKENS else 0)
 
-    def write(
-        self, summary_text: str, shown_names: Set[str], count: CountTokens
-    ) -> str:
+    def write(self, summary_text: str, shown_names: Set[str], count: CountTokens) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
         visible_names = shown_names | read_names_by_line(summary_text)
         listing = _Listing(
-            shared_file_names=_find_shared_file_names(
-                self.names[: self.max_tokens // 3]
-            )
+            shared_file_names=_find_shared_file_names(self.names[: self.max_tokens // 3])
         )
         remaining = self.max_tokens - count(LABEL)
         too_long_count = 0
         for name in self.names:
-            if name in visible_names or (
-                is_path(name) and find_file_name(name) in visible_names
-            ):
+            if name in visible_names or (is_path(name) and find_file_name(name) in visible_names):
                 continue
             if name in listing or (" " in name and name in summary_text):
                 continue
@@ -83,10 +75,7 @@ class NamesSection:
                 listing.add(name)
             else:
                 too_long_count += 1
-                if (
-                    remaining < MIN_SECTION_TOKENS // 3
-                    or too_long_count > MAX_TOO_LONG_NAMES
-                ):
+                if remaining < MIN_SECTION_TOKENS // 3 or too_long_count > MAX_TOO_LONG_NAMES:
                     break
         return listing.write()
 
@@ -98,9 +87,7 @@ def _find_shared_file_names(names: Sequence[str]) -> set[str]:
     for name in names:
         if is_path(name):
             file_name = find_file_name(name)
-            (shared_file_names if file_name in file_names else file_names).add(
-                file_name
-            )
+            (shared_file_names if file_name in file_names else file_names).add(file_name)
     return shared_file_names
 
 

@@ -61,15 +61,11 @@ def judge_answer(
     sections = _clean_sections(parse_sections(strip_fence(text_with_headings)))
     is_truncated = reply.stop in ("length", "content_filter")
     if len(found_headings) < MIN_HEADINGS:
-        return SummaryAnswer(
-            {}, _explain_unusable(reply, raw_text, text), is_usable=False
-        )
+        return SummaryAnswer({}, _explain_unusable(reply, raw_text, text), is_usable=False)
     if not sections:
         return SummaryAnswer({}, FAULT_EMPTY_SECTIONS, is_usable=False)
     if is_truncated and 2 * len(found_headings) < len(list_headings(template)):
-        return SummaryAnswer(
-            sections, FAULT_CUT_OFF, is_usable=False, is_truncated=True
-        )
+        return SummaryAnswer(sections, FAULT_CUT_OFF, is_usable=False, is_truncated=True)
     tokens = count(render_sections(sections, template=template, skip_empty=True))
     if tokens > max(prompt.material_tokens, prompt.target_tokens):
         return SummaryAnswer(
@@ -94,9 +90,7 @@ def _explain_unusable(reply: Reply, raw_text: str, text: str) -> str:
 
 
 _THINKING_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
-_THINKING_START = re.compile(
-    rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE
-)
+_THINKING_START = re.compile(rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE)
 _THINKING_END = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
 _THINKING_TAG = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
 
@@ -123,11 +117,7 @@ def strip_thinking(text: str) -> str:
         parts.append(text[position : opening_tag.start()])
         position = closing_tag.end()
     first_tag = None if position else _THINKING_TAG.search(text)
-    if (
-        first_tag
-        and first_tag[0].startswith("</")
-        and _HEADING.search(text, first_tag.end())
-    ):
+    if first_tag and first_tag[0].startswith("</") and _HEADING.search(text, first_tag.end()):
         position = first_tag.end()
     return "".join((*parts, text[position:]))
 
@@ -157,9 +147,7 @@ def normalize_headings(text: str) -> tuple[str, frozenset[str]]:
     heading_names: set[str] = set()
 
     def rewrite_heading(match: re.Match[str]) -> str:
-        heading = re.sub(
-            r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE
-        )
+        heading = re.sub(r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE)
         heading_names.add(_HEADING_NAMES[heading.casefold()])
         return f"## {_HEADING_NAMES[heading.casefold()]}"
 
@@ -193,9 +181,7 @@ def _clean_sections(sections: Mapping[str, str]) -> Sections:
     clean = {
         name: redact(
             "\n".join(
-                line
-                for line in text.splitlines()
-                if not line.lstrip().startswith(_RESERVED_STARTS)
+                line for line in text.splitlines() if not line.lstrip().startswith(_RESERVED_STARTS)
             )
         ).strip()
         for name, text in sections.items()

@@ -59,9 +59,7 @@ class SummarizerChain:
         self._fallback = fallback
         self._clock = clock
         self._events = events
-        self._paused_until: dict[str, float] = (
-            {} if paused_until is None else paused_until
-        )
+        self._paused_until: dict[str, float] = {} if paused_until is None else paused_until
         self._reported_pauses: set[str] = set()
         """Routes whose pause was reported."""
         self._interrupted_route = ""
@@ -93,12 +91,8 @@ class SummarizerChain:
                 self._record_failure(route.name, error)
                 continue
             self._paused_until.pop(route.name, None)
-            return replace(
-                _add_earlier_attempts(draft, warnings, usage), route=route.name
-            )
-        return _add_earlier_attempts(
-            await self._fallback.summarize(request), warnings, usage
-        )
+            return replace(_add_earlier_attempts(draft, warnings, usage), route=route.name)
+        return _add_earlier_attempts(await self._fallback.summarize(request), warnings, usage)
 
     def pause_interrupted(self) -> str:
         """Pause the route that was writing when its caller gave up; return a warning, or an empty string."""
@@ -111,9 +105,7 @@ class SummarizerChain:
 
     async def _ask(self, route: Summarizer, request: SummaryRequest) -> SummaryDraft:
         """Request a draft from a route. Remember the route if the caller gives up."""
-        own_refusals = tuple(
-            refusal for refusal in request.refused if refusal.route == route.name
-        )
+        own_refusals = tuple(refusal for refusal in request.refused if refusal.route == route.name)
         try:
             return await route.summarize(replace(request, refused=own_refusals))
         except asyncio.CancelledError:
@@ -122,25 +114,17 @@ class SummarizerChain:
 
     def _may_try(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
         """Return whether a route may be tried: it is not paused, and its attempts are not used up."""
-        if any(
-            refusal.is_route_exhausted
-            for refusal in request.refused
-            if refusal.route == name
-        ):
+        if any(refusal.is_route_exhausted for refusal in request.refused if refusal.route == name):
             self._record_failure(
                 name,
-                SummaryError(
-                    "its summaries could not be used", is_unusable_answer=True
-                ),
+                SummaryError("its summaries could not be used", is_unusable_answer=True),
             )
             warnings.append(
                 f"{name} is not asked for the next {LONG_PAUSE_SECONDS / 60:.0f} minutes"
             )
             self._reported_pauses.add(name)
             return False
-        pause_seconds = (
-            0.0 if request.manual else self._paused_until.get(name, 0.0) - self._clock()
-        )
+        pause_seconds = 0.0 if request.manual else self._paused_until.get(name, 0.0) - self._clock()
         if pause_seconds <= 0:
             self._reported_pauses.discard(name)
             return True
@@ -155,9 +139,7 @@ class SummarizerChain:
     def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars of the cheapest route with a price; 0 without a model, None if unknown."""
         prices = [
-            route.quote_price(tokens, budget)
-            if isinstance(route, PricedRoute)
-            else None
+            route.quote_price(tokens, budget) if isinstance(route, PricedRoute) else None
             for route in self._routes
         ]
         known_prices = [price for price in prices if price is not None]
@@ -167,9 +149,7 @@ class SummarizerChain:
         """Return the routes for the request, the cheapest first, or unsorted if a price is unknown."""
         routes = [route for route in self._routes if _is_suitable(route, request)]
         prices = [
-            route.quote_request_price(request)
-            if isinstance(route, PricedRoute)
-            else None
+            route.quote_request_price(request) if isinstance(route, PricedRoute) else None
             for route in routes
         ]
         known_prices = [price for price in prices if price is not None]
@@ -202,9 +182,7 @@ def _add_earlier_attempts(
     draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]
 ) -> SummaryDraft:
     """Return the draft with the warnings and usage of the routes tried before it."""
-    return replace(
-        draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage)
-    )
+    return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
 
 
 def _is_suitable(route: Summarizer, request: SummaryRequest) -> bool:

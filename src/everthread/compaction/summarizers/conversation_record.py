@@ -145,9 +145,7 @@ def _render_content(content: Any) -> str:
 def _describe_part(part: Part) -> str:
     """Return the text of a part, or its kind if it has no text."""
     kind = kind_of(part)
-    return part_text(part) or (
-        "" if kind.endswith("text") else f"[{_make_label(kind)}]"
-    )
+    return part_text(part) or ("" if kind.endswith("text") else f"[{_make_label(kind)}]")
 
 
 def _make_label(name: Any) -> str:
@@ -207,9 +205,7 @@ def _split_to_fit(
     else:
         parts = cut_text(group[0].text, max(max_tokens - _PART_LABEL_TOKENS, 1), count)
         for number, part in enumerate(parts, start=1):
-            entry = RecordEntry(
-                f"{group[0].label}, part {number} of {len(parts)}", part
-            )
+            entry = RecordEntry(f"{group[0].label}, part {number} of {len(parts)}", part)
             yield [entry], count_entry_tokens([entry], count)
 
 
@@ -220,10 +216,6 @@ def _cut_at_breaks(text: str, max_chars: int) -> Iterator[str]:
         end = start + max_chars
         if end < len(text):
             min_end = start + max_chars // 2
-            end = (
-                text.rfind("\n", min_end, end) + 1
-                or text.rfind(" ", min_end, end) + 1
-                or end
-            )
+            end = text.rfind("\n", min_end, end) + 1 or text.rfind(" ", min_end, end) + 1 or end
         yield text[start:end]
         start = end

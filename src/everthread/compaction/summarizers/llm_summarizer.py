@@ -91,9 +91,7 @@ class LlmSummarizer:
 
     def quote_request_price(self, request: SummaryRequest) -> float | None:
         """Return the price of this request, whose prompt is made of the pruned messages."""
-        return self.quote_price(
-            self._writer.counter.messages(request.pruned), request.budget
-        )
+        return self.quote_price(self._writer.counter.messages(request.pruned), request.budget)
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """Return the draft, or raise `SummaryError`.
@@ -105,9 +103,7 @@ class LlmSummarizer:
             sections = await self._write_sections(request, calls)
         return calls.make_draft(sections, self.name)
 
-    async def _write_sections(
-        self, request: SummaryRequest, calls: SummaryCalls
-    ) -> Sections:
+    async def _write_sections(self, request: SummaryRequest, calls: SummaryCalls) -> Sections:
         """Write the sections. If a prompt is too long, retry with the window that the error states, or with half."""
         refusal_count = 0
         while True:
@@ -159,8 +155,7 @@ class _SummaryJob:
         new_tokens = sum(count_entry_tokens(group, self._count) for group in groups)
         previous_tokens = self._count(previous_text)
         spare_tokens = int(
-            (self._max_material_tokens(1) - new_tokens - previous_tokens)
-            / MAX_OVERSHOOT
+            (self._max_material_tokens(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
         )
         note_target = self._note_target()
         if spare_tokens >= note_target:
@@ -170,22 +165,16 @@ class _SummaryJob:
                 previous_tokens + max(new_tokens // 2, _MIN_TARGET_TOKENS),
             )
             return await self._write_summary(
-                self._full_prompt(
-                    groups, previous_text, target, new_tokens + previous_tokens
-                )
+                self._full_prompt(groups, previous_text, target, new_tokens + previous_tokens)
             )
-        chunks = pack_chunks(
-            groups, self._max_material_tokens(note_target), self._count
-        )
+        chunks = pack_chunks(groups, self._max_material_tokens(note_target), self._count)
         notes = await self._ask_all(
             [
                 self._part_prompt(chunk, number, len(chunks), note_target)
                 for number, chunk in enumerate(chunks, 1)
             ]
         )
-        earlier_texts = (
-            cut_text(previous_text, note_target, self._count) if previous_text else []
-        )
+        earlier_texts = cut_text(previous_text, note_target, self._count) if previous_text else []
         return await self._join_notes(
             [
                 *(RecordEntry(_EARLIER_LABEL, text) for text in earlier_texts),
@@ -206,20 +195,13 @@ class _SummaryJob:
             joined_notes = iter(
                 self._make_note_entries(
                     await self._ask_all(
-                        [
-                            self._merge_prompt(group, note_target)
-                            for group in groups_to_merge
-                        ]
+                        [self._merge_prompt(group, note_target) for group in groups_to_merge]
                     )
                 )
             )
-            notes = [
-                next(joined_notes) if len(group) > 1 else group[0] for group in groups
-            ]
+            notes = [next(joined_notes) if len(group) > 1 else group[0] for group in groups]
             groups = pack_chunks([[note] for note in notes], max_tokens, self._count)
-        return await self._write_summary(
-            self._merge_prompt(groups[0], self._summary_target())
-        )
+        return await self._write_summary(self._merge_prompt(groups[0], self._summary_target()))
 
     async def _write_summary(self, prompt: SummaryPrompt) -> Sections:
         """Write the summary itself. Tell the model why the previous one was refused."""
@@ -237,13 +219,10 @@ class _SummaryJob:
 
         async def write_remaining() -> None:
             for index in remaining_indices:
-                answers[index] = await self.writer.write(
-                    prompts[index], calls_by_prompt[index]
-                )
+                answers[index] = await self.writer.write(prompts[index], calls_by_prompt[index])
 
         workers = [
-            asyncio.create_task(write_remaining())
-            for _ in range(min(self.parallel, len(prompts)))
+            asyncio.create_task(write_remaining()) for _ in range(min(self.parallel, len(prompts)))
         ]
         try:
             await asyncio.gather(*workers)
@@ -265,9 +244,7 @@ class _SummaryJob:
         material_tokens: int,
     ) -> SummaryPrompt:
         """Return the prompt for all messages at once, and the earlier summary."""
-        blocks = (
-            [make_marked_block(_EARLIER_LABEL, previous_text)] if previous_text else []
-        )
+        blocks = [make_marked_block(_EARLIER_LABEL, previous_text)] if previous_text else []
         blocks.append(
             make_marked_block(
                 "record", _render_entries(entry for group in groups for entry in group)
@@ -285,9 +262,7 @@ class _SummaryJob:
     ) -> SummaryPrompt:
         """Return the prompt for notes on one of several parts."""
         material_tokens = count_entry_tokens(chunk, self._count)
-        target_tokens = min(
-            target_tokens, max(material_tokens // 2, _MIN_TARGET_TOKENS)
-        )
+        target_tokens = min(target_tokens, max(material_tokens // 2, _MIN_TARGET_TOKENS))
         return self._make_prompt(
             [make_marked_block("record", _render_entries(chunk))],
             "part",
@@ -297,9 +272,7 @@ class _SummaryJob:
             total=total,
         )
 
-    def _merge_prompt(
-        self, notes: Sequence[RecordEntry], target_tokens: int
-    ) -> SummaryPrompt:
+    def _merge_prompt(self, notes: Sequence[RecordEntry], target_tokens: int) -> SummaryPrompt:
         """Return the prompt that joins several notes."""
         blocks = [
             make_marked_block("notes", _render_entries(notes)),
@@ -340,9 +313,7 @@ class _SummaryJob:
         if not self.request.previous:
             return ""
         return to_inert_text(
-            render_sections(
-                self.request.previous, template=self.writer.template, skip_empty=True
-            )
+            render_sections(self.request.previous, template=self.writer.template, skip_empty=True)
         )
 
     def _open_request_blocks(self) -> list[str]:
@@ -380,19 +351,11 @@ class _SummaryJob:
 
     def _max_material_tokens(self, target_tokens: int) -> int:
         """Return the tokens of material that fit into one call, beside its instructions and an answer of this size."""
-        request = self._make_prompt(
-            self._open_request_blocks(), "update", target_tokens, 0
-        ).request
-        max_tokens = int(self.window * _SAFE_WINDOW_SHARE) - int(
-            MAX_OVERSHOOT * target_tokens
-        )
-        max_tokens -= self.writer.counter.request(
-            request.messages, system=request.system
-        )
+        request = self._make_prompt(self._open_request_blocks(), "update", target_tokens, 0).request
+        max_tokens = int(self.window * _SAFE_WINDOW_SHARE) - int(MAX_OVERSHOOT * target_tokens)
+        max_tokens -= self.writer.counter.request(request.messages, system=request.system)
         if max_tokens < _MIN_MATERIAL_TOKENS:
-            raise SummaryError(
-                f"a window of {self.window} tokens is too small for a summary"
-            )
+            raise SummaryError(f"a window of {self.window} tokens is too small for a summary")
         return max_tokens
 
     def _count(self, text: str) -> int:

@@ -10,14 +10,10 @@ from everthread.core.provider_errors.evidence import Evidence
 from everthread.core.secrets.redaction import redact
 from everthread.errors import SummaryError, WireError
 
-_TOO_LONG_KINDS = frozenset(
-    {"prompt_too_long", "max_tokens_too_large", "payload_too_large"}
-)
+_TOO_LONG_KINDS = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 _NO_ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
-_NETWORK_ERROR = re.compile(
-    r"timeout|connect|unreach|network|transport|protocol|jsondecode"
-)
+_NETWORK_ERROR = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
 _NO_ACCESS_MESSAGE = re.compile(
     r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured"
 )
@@ -55,6 +51,5 @@ def as_summary_error(error: Exception) -> SummaryError:
         return SummaryError(message, is_transient=True)
     return SummaryError(
         message,
-        has_no_provider=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}")
-        is not None,
+        has_no_provider=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}") is not None,
     )

@@ -36,9 +36,7 @@ _NOTE_TOKENS = 12
 """Tokens of the note about omitted lines."""
 
 
-def fit_sections(
-    sections: Mapping[str, str], max_tokens: int, count: CountTokens
-) -> Sections:
+def fit_sections(sections: Mapping[str, str], max_tokens: int, count: CountTokens) -> Sections:
     """Fit the sections into `max_tokens` tokens: short sections stay whole, long ones get equal shares of the rest."""
     sizes = {name: count(text) + _HEADING_TOKENS for name, text in sections.items()}
     remaining = max_tokens
@@ -110,9 +108,7 @@ def list_headings(template: TemplateName) -> tuple[str, ...]:
     The engine itself writes the task and the user's words.
     """
     if template == "handoff":
-        return tuple(
-            name for name in HANDOFF_SECTIONS if name not in (TASK, USER_WORDS, NAMES)
-        )
+        return tuple(name for name in HANDOFF_SECTIONS if name not in (TASK, USER_WORDS, NAMES))
     return tuple(heading for heading, _ in CLASSIC_SECTIONS if heading != USER_WORDS)
 
 
@@ -132,11 +128,7 @@ def write_task_prompt(
         **values,
     )
     topic = clip(one_line(to_inert_text(focus)), _MAX_TOPIC_CHARS) if focus else ""
-    return (
-        f"{instruction}\n\n{fill_template('focus', focus=topic)}"
-        if topic
-        else instruction
-    )
+    return f"{instruction}\n\n{fill_template('focus', focus=topic)}" if topic else instruction
 
 
 def fill_template(name: str, **values: Any) -> str:
@@ -146,7 +138,5 @@ def fill_template(name: str, **values: Any) -> str:
 
 @functools.cache
 def _read_template(name: str) -> string.Template:
-    path = resources.files("everthread.compaction.summarizers").joinpath(
-        f"texts/{name}.txt"
-    )
+    path = resources.files("everthread.compaction.summarizers").joinpath(f"texts/{name}.txt")
     return string.Template(path.read_text("utf-8").strip())

@@ -76,9 +76,7 @@ class SummaryWriter:
         prompt = prompt.repeat_with_reason(fault, self.template) if fault else prompt
         while True:
             reply = await self._call(prompt.request, calls)
-            answers.append(
-                judge_answer(reply, prompt, self.counter.text, self.template)
-            )
+            answers.append(judge_answer(reply, prompt, self.counter.text, self.template))
             if not answers[-1].fault or fault or len(answers) == MAX_ATTEMPTS:
                 break
             calls.was_repeated = True
@@ -86,9 +84,7 @@ class SummaryWriter:
         usable = [answer for answer in answers if answer.is_usable]
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
-            raise SummaryError(
-                f"the answer could not be used: {faults}", is_unusable_answer=True
-            )
+            raise SummaryError(f"the answer could not be used: {faults}", is_unusable_answer=True)
         return self._take_sections(usable[-1], prompt, calls)
 
     def _take_sections(
@@ -96,9 +92,7 @@ class SummaryWriter:
     ) -> Sections:
         """Return the sections of a usable answer, with a warning if it is incomplete or must be cut."""
         if answer.is_truncated:
-            calls.warnings.append(
-                f"{self.model.name} stopped before its summary was complete"
-            )
+            calls.warnings.append(f"{self.model.name} stopped before its summary was complete")
         if not answer.fault:
             return answer.sections
         calls.warnings.append(

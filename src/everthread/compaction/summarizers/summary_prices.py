@@ -42,8 +42,7 @@ class CallPrice:
         return (
             None
             if rates is None
-            else prompt_tokens * float(getattr(rates, rate))
-            + answer_tokens * rates.output
+            else prompt_tokens * float(getattr(rates, rate)) + answer_tokens * rates.output
         )
 
 

@@ -97,9 +97,7 @@ class WarmPrefixSummarizer:
         calls = SummaryCalls()
         prompt = self._make_prompt(request)
         with calls.report_usage_of_failure():
-            sections = await self._writer.write(
-                prompt, calls, fault=request.last_refusal_reason
-            )
+            sections = await self._writer.write(prompt, calls, fault=request.last_refusal_reason)
         return calls.make_draft(sections, self._writer.model.name)
 
     def _make_prompt(self, request: SummaryRequest) -> SummaryPrompt:
@@ -109,14 +107,10 @@ class WarmPrefixSummarizer:
         """
         last_request = self._last_request()
         if last_request is None or not _has_all_messages(last_request, request):
-            raise SummaryError(
-                "the last request does not hold the messages to be summarised"
-            )
+            raise SummaryError("the last request does not hold the messages to be summarised")
         template = self._writer.template
         counter = self._writer.counter
-        quotes = {
-            "last": _quote_message(request.messages[-1]) if request.messages else ""
-        }
+        quotes = {"last": _quote_message(request.messages[-1]) if request.messages else ""}
         if request.is_stretch and request.messages:
             quotes["first"] = _quote_message(request.messages[0])
         instruction = write_task_prompt(
@@ -130,16 +124,12 @@ class WarmPrefixSummarizer:
             *last_request.messages,
             {"role": "user", "content": instruction},
         ]
-        tokens = counter.request(
-            messages, system=last_request.system, tools=last_request.tools
-        )
+        tokens = counter.request(messages, system=last_request.system, tools=last_request.tools)
         if tokens + MAX_OVERSHOOT * request.budget > self._writer.model.window:
             raise SummaryError(
                 f"the window of {self._writer.model.window} tokens has no room left for a summary"
             )
-        return SummaryPrompt(
-            replace(last_request, messages=messages), request.budget, tokens
-        )
+        return SummaryPrompt(replace(last_request, messages=messages), request.budget, tokens)
 
 
 def _has_all_messages(sent_request: Request, request: SummaryRequest) -> bool:
@@ -153,9 +143,7 @@ def _has_all_messages(sent_request: Request, request: SummaryRequest) -> bool:
     if not changed_messages:
         return True
     fingerprints = set(map(message_fingerprint, sent_request.messages))
-    return all(
-        message_fingerprint(message) in fingerprints for message in changed_messages
-    )
+    return all(message_fingerprint(message) in fingerprints for message in changed_messages)
 
 
 def _quote_message(message: Message) -> str:
@@ -163,6 +151,4 @@ def _quote_message(message: Message) -> str:
     words = text_of(message) or " ".join(
         f"{call.name} {call.arguments}" for call in calls_of(message)
     )
-    return clip(
-        one_line(to_inert_text(f"{message['role']}: {words}")), _MAX_QUOTE_CHARS
-    )
+    return clip(one_line(to_inert_text(f"{message['role']}: {words}")), _MAX_QUOTE_CHARS)

@@ -36,8 +36,7 @@ def assemble_messages(
     if kept_user is not None:
         index = (
             cut.kept_user_index
-            if cut.kept_user_index is not None
-            and kept_user is fitted_messages[cut.kept_user_index]
+            if cut.kept_user_index is not None and kept_user is fitted_messages[cut.kept_user_index]
             else None
         )
         tail.insert(0, (kept_user, index))
@@ -46,9 +45,7 @@ def assemble_messages(
     indices = plan.permanent.indices_between(cut.head_end, cut.tail_start)
     permanent = [(plan.permanent.messages[index], index) for index in indices]
     instructions = [entry for entry in permanent if entry[0]["role"] in SYSTEM_ROLES]
-    other_messages = [
-        entry for entry in permanent if entry[0]["role"] not in SYSTEM_ROLES
-    ]
+    other_messages = [entry for entry in permanent if entry[0]["role"] not in SYSTEM_ROLES]
     kept_messages = _put_instructions(
         _insert_summary([*head, *other_messages], tail, text), instructions
     )
@@ -152,23 +149,17 @@ def _put_instructions(
             for position, (_, origin) in enumerate(result)
             if origin is not None and origin < (index or 0)
         ]
-        min_position = max(
-            [min_position, *(position + 1 for position in earlier_positions)]
-        )
+        min_position = max([min_position, *(position + 1 for position in earlier_positions)])
         position = _find_position(result, message, min_position)
         result.insert(position, (message, index))
         min_position = position + 1
     return _join_instructions(result)
 
 
-def _find_position(
-    messages: Sequence[KeptMessage], instruction: Message, min_position: int
-) -> int:
+def _find_position(messages: Sequence[KeptMessage], instruction: Message, min_position: int) -> int:
     """Return the position for a system message. Anthropic accepts one only between the user's side and an answer."""
     summary_position = next(
-        position
-        for position, (message, _) in enumerate(messages)
-        if is_summary(message)
+        position for position, (message, _) in enumerate(messages) if is_summary(message)
     )
     is_merged = without_summary(messages[summary_position][0]) is not None
     fallback = max(summary_position + is_merged, min_position)
@@ -179,31 +170,19 @@ def _find_position(
         for position in range(min_position, len(messages) + 1)
         if _accepts_instructions(messages, position)
     ]
-    positions_before = [
-        position for position in positions if position <= summary_position
-    ]
-    return (
-        positions_before[0]
-        if positions_before
-        else positions[0]
-        if positions
-        else fallback
-    )
+    positions_before = [position for position in positions if position <= summary_position]
+    return positions_before[0] if positions_before else positions[0] if positions else fallback
 
 
 def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> bool:
     """Return whether a system message may be put at this position."""
     message_before = messages[position - 1][0] if position else None
     message_after = messages[position][0] if position < len(messages) else None
-    follows_user = message_before is not None and _find_speaking_role(
-        message_before
-    ) in (
+    follows_user = message_before is not None and _find_speaking_role(message_before) in (
         "user",
         *SYSTEM_ROLES,
     )
-    return follows_user and (
-        message_after is None or message_after["role"] == "assistant"
-    )
+    return follows_user and (message_after is None or message_after["role"] == "assistant")
 
 
 def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
@@ -215,9 +194,7 @@ def _join_instructions(messages: Sequence[KeptMessage]) -> list[KeptMessage]:
             and message["role"] in SYSTEM_ROLES
             and result[-1][0]["role"] in SYSTEM_ROLES
         )
-        joined_messages = (
-            join_instructions([result[-1][0], message]) if is_next else [message]
-        )
+        joined_messages = join_instructions([result[-1][0], message]) if is_next else [message]
         if is_next and len(joined_messages) == 1:
             result[-1] = (joined_messages[0], None)
         else:

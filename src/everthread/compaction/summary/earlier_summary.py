@@ -103,9 +103,7 @@ def parse_earlier_summary(messages: Messages) -> EarlierSummary:
     """Parse the summary in a list of messages, or join several. Without a valid tag, keep only the text."""
     texts = [summary_text(message) for message in messages if "_summary" in message]
     return (
-        _parse_summary(texts[0] if texts else "")
-        if len(texts) < 2
-        else _join_summaries(messages)
+        _parse_summary(texts[0] if texts else "") if len(texts) < 2 else _join_summaries(messages)
     )
 
 
@@ -128,30 +126,20 @@ def _join_summaries(messages: Messages) -> EarlierSummary:
             seen_texts.add(text)
             summary = _parse_summary(text)
             offset = max(
-                turn
-                + 1
-                - min((entry.number for entry in summary.quotes), default=turn + 1),
+                turn + 1 - min((entry.number for entry in summary.quotes), default=turn + 1),
                 0,
             )
             result = _join_two(result, summary, offset)
-            state = _join_states(
-                state, read_state_from_sections(summary.sections), offset
-            )
-            turn = max(
-                (turn, *(entry.last_number + offset for entry in summary.quotes))
-            )
+            state = _join_states(state, read_state_from_sections(summary.sections), offset)
+            turn = max((turn, *(entry.last_number + offset for entry in summary.quotes)))
         last_turns.append(turn)
         turn += is_from_user and starts_with_summary
     return replace(result, state=state, last_turns=tuple(last_turns))
 
 
-def _join_two(
-    earlier: EarlierSummary, later: EarlierSummary, offset: int
-) -> EarlierSummary:
+def _join_two(earlier: EarlierSummary, later: EarlierSummary, offset: int) -> EarlierSummary:
     """Join two summaries, with the later one's turns raised by `offset`, and keep the later one's text and task."""
-    journal = (
-        _make_background(later).journal if is_unproven(later.text) else later.journal
-    )
+    journal = _make_background(later).journal if is_unproven(later.text) else later.journal
     sections = {**earlier.sections, **later.sections}
     for name in (earlier.sections.keys() & later.sections.keys()) - {TASK}:
         sections[name] = f"{earlier.sections[name]}\n{later.sections[name]}"
@@ -185,10 +173,7 @@ def _join_two(
 
 def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> ThreadState:
     """Join the states of two summaries, with the turns of the later one's errors raised by `offset`."""
-    errors = {
-        key: replace(error, turn=error.turn + offset)
-        for key, error in later.errors.items()
-    }
+    errors = {key: replace(error, turn=error.turn + offset) for key, error in later.errors.items()}
     return replace(
         later,
         files=earlier.files | later.files,
@@ -199,9 +184,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
         branch=later.branch or earlier.branch,
         processes=[*earlier.processes, *later.processes],
         root=later.root or earlier.root,
-        names=NamesInUse.from_list(
-            [*later.names.ranked_names(), *earlier.names.ranked_names()]
-        ),
+        names=NamesInUse.from_list([*later.names.ranked_names(), *earlier.names.ranked_names()]),
     )
 
 
@@ -235,14 +218,10 @@ def _make_background(earlier: EarlierSummary) -> EarlierSummary:
     """Return a summary without a valid tag as one journal entry."""
     sections = parse_sections(earlier.text)
     text = (
-        "\n".join(
-            f"{name}: {words}" for name, words in sections.items() if name != TASK
-        )
+        "\n".join(f"{name}: {words}" for name, words in sections.items() if name != TASK)
         or earlier.text
     )
-    return replace(
-        earlier, journal=Journal((make_background_entry(text, earlier.message_count),))
-    )
+    return replace(earlier, journal=Journal((make_background_entry(text, earlier.message_count),)))
 
 
 def read_state_from_sections(
@@ -259,9 +238,7 @@ def read_state_from_sections(
             _read_state_line(state, line)
         for name, status in ((PROGRESS, "in_progress"), (REMAINING, "pending")):
             items = (
-                line[2:]
-                for line in sections.get(name, "").split("\n")
-                if line.startswith("- ")
+                line[2:] for line in sections.get(name, "").split("\n") if line.startswith("- ")
             )
             state.todo += ({"text": item, "status": status} for item in items)
     files: list[tuple[str, str]] = []
@@ -271,11 +248,7 @@ def read_state_from_sections(
         if is_names_line(line):
             continue
         label = next(
-            (
-                label
-                for label in (CHANGED_FILES_LABEL, READ_FILES_LABEL)
-                if line.startswith(label)
-            ),
+            (label for label in (CHANGED_FILES_LABEL, READ_FILES_LABEL) if line.startswith(label)),
             None,
         )
         paths = (
@@ -283,9 +256,7 @@ def read_state_from_sections(
             if label
             else _find_paths(line)
         )
-        files += (
-            (path, READ if label == READ_FILES_LABEL else CHANGED) for path in paths
-        )
+        files += ((path, READ if label == READ_FILES_LABEL else CHANGED) for path in paths)
     state.files = {path: FileState(access, 0) for path, access in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
         source, description = split_quoted_code(line.removeprefix("- "))
@@ -320,10 +291,7 @@ def _read_state_line(state: ThreadState, line: str) -> None:
 
 def _add_root(paths: Iterable[str], state: ThreadState) -> list[str]:
     """Return listed paths with the root before them, because the root may change in the next summary."""
-    return [
-        path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}"
-        for path in paths
-    ]
+    return [path if path.startswith(("/", "~")) else f"{state.root_prefix}{path}" for path in paths]
 
 
 def _find_paths(line: str) -> list[str]:

@@ -100,8 +100,7 @@ def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
         ]
         if heading == "Progress":
             body = "\n\n".join(
-                f"### {_CLASSIC_SUBHEADINGS[name]}\n{text}"
-                for name, text in filled_sections
+                f"### {_CLASSIC_SUBHEADINGS[name]}\n{text}" for name, text in filled_sections
             )
         else:
             body = "\n\n".join(text for _, text in filled_sections)
@@ -119,11 +118,7 @@ _HEADING = re.compile(
 def find_section_name(line: str) -> str | None:
     """Return the section that this heading line begins, or None."""
     heading = _HEADING.match(line)
-    return (
-        _SECTIONS_BY_HEADING.get(heading[1].strip().rstrip(":").casefold())
-        if heading
-        else None
-    )
+    return _SECTIONS_BY_HEADING.get(heading[1].strip().rstrip(":").casefold()) if heading else None
 
 
 def parse_sections(text: str) -> Sections:
@@ -159,9 +154,7 @@ def find_nodes_end(summary: str) -> int:
     """
     first_node = _NODE_LINE.search(summary)
     heading = _HEADING.search(summary)
-    if first_node is None or (
-        heading is not None and heading.start() < first_node.start()
-    ):
+    if first_node is None or (heading is not None and heading.start() < first_node.start()):
         return 0
     end = _END_OF_NODES.search(summary)
     return end.end() if end else len(summary)

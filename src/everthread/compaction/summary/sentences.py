@@ -73,9 +73,7 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                     and sentences[-1].end >= start
                     and sentences[-1].end - sentences[-1].start < _MIN_SENTENCE_CHARS
                 ):
-                    sentences[-1] = Sentence(
-                        sentences[-1].start, sentence_end, is_minor
-                    )
+                    sentences[-1] = Sentence(sentences[-1].start, sentence_end, is_minor)
                 else:
                     sentences.append(Sentence(start, sentence_end, is_minor))
                 start = sentence_end
@@ -98,9 +96,7 @@ def _find_pasted_lines(text: str) -> list[bool]:
             continue
         flags[number] = is_fenced
         technical_run = (
-            technical_run + 1
-            if len(lines) >= _MIN_PASTED_LINES and _is_technical(line)
-            else 0
+            technical_run + 1 if len(lines) >= _MIN_PASTED_LINES and _is_technical(line) else 0
         )
         if technical_run == _MIN_PASTED_LINES:
             flags[number - technical_run + 1 : number] = [True] * (technical_run - 1)
@@ -113,9 +109,9 @@ def _is_technical(line: str) -> bool:
     body = line[:300].strip()
     if not body:
         return False
-    return line[:1] in (" ", "\t") or sum(map(str.isalpha, body)) + body.count(
-        " "
-    ) < 0.75 * len(body)
+    return line[:1] in (" ", "\t") or sum(map(str.isalpha, body)) + body.count(" ") < 0.75 * len(
+        body
+    )
 
 
 @lru_cache(maxsize=4_096)
@@ -156,24 +152,16 @@ class WordRarity:
 
     def _weigh(self, word: str) -> float:
         """Compute the weight of a word, and keep it for the next time."""
-        rarity = (
-            math.log((self._text_count + 1) / (self._texts_with_word[word] or 1)) + 0.1
-        )
+        rarity = math.log((self._text_count + 1) / (self._texts_with_word[word] or 1)) + 0.1
         self._weights[word] = rarity + (1.5 if word[0].isdigit() else 0.0)
         return self._weights[word]
 
 
-def join_sentences(
-    text: str, sentences: Sequence[Sentence], chosen_numbers: list[int]
-) -> str:
+def join_sentences(text: str, sentences: Sequence[Sentence], chosen_numbers: list[int]) -> str:
     """Join the chosen sentences, with the original text between adjacent ones and a mark for each gap."""
-    parts = (
-        [f"{GAP} "] if chosen_numbers[0] or GAP in text[: sentences[0].start] else []
-    )
+    parts = [f"{GAP} "] if chosen_numbers[0] or GAP in text[: sentences[0].start] else []
     parts.append(
-        text[
-            sentences[chosen_numbers[0]].start : sentences[chosen_numbers[0]].end
-        ].strip()
+        text[sentences[chosen_numbers[0]].start : sentences[chosen_numbers[0]].end].strip()
     )
     for previous_number, number in pairwise(chosen_numbers):
         sentence_text = text[sentences[number].start : sentences[number].end]
@@ -196,8 +184,7 @@ def _cut_at_word(text: str, length: int) -> str:
     words = beginning.rsplit(None, 1)[0].rstrip()
     return (
         words
-        if len(beginning) - len(words) <= _MAX_PARTIAL_WORD_CHARS
-        and 2 * len(words) > length
+        if len(beginning) - len(words) <= _MAX_PARTIAL_WORD_CHARS and 2 * len(words) > length
         else beginning
     )
 
@@ -214,15 +201,11 @@ def clip_tokens(text: str, max_tokens: int, count: CountTokens) -> str:
         excess = count(beginning) - max_tokens
         if excess <= 0:
             return beginning
-        length = min(
-            length - max(excess, 1), length * max_tokens // (max_tokens + excess)
-        )
+        length = min(length - max(excess, 1), length * max_tokens // (max_tokens + excess))
     return GAP
 
 
-def keep_newest_lines(
-    lines: Sequence[str], max_tokens: int, count: CountTokens
-) -> list[str]:
+def keep_newest_lines(lines: Sequence[str], max_tokens: int, count: CountTokens) -> list[str]:
     """Return the last of these lines that fit into `max_tokens` tokens."""
     start = len(lines)
     while start and max_tokens >= (size := count(lines[start - 1]) + 2):

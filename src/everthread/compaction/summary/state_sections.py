@@ -35,17 +35,13 @@ _MAX_FAILURE_CHARS = 400
 """Maximum characters of a failure's key."""
 
 
-def write_state_sections(
-    state: ThreadState, max_tokens: int, count: CountTokens
-) -> Sections:
+def write_state_sections(state: ThreadState, max_tokens: int, count: CountTokens) -> Sections:
     """Return the sections that come from the state, within `max_tokens` tokens; open errors take at most half."""
     texts = {
         STATE: _write_state(state),
         PROGRESS: _write_list(state.todo_items("in_progress", "active", "doing")),
         BLOCKED: write_open_errors(state),
-        REMAINING: _write_list(
-            state.todo_items("pending", "todo", "open", "not_started")
-        ),
+        REMAINING: _write_list(state.todo_items("pending", "todo", "open", "not_started")),
     }
     sections: Sections = {}
     remaining = max_tokens
@@ -83,8 +79,7 @@ def _write_state(state: ThreadState) -> str:
             + (f" → {outcome}" if outcome else "")
         )
     lines += [
-        f"{RUNNING_LABEL}{_quote_code(process, MAX_COMMAND_CHARS)}"
-        for process in state.processes
+        f"{RUNNING_LABEL}{_quote_code(process, MAX_COMMAND_CHARS)}" for process in state.processes
     ]
     return "\n".join(lines)
 
@@ -102,10 +97,7 @@ def write_open_errors(state: ThreadState) -> str:
         if any(error is recent_error for recent_error in recent_errors):
             call_text = (
                 error.source
-                if make_shown_failure_key(
-                    _clip_to_line(error.source, _MAX_FAILURE_CHARS)
-                )
-                == key
+                if make_shown_failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS)) == key
                 else key
             )
             text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
@@ -113,9 +105,7 @@ def write_open_errors(state: ThreadState) -> str:
             unit = "package" if error.counts_packages else "test"
             tests = f", {count_noun(error.tests, unit)}" if error.tests else ""
             call = _quote_code(call_text, _MAX_FAILURE_CHARS)
-            lines.append(
-                f"- {call} failed (message {error.turn}{times}{tests}): {text}".rstrip()
-            )
+            lines.append(f"- {call} failed (message {error.turn}{times}{tests}): {text}".rstrip())
     return "\n".join(lines)
 
 
@@ -152,9 +142,7 @@ def write_files(
             remaining -= path_tokens
             names.append(_format_path(path))
         max_tokens -= (max_tokens if is_changed else max_tokens // 2) - remaining
-        suffix = (
-            f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
-        )
+        suffix = f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
         if names:
             lines.append(f"{label}{', '.join(names)}{suffix}")
     return redact("\n".join(lines))
@@ -188,9 +176,7 @@ def _format_path(path: str) -> str:
 def split_quoted_code(text: str) -> tuple[str, str]:
     """Return the text in backticks at the beginning, and the remainder."""
     fence = text[: len(text) - len(text.lstrip("`"))]
-    code, _, remainder = (
-        text[len(fence) :].partition(fence) if fence else ("", "", text)
-    )
+    code, _, remainder = text[len(fence) :].partition(fence) if fence else ("", "", text)
     return code.strip(), remainder
 
 

@@ -57,9 +57,7 @@ def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) 
 
 
 def _write_recall_line(names: Sequence[str]) -> str:
-    return read_text_file("recall").format(
-        tools=" and ".join(f"`{name}`" for name in names)
-    )
+    return read_text_file("recall").format(tools=" and ".join(f"`{name}`" for name in names))
 
 
 def write_marker(
@@ -71,9 +69,7 @@ def write_marker(
     """Return the first lines of a summary, which name the tools that can read the covered messages."""
     is_small = services.budget.is_small
     message_count = plan.earlier_summary.message_count + len(plan.covered)
-    marker = read_text_file("marker_short" if is_small else name).format(
-        count=f"{message_count:,}"
-    )
+    marker = read_text_file("marker_short" if is_small else name).format(count=f"{message_count:,}")
     tool_names = find_reading_tools(tools) if services.is_stored else ()
     if not tool_names:
         return marker
@@ -94,9 +90,7 @@ def write_pinned_notes(
         lines.insert(0, line)
     missing_count = len(notes) - len(lines)
     warnings = (
-        (f"{missing_count} pinned notes had no room in the summary",)
-        if missing_count
-        else ()
+        (f"{missing_count} pinned notes had no room in the summary",) if missing_count else ()
     )
     return "\n".join([PINNED, *lines]) if lines else "", warnings
 
@@ -120,14 +114,10 @@ def strip_pinned_notes(section: str) -> str:
 
 def count_section_tokens(sections: Mapping[str, str], count: CountTokens) -> int:
     """Return the tokens of the sections with their headings, except empty ones."""
-    return sum(
-        count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text
-    )
+    return sum(count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text)
 
 
-def drop_lines_to_fit(
-    sections: Mapping[str, str], max_tokens: int, count: CountTokens
-) -> Sections:
+def drop_lines_to_fit(sections: Mapping[str, str], max_tokens: int, count: CountTokens) -> Sections:
     """Return the sections within `max_tokens` tokens: drop lines from the end of the longest section first."""
     lines = {
         name: [(line, count(line) + 1) for line in text.split("\n")]
@@ -142,11 +132,7 @@ def drop_lines_to_fit(
         total -= size
         if not lines[name]:
             sizes[name] = 0
-    return {
-        name: "\n".join(line for line, _ in pairs)
-        for name, pairs in lines.items()
-        if pairs
-    }
+    return {name: "\n".join(line for line, _ in pairs) for name, pairs in lines.items() if pairs}
 
 
 def write_names_section(

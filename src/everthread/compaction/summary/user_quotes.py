@@ -67,17 +67,14 @@ class UserQuote:
     def line(self) -> str:
         """The text of the entry in the section."""
         span = (
-            f"{self.number}–{self.range_end}"
-            if self.range_end > self.number
-            else str(self.number)
+            f"{self.number}–{self.range_end}" if self.range_end > self.number else str(self.number)
         )
         if self.note:
             return f"[{span}: {self.note}]"
         first_line, *other_lines = self.text.split("\n")
         first_line = f"\\{first_line}" if _looks_like_marker(first_line) else first_line
         escaped_lines = [
-            f"\\{line}" if _looks_like_section_line(line) else line
-            for line in other_lines
+            f"\\{line}" if _looks_like_section_line(line) else line for line in other_lines
         ]
         return "\n".join(
             [
@@ -92,9 +89,7 @@ def make_user_quote(number: int, text: str) -> UserQuote:
     return UserQuote(number, text) if text else UserQuote(number, note=NO_WORDS_NOTE)
 
 
-def render_quotes(
-    entries: Sequence[UserQuote], max_tokens: int, count: CountTokens
-) -> str:
+def render_quotes(entries: Sequence[UserQuote], max_tokens: int, count: CountTokens) -> str:
     """Render the section within `max_tokens` tokens. If no quote fits, return one line that says so."""
     visible_entries = sorted(
         (entry for entry in entries if entry.note != NOT_SHOWN),
@@ -154,9 +149,7 @@ def parse_quotes(text: str) -> list[UserQuote]:
         entry_start = _ENTRY_START.match(line)
         if entry_start is None:
             lines.append(
-                line[1:]
-                if line.startswith("\\") and _looks_like_section_line(line)
-                else line
+                line[1:] if line.startswith("\\") and _looks_like_section_line(line) else line
             )
             continue
         finish_entry()
@@ -191,9 +184,7 @@ def count_quote_tokens(entry: UserQuote, count: CountTokens) -> int:
 def _looks_like_section_line(line: str) -> bool:
     """Return whether a line, without backslashes, could be read as a quote's first line, a heading or a marker."""
     text = line.lstrip("\\")
-    return bool(_ENTRY_START.match(text) or _HEADING.match(text)) or _looks_like_marker(
-        text
-    )
+    return bool(_ENTRY_START.match(text) or _HEADING.match(text)) or _looks_like_marker(text)
 
 
 def _looks_like_marker(line: str) -> bool:
@@ -203,15 +194,11 @@ def _looks_like_marker(line: str) -> bool:
 
 def _drop_repeats(entries: list[UserQuote]) -> list[UserQuote]:
     """Drop the quotes that a later quote repeats word for word. Keep shortened quotes, whose full text is unknown."""
-    latest_numbers = {
-        entry.text: entry.number for entry in entries if not entry.is_shortened
-    }
+    latest_numbers = {entry.text: entry.number for entry in entries if not entry.is_shortened}
     return [
         entry
         for entry in entries
-        if entry.is_shortened
-        or not entry.text
-        or latest_numbers[entry.text] == entry.number
+        if entry.is_shortened or not entry.text or latest_numbers[entry.text] == entry.number
     ]
 
 
@@ -229,10 +216,7 @@ class _SentencePool:
         """For each entry, the numbers of the sentences that no later entry repeats."""
         self._read_sentences()
         self.sentence_tokens = [
-            [
-                count(self.sentence_text(index, number)) + 2
-                for number in range(len(sentences))
-            ]
+            [count(self.sentence_text(index, number)) + 2 for number in range(len(sentences))]
             for index, sentences in enumerate(self.sentences)
         ]
         self.ranked_sentences = self._rank_sentences()
@@ -255,9 +239,7 @@ class _SentencePool:
                     and joined_sentences[-1].end == sentence.start
                     and sentence.end - sentence.start < _MIN_END_CHARS
                 ):
-                    joined_sentences[-1] = joined_sentences[-1]._replace(
-                        end=sentence.end
-                    )
+                    joined_sentences[-1] = joined_sentences[-1]._replace(end=sentence.end)
                 else:
                     joined_sentences.append(sentence)
                 if last_entries[self._sentence_key(index, sentence)] == index:
@@ -341,9 +323,7 @@ class _QuoteSelection:
                 sum(pool.sentence_tokens[index][number] for number in fresh_numbers)
                 <= _SHORT_MESSAGE_TOKENS
             )
-            if (
-                fresh_numbers or not pool.sentences[index]
-            ) and not self._take_sentences(
+            if (fresh_numbers or not pool.sentences[index]) and not self._take_sentences(
                 index, fresh_numbers if is_short_message else ()
             ):
                 return False
@@ -375,9 +355,7 @@ class _QuoteSelection:
                 if number not in new_numbers
             ]
             clipped_numbers = [
-                number
-                for number in opening_numbers
-                if tokens[number] > _SHORT_MESSAGE_TOKENS
+                number for number in opening_numbers if tokens[number] > _SHORT_MESSAGE_TOKENS
             ]
             new_numbers.update(opening_numbers if not clipped_numbers else ())
             cost = _NUMBER_TOKENS + _SHORT_MESSAGE_TOKENS * len(clipped_numbers)
@@ -391,10 +369,7 @@ class _QuoteSelection:
 
     def list_quotes(self) -> list[UserQuote]:
         """Return the quotes of all messages with chosen sentences."""
-        entries = (
-            self._make_quote(index, entry)
-            for index, entry in enumerate(self._pool.entries)
-        )
+        entries = (self._make_quote(index, entry) for index, entry in enumerate(self._pool.entries))
         return [entry for entry in entries if entry is not None]
 
     def _make_quote(self, index: int, entry: UserQuote) -> UserQuote | None:
@@ -420,9 +395,7 @@ class _QuoteSelection:
         return UserQuote(entry.number, text, is_shortened=True) if text else None
 
 
-def _make_range_quote(
-    entries: Sequence[UserQuote], note: str = "not shown"
-) -> UserQuote:
+def _make_range_quote(entries: Sequence[UserQuote], note: str = "not shown") -> UserQuote:
     """Return a note that covers the range of all these messages."""
     return UserQuote(
         min(entry.number for entry in entries),

@@ -19,9 +19,7 @@ HASH_KIND = "hash"
 IDENTIFIER_KIND = "identifier"
 VALUE_KIND = "value"
 ERROR_KIND = "error"
-CHECKABLE_KINDS = frozenset(
-    {URL_KIND, PATH_KIND, HASH_KIND, IDENTIFIER_KIND, ERROR_KIND}
-)
+CHECKABLE_KINDS = frozenset({URL_KIND, PATH_KIND, HASH_KIND, IDENTIFIER_KIND, ERROR_KIND})
 """Kinds of names that are either right or made up; a number or a word of prose is neither."""
 
 
@@ -55,9 +53,7 @@ _URL = re.compile(
     r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}\[\]，。；、）】」』》\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]+"
 )
 _CHUNK = re.compile(r"[A-Za-z0-9_$@~./\\#%+=&?:*À-ɏ-]{3,}(?:\(\))?")
-_QUOTED_PATH = re.compile(
-    r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1"
-)
+_QUOTED_PATH = re.compile(r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1")
 # Matched in pairs from the left, so that text between two quotations does not count as quoted.
 _QUOTATION = re.compile(
     r"`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^”\n]{1,400})”|«([^»\n]{1,400})»|「([^」\n]{1,400})」"
@@ -65,9 +61,7 @@ _QUOTATION = re.compile(
 _ERROR_WORD = re.compile(
     r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b"
 )
-_QUOTED_IDENTIFIER = re.compile(
-    r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}"
-)
+_QUOTED_IDENTIFIER = re.compile(r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}")
 
 
 def _find_names(text: str) -> Iterator[CheckableName]:
@@ -178,15 +172,9 @@ def _is_path(value: str) -> bool:
     drive = _DRIVE.match(value)
     body = value[drive.end() :] if drive else value
     segments = [
-        segment
-        for segment in re.split(r"[\\/]", body)
-        if segment not in ("", ".", "..", "~")
+        segment for segment in re.split(r"[\\/]", body) if segment not in ("", ".", "..", "~")
     ]
-    if (
-        not _PATH.fullmatch(body)
-        or "//" in body
-        or not any(map(str.isalpha, "".join(segments)))
-    ):
+    if not _PATH.fullmatch(body) or "//" in body or not any(map(str.isalpha, "".join(segments))):
         return False
     if drive or (value[0] in "~." and _ROOT.match(value)):
         return True
@@ -212,9 +200,7 @@ def _has_extension(segments: list[str]) -> bool:
         return len(extension) < 7
     if extension not in data["extensions"] or stem in data["products"]:
         return False
-    return extension not in data["methods"] or any(
-        char in "-_0123456789" for char in stem
-    )
+    return extension not in data["methods"] or any(char in "-_0123456789" for char in stem)
 
 
 _SNAKE_CASE = re.compile(
@@ -226,9 +212,7 @@ _FUNCTION_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)
 _SCOPED_NAME = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
 _DOTTED_NAME = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
 _TICKET_ID = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
-_UPPERCASE_CODE = re.compile(
-    r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}"
-)
+_UPPERCASE_CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
 _IDENTIFIER_FORMS = re.compile(
     r"--[a-z][\w-]{1,60}"  # a flag
     r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
@@ -250,15 +234,14 @@ def _is_identifier(value: str) -> bool:
     ):
         return True
     if _CAMEL_CASE.fullmatch(value):
-        return (
-            _CASE_CHANGES.search(value) is not None and value not in data["names"]
-        ) or _is_code(value)
+        return (_CASE_CHANGES.search(value) is not None and value not in data["names"]) or _is_code(
+            value
+        )
     if ticket := _TICKET_ID.fullmatch(value):
         return ticket[1] not in data["units"]
     if _DOTTED_NAME.fullmatch(value):
         return any(
-            _SNAKE_CASE.fullmatch(part) or _CASE_CHANGES.search(part)
-            for part in value.split(".")
+            _SNAKE_CASE.fullmatch(part) or _CASE_CHANGES.search(part) for part in value.split(".")
         ) and not any(part in data["names"] for part in value.split("."))
     return _is_code(value)
 
@@ -268,24 +251,14 @@ def _is_code(value: str) -> bool:
 
     Units and standards are not.
     """
-    if not (
-        _UPPERCASE_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)
-    ):
+    if not (_UPPERCASE_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)):
         return False
     letters = value.rstrip("0123456789")
-    return letters not in _load_word_lists()["units"] and not re.fullmatch(
-        r"\d+[A-Z]{1,3}", value
-    )
+    return letters not in _load_word_lists()["units"] and not re.fullmatch(r"\d+[A-Z]{1,3}", value)
 
 
 @functools.cache
 def _load_word_lists() -> dict[str, frozenset[str]]:
     """Load the word lists of `data/names.toml`, once."""
-    text = (
-        resources.files("everthread.compaction")
-        .joinpath("data/names.toml")
-        .read_text("utf-8")
-    )
-    return {
-        name: frozenset(words.split()) for name, words in tomllib.loads(text).items()
-    }
+    text = resources.files("everthread.compaction").joinpath("data/names.toml").read_text("utf-8")
+    return {name: frozenset(words.split()) for name, words in tomllib.loads(text).items()}

@@ -118,9 +118,7 @@ def _find_figures(
             and name.start <= match.end() + MAX_NAME_DISTANCE_CHARS
         ]
         if beside or close_names or len(match[1]) > 1:
-            figures.append(
-                ClaimedFigure(normalize_figure(match[1]), beside, tuple(close_names))
-            )
+            figures.append(ClaimedFigure(normalize_figure(match[1]), beside, tuple(close_names)))
     return tuple(figures[:MAX_FIGURES])
 
 

@@ -63,9 +63,7 @@ class RequiredCloseness:
 
 NAME_CLOSENESS = RequiredCloseness(min_share=0.8, max_support_ratio=0.6, min_parts=4)
 FIGURE_CLOSENESS = RequiredCloseness(min_share=0.65, max_support_ratio=0.8, min_parts=3)
-POLARITY_CLOSENESS = RequiredCloseness(
-    min_share=0.75, max_support_ratio=0.7, min_parts=4
-)
+POLARITY_CLOSENESS = RequiredCloseness(min_share=0.75, max_support_ratio=0.7, min_parts=4)
 
 
 class _Comparison:
@@ -76,13 +74,9 @@ class _Comparison:
         for word in claim.words:
             self._statements_by_part[_WORD, word] = index.find_statements(word)
         for figure in claim.figures:
-            self._statements_by_part[_FIGURE, figure.value] = index.find_statements(
-                figure.value
-            )
+            self._statements_by_part[_FIGURE, figure.value] = index.find_statements(figure.value)
         for name in claim.names:
-            self._statements_by_part[_NAME, name.value] = index.find_statements_naming(
-                name.value
-            )
+            self._statements_by_part[_NAME, name.value] = index.find_statements_naming(name.value)
         # A part that no statement holds does not help to find the closest one.
         self._weights = {
             part: index.rarity(statements) if statements else 0.0
@@ -90,9 +84,7 @@ class _Comparison:
         }
         self._total_weight = sum(self._weights.values())
         self._scores = (
-            self._score_statements()
-            if len(self._statements_by_part) > MIN_OTHER_PARTS
-            else {}
+            self._score_statements() if len(self._statements_by_part) > MIN_OTHER_PARTS else {}
         )
 
     @property
@@ -110,9 +102,7 @@ class _Comparison:
             self._statements_by_part,
             key=lambda part: (len(self._statements_by_part[part]), part),
         )
-        needed_weight = MAX_MISSING_SHARE * self._total_weight + max(
-            self._weights.values()
-        )
+        needed_weight = MAX_MISSING_SHARE * self._total_weight + max(self._weights.values())
         candidates: set[int] = set()
         weight = 0.0
         while rarest_first and weight <= needed_weight:
@@ -127,9 +117,7 @@ class _Comparison:
                 scores[statement] += self._weights[part]
         return scores
 
-    def find_closest(
-        self, statements: Iterable[int], part: _ClaimPart
-    ) -> tuple[float, int]:
+    def find_closest(self, statements: Iterable[int], part: _ClaimPart) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, that a statement holds, and the statement."""
         statements_with_part = self._statements_by_part[part]
         part_weight = self._weights[part]
@@ -181,13 +169,9 @@ def count_contradictions(claim: Claim, index: SourceIndex) -> int:
     comparison = _Comparison(claim, index)
     if not comparison.has_candidates:
         return 0
-    names = sum(
-        _is_name_contradicted(name, claim, comparison, index=index)
-        for name in claim.names
-    )
+    names = sum(_is_name_contradicted(name, claim, comparison, index=index) for name in claim.names)
     figures = sum(
-        _is_figure_contradicted(figure, claim, comparison, index=index)
-        for figure in claim.figures
+        _is_figure_contradicted(figure, claim, comparison, index=index) for figure in claim.figures
     )
     words = sum(
         _is_word_reversed(word, comparison, index, is_negated=negated)
@@ -249,8 +233,7 @@ def _is_word_reversed(
     share, closest = comparison.find_closest(reversed_statements, (_WORD, word))
     if (
         share < POLARITY_CLOSENESS.min_share
-        or comparison.count_shared_parts(closest, (_WORD, word))
-        < POLARITY_CLOSENESS.min_parts
+        or comparison.count_shared_parts(closest, (_WORD, word)) < POLARITY_CLOSENESS.min_parts
     ):
         return False
     support_share, _ = comparison.find_closest(agreeing_statements, (_WORD, word))
@@ -261,9 +244,7 @@ def _is_opposite_stated(word: str, comparison: _Comparison, index: SourceIndex) 
     """Return whether the closest statement has the opposite of the word instead."""
     opposites = find_opposites(word)
     closest = (
-        comparison.find_contradicting((_WORD, word), POLARITY_CLOSENESS)
-        if opposites
-        else None
+        comparison.find_contradicting((_WORD, word), POLARITY_CLOSENESS) if opposites else None
     )
     return closest is not None and not opposites.isdisjoint(
         list_tokens(index.statement_text(closest))

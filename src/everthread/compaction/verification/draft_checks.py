@@ -53,13 +53,9 @@ def check_draft(
     draft: SummaryDraft, request: SummaryRequest, plan: CutPlan, count: CountTokens
 ) -> SummaryDraft | str:
     """Mark unverified lines of a model's draft and add missing facts, or return the reason to refuse the draft."""
-    sections = {
-        name: neutralize_summary_marks(text) for name, text in draft.sections.items()
-    }
+    sections = {name: neutralize_summary_marks(text) for name, text in draft.sections.items()}
     sections = drop_lines_to_fit(sections, MAX_BUDGET_MULTIPLE * request.budget, count)
-    marked = mark_sections(
-        sections, join_sources(plan.history.messages, plan.earlier_summary.text)
-    )
+    marked = mark_sections(sections, join_sources(plan.history.messages, plan.earlier_summary.text))
     refusal = ""
     if not marked.sections:
         refusal = LINES_TOO_LONG
@@ -67,9 +63,7 @@ def check_draft(
         refusal = TOO_MANY_UNKNOWN_NAMES
     if refusal:
         return f"{draft.author} {refusal}; its summary was not used"
-    completed_sections, verification = _add_missing_facts(
-        marked.sections, request, count
-    )
+    completed_sections, verification = _add_missing_facts(marked.sections, request, count)
     return SummaryDraft(
         completed_sections,
         draft.author,
@@ -102,13 +96,9 @@ def _add_missing_facts(
     added_count = len(missing_paths) + len(errors)
     errors = keep_newest_lines(errors, budget // 6, count)
     files_section = (
-        write_files(state, budget // 8, count, mentioned_text=draft_text)
-        if missing_paths
-        else ""
+        write_files(state, budget // 8, count, mentioned_text=draft_text) if missing_paths else ""
     )
-    file_lines = [
-        line for line in files_section.split("\n") if line.startswith("- changed")
-    ]
+    file_lines = [line for line in files_section.split("\n") if line.startswith("- changed")]
     completed_sections = drop_lines_to_fit(
         sections,
         budget - sum(count(line) + 2 for line in (*errors, *file_lines)),

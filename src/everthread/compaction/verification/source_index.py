@@ -74,9 +74,7 @@ def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[To
         else:
             yield Token(match.start(), text, negated_tokens_left > 0)
             negated_words_left -= text not in stop_words
-            negated_tokens_left = (
-                negated_tokens_left - 1 if negated_words_left > 0 else 0
-            )
+            negated_tokens_left = negated_tokens_left - 1 if negated_words_left > 0 else 0
 
 
 def list_tokens(text: str) -> list[str]:
@@ -106,9 +104,7 @@ class _Polarity:
 def _load_polarity() -> _Polarity:
     """Load the negators and opposites from `data/polarity.toml`, once."""
     text = (
-        resources.files("everthread.compaction")
-        .joinpath("data/polarity.toml")
-        .read_text("utf-8")
+        resources.files("everthread.compaction").joinpath("data/polarity.toml").read_text("utf-8")
     )
     data = tomllib.loads(text)
     opposites: dict[str, set[str]] = defaultdict(set)
@@ -177,18 +173,13 @@ class SourceIndex:
             else:
                 keys = self._words_by_form.get(token.text, _NO_WORDS)
                 self._adjacent_pairs.update(
-                    (value, word)
-                    for value, _ in recent_tokens
-                    if value
-                    for word in keys
+                    (value, word) for value, _ in recent_tokens if value for word in keys
                 )
                 recent_tokens.append(("", keys))
             for key in keys:
                 occurrences = self._occurrences[key]
                 occurrences.segments.add(token.start // SEGMENT_CHARS)
-                (occurrences.negated if token.is_negated else occurrences.plain).add(
-                    statement
-                )
+                (occurrences.negated if token.is_negated else occurrences.plain).add(statement)
 
     def is_beside(self, figure: str, word: str) -> bool:
         """Return whether the figure appears right before or after the word."""
@@ -196,11 +187,7 @@ class SourceIndex:
 
     def find_segments(self, word: str) -> Set[int]:
         """Return every segment that holds the word or figure."""
-        return (
-            self._occurrences[word].segments
-            if word in self._occurrences
-            else frozenset()
-        )
+        return self._occurrences[word].segments if word in self._occurrences else frozenset()
 
     def find_segments_near_word(self, word: str) -> Set[int]:
         """Return every segment near the word."""
@@ -235,9 +222,7 @@ class SourceIndex:
 
     def statement_text(self, number: int) -> str:
         """Return the original text of a statement."""
-        return self._text[
-            self._statement_starts[number] : self._statement_starts[number + 1]
-        ]
+        return self._text[self._statement_starts[number] : self._statement_starts[number + 1]]
 
     def rarity(self, statements: Set[int]) -> float:
         """Return the weight of a word that these statements hold: the fewer statements, the more."""
@@ -254,9 +239,7 @@ class SourceIndex:
 
 def add_neighbours(numbers: Set[int], distance: int) -> Set[int]:
     """Return the numbers, and every number within this distance of them."""
-    return {
-        number + step for number in numbers for step in range(-distance, distance + 1)
-    }
+    return {number + step for number in numbers for step in range(-distance, distance + 1)}
 
 
 def _find_statement_starts(text: str) -> Iterator[int]:

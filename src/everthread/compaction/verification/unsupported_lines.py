@@ -54,14 +54,10 @@ def join_sources(messages: Iterable[Message], earlier_summary: str) -> str:
     Lines of an earlier summary that are marked as unverified are left out, so that they are marked again if repeated.
     """
     verified = "\n".join(
-        line
-        for line in earlier_summary.split("\n")
-        if not line.endswith(UNVERIFIED_MARK)
+        line for line in earlier_summary.split("\n") if not line.endswith(UNVERIFIED_MARK)
     )
     messages_without_summaries = (
-        remainder
-        for message in messages
-        if (remainder := without_summary(message)) is not None
+        remainder for message in messages if (remainder := without_summary(message)) is not None
     )
     return "\n".join([verified, *map(_join_message_texts, messages_without_summaries)])
 
@@ -72,9 +68,7 @@ def _join_message_texts(message: Message) -> str:
     for call in calls_of(message):
         parts.append(call.name)
         parts += (
-            iterate_strings(call.parsed, keys=True)
-            if "\\" in call.arguments
-            else (call.arguments,)
+            iterate_strings(call.parsed, keys=True) if "\\" in call.arguments else (call.arguments,)
         )
     return "\n".join([*parts, *(result.text for result in results_of(message))])
 
@@ -102,8 +96,7 @@ def mark_sections(sections: Mapping[str, str], sources: str) -> MarkedSections:
     """Mark each line that no source supports."""
     checker = _LineChecker(sources, "\n".join(sections.values()))
     marked_sections = {
-        name: "\n".join(map(checker.mark_line, text.split("\n")))
-        for name, text in sections.items()
+        name: "\n".join(map(checker.mark_line, text.split("\n"))) for name, text in sections.items()
     }
     return MarkedSections(marked_sections, checker.checked_count, checker.unknown_count)
 
@@ -115,9 +108,7 @@ class _LineChecker:
         self._sources = sources
         tokens = list_tokens(summary)
         self._stop_words = stop_words(tokens)
-        words = {
-            token for token in tokens if is_meaningful_word(token, self._stop_words)
-        }
+        words = {token for token in tokens if is_meaningful_word(token, self._stop_words)}
         self._index = SourceIndex(sources, words, self._stop_words)
         self._verdicts: dict[str, bool] = {}
         self.checked_count = 0
@@ -132,9 +123,7 @@ class _LineChecker:
         for claim in read_claims(body, self._stop_words):
             self.checked_count += len(claim.names) + len(claim.figures)
             missing_count = sum(not self._is_known(name) for name in claim.names)
-            missing_count += sum(
-                not self._is_found(figure, claim) for figure in claim.figures
-            )
+            missing_count += sum(not self._is_found(figure, claim) for figure in claim.figures)
             unknown_count += missing_count or count_contradictions(claim, self._index)
         self.unknown_count += unknown_count
         return f"{body} {UNVERIFIED_MARK}" if unknown_count else line
@@ -164,30 +153,23 @@ class _LineChecker:
         segments = self._index.find_segments(figure.value)
         if not segments:
             return False
-        if any(
-            self._index.is_beside(figure.value, word) for word in figure.adjacent_words
-        ):
+        if any(self._index.is_beside(figure.value, word) for word in figure.adjacent_words):
             return True
         statements = self._index.find_statements(figure.value)
         if any(
-            statements & self._index.find_statements_naming(name)
-            for name in figure.nearby_names
+            statements & self._index.find_statements_naming(name) for name in figure.nearby_names
         ):
             return True
-        nearby_segments = [
-            self._index.find_segments_near_word(word) for word in claim.words
-        ]
-        nearby_segments += [
-            self._index.find_segments_near_name(name.value) for name in claim.names
-        ]
+        nearby_segments = [self._index.find_segments_near_word(word) for word in claim.words]
+        nearby_segments += [self._index.find_segments_near_name(name.value) for name in claim.names]
         counts_by_segment = Counter(
             segment
             for segments_near_one in nearby_segments
             for segment in segments_near_one & segments
         )
-        return not nearby_segments or 2 * max(
-            counts_by_segment.values(), default=0
-        ) >= len(nearby_segments)
+        return not nearby_segments or 2 * max(counts_by_segment.values(), default=0) >= len(
+            nearby_segments
+        )
 
 
 def _is_name_char(text: str, index: int) -> bool:

@@ -14,9 +14,7 @@ EXTENDED_CACHE_SECONDS = 43_200.0
 """Seconds that OpenAI keeps a prefix if the request asks for `ttl: "12h"`."""
 CACHE_OPTIONS_FIELD = "prompt_cache_options"
 """Request field in which a client of these models asks for a lifetime."""
-_OPENAI_MODEL = re.compile(
-    r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?"
-)
+_OPENAI_MODEL = re.compile(r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?")
 _FIRST_BILLING_VERSION = (5, 6)
 
 
@@ -25,8 +23,7 @@ def bills_cache_writes(model: str) -> bool:
     version = _OPENAI_MODEL.search(model.lower())
     return (
         version is not None
-        and (int(version["major"]), int(version["minor"] or 0))
-        >= _FIRST_BILLING_VERSION
+        and (int(version["major"]), int(version["minor"] or 0)) >= _FIRST_BILLING_VERSION
     )
 
 
@@ -42,8 +39,4 @@ def find_cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> floa
 
     `ttl`: lifetime of Everthread's cache marks. `params`: parameters of the request.
     """
-    return (
-        find_automatic_lifetime(params)
-        if bills_cache_writes(model)
-        else CACHE_SECONDS[ttl]
-    )
+    return find_automatic_lifetime(params) if bills_cache_writes(model) else CACHE_SECONDS[ttl]

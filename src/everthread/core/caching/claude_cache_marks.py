@@ -53,9 +53,7 @@ def apply_cache_control(
     than 20 blocks came since, the provider would no longer find that prefix, so the first of the three marks stays.
     """
     make_cache_marker(ttl)
-    previous_index = (
-        find_last_marked_index(messages) if previous_index is None else previous_index
-    )
+    previous_index = find_last_marked_index(messages) if previous_index is None else previous_index
     marked_messages = [without_cache_control(message) for message in messages]
     for index, message in place_marks(
         marked_messages,
@@ -94,9 +92,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
             ),
             len(messages),
         )
-    indexes = _find_last_markable(
-        messages, max(leading_count, len(messages) - max_examined), rules
-    )
+    indexes = _find_last_markable(messages, max(leading_count, len(messages) - max_examined), rules)
     if (
         previous_index is not None
         and len(indexes) == MARKED_MESSAGES
@@ -132,9 +128,7 @@ def mark_system(system: System, *, ttl: str = "5m") -> System:
 def make_cache_marker(ttl: str) -> dict[str, str]:
     """Return the mark of a block. Five minutes is the default and is not written."""
     if ttl not in ("5m", "1h"):
-        raise InputError(
-            f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h."
-        )
+        raise InputError(f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h.")
     return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
 
 
@@ -154,9 +148,7 @@ def find_last_marked_index(messages: Messages) -> int | None:
     return None
 
 
-def find_cache_route(
-    model: str, provider: str = "auto", base_url: str | None = None
-) -> str | None:
+def find_cache_route(model: str, provider: str = "auto", base_url: str | None = None) -> str | None:
     """Return the route on which a Claude model takes marks: `Anthropic` or `OpenRouter`.
 
     None for any other route or model.
@@ -191,9 +183,7 @@ def make_caching_notice(
 ) -> str | None:
     """Return the notice that `chat` prints at its start; None if the route takes no marks."""
     route = find_cache_route(model, provider, base_url)
-    return (
-        f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
-    )
+    return f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
 
 
 _ROUTE_BY_PROVIDER = {"anthropic": "Anthropic", "openrouter": "OpenRouter"}
@@ -251,9 +241,7 @@ def _role_of(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _find_last_markable(
-    messages: Sequence[Any], first_index: int, rules: _MarkRules
-) -> list[int]:
+def _find_last_markable(messages: Sequence[Any], first_index: int, rules: _MarkRules) -> list[int]:
     """Return the indexes of the last messages that can carry a mark. If there are too few, add the last others."""
     markable: list[int] = []
     others: list[int] = []
@@ -267,9 +255,7 @@ def _find_last_markable(
     return sorted([*markable, *others[: MARKED_MESSAGES - len(markable)]])
 
 
-def _is_beyond_lookback(
-    messages: Sequence[Any], previous_index: int, last_index: int
-) -> bool:
+def _is_beyond_lookback(messages: Sequence[Any], previous_index: int, last_index: int) -> bool:
     """Return whether more blocks follow the previous mark than the provider looks back."""
     if not 0 <= previous_index < last_index:
         return False
@@ -317,11 +303,7 @@ def _as_blocks(content: Any) -> list[Any]:
 def find_markable_block(blocks: list[Any]) -> int | None:
     """Return the index of the last block that may carry a mark; None if no block may."""
     return next(
-        (
-            index
-            for index in range(len(blocks) - 1, -1, -1)
-            if _is_markable_block(blocks[index])
-        ),
+        (index for index in range(len(blocks) - 1, -1, -1) if _is_markable_block(blocks[index])),
         None,
     )
 
@@ -352,9 +334,5 @@ def _remove_marks(value: Any, depth: int) -> Any:
         return value if is_unchanged else fields
     if isinstance(value, list):
         items = [_remove_marks(item, depth + 1) for item in value]
-        return (
-            value
-            if all(new is old for new, old in zip(items, value, strict=True))
-            else items
-        )
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     return value

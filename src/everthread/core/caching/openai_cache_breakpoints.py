@@ -62,18 +62,14 @@ def has_breakpoint(content: Any) -> bool:
     return any(isinstance(part, dict) and BREAKPOINT in part for part in parts)
 
 
-def find_breakpoint_index(
-    messages: list[Any], leading_count: int, note: str = ""
-) -> int | None:
+def find_breakpoint_index(messages: list[Any], leading_count: int, note: str = "") -> int | None:
     """Return the index of the message to mark.
 
     It is the last of the `leading_count` system messages that is not our `note`, else the first user message, which a
     compaction keeps in place.
     """
     for index in range(leading_count - 1, -1, -1):
-        if messages[index].get("content") != note and _can_carry_breakpoint(
-            messages[index]
-        ):
+        if messages[index].get("content") != note and _can_carry_breakpoint(messages[index]):
             return index
     if leading_count < len(messages) and messages[leading_count].get("role") == "user":
         return leading_count if _can_carry_breakpoint(messages[leading_count]) else None
@@ -83,9 +79,7 @@ def find_breakpoint_index(
 def mark_message(api: Api, message: Any, note: str = "") -> dict[str, Any]:
     """Return a message with a breakpoint on its last part that is not our `note`."""
     parts = _as_parts(message.get("content"), _PART_TYPES[api])
-    last_index = max(
-        index for index, part in enumerate(parts) if part.get("text") != note
-    )
+    last_index = max(index for index, part in enumerate(parts) if part.get("text") != note)
     parts[last_index] = {**parts[last_index], BREAKPOINT: _EXPLICIT_MODE}
     return {**message, "content": parts}
 

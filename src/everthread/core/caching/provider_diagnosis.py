@@ -36,9 +36,7 @@ def ask_for_diagnosis(
     request for the next comparison.
     """
     host = host_of(base_url) if base_url else ""
-    if host != _HOST_BY_API.get(api) and (
-        host or provider != _PROVIDER_BY_API.get(api)
-    ):
+    if host != _HOST_BY_API.get(api) and (host or provider != _PROVIDER_BY_API.get(api)):
         return {}
     if api == "anthropic":
         return {"diagnostics": {"previous_message_id": previous_id or None}}
@@ -55,10 +53,7 @@ def read_diagnosis(raw: Mapping[str, Any]) -> str:
         miss_reason = anthropic_diagnostics.get("cache_miss_reason")
         reason = miss_reason.get("type") if isinstance(miss_reason, Mapping) else None
     openai_diagnostics = raw.get("prompt_cache_diagnostics")
-    if (
-        isinstance(openai_diagnostics, Mapping)
-        and openai_diagnostics.get("type") == "cache_miss"
-    ):
+    if isinstance(openai_diagnostics, Mapping) and openai_diagnostics.get("type") == "cache_miss":
         reason = openai_diagnostics.get("reason")
     if not isinstance(reason, str) or reason in _UNINFORMATIVE_REASONS:
         return ""

@@ -33,14 +33,8 @@ class PrefixDiff:
         if self.is_extension:
             return f"extends it: all {self.shared_messages} messages are shared"
         index = "" if self.index is None else f"[{self.index}]"
-        path = (
-            f".{self.path}"
-            if self.path and not self.path.startswith("[")
-            else self.path
-        )
-        return (
-            f"{self.section}{index}{path}: {self.old_excerpt} became {self.new_excerpt}"
-        )
+        path = f".{self.path}" if self.path and not self.path.startswith("[") else self.path
+        return f"{self.section}{index}{path}: {self.old_excerpt} became {self.new_excerpt}"
 
 
 def compare_prefixes(first: Request, second: Request) -> PrefixDiff:
@@ -95,17 +89,11 @@ def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str]
         difference = _find_difference(
             old_child,
             new_child,
-            f"{path}{path_step}"
-            if path or path_step.startswith("[")
-            else path_step[1:],
+            f"{path}{path_step}" if path or path_step.startswith("[") else path_step[1:],
         )
         if difference:
             return difference
-    position = (
-        _count_shared_chars(old, new)
-        if isinstance(old, str) and isinstance(new, str)
-        else 0
-    )
+    position = _count_shared_chars(old, new) if isinstance(old, str) and isinstance(new, str) else 0
     return path, _make_excerpt(old, position), _make_excerpt(new, position)
 
 
@@ -117,14 +105,11 @@ def _pair_children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
         return [
-            (f"[{index}]", old_item, new_item)
-            for index, (old_item, new_item) in enumerate(pairs)
+            (f"[{index}]", old_item, new_item) for index, (old_item, new_item) in enumerate(pairs)
         ]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
-        return [
-            (f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys
-        ]
+        return [(f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys]
     return []
 
 

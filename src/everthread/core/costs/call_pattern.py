@@ -43,9 +43,7 @@ class CallPattern:
     lifetime: float = 0.0
     """Seconds that the provider keeps an unused prefix, learnt from calls; 0 if unknown."""
 
-    def add_call(
-        self, usage: CanonicalUsage, timestamp: float, *, ttl: float
-    ) -> CallPattern:
+    def add_call(self, usage: CanonicalUsage, timestamp: float, *, ttl: float) -> CallPattern:
         """Return the pattern with one more call. `ttl`: the lifetime of the cache until another is learnt."""
         prompt = usage.prompt_tokens
         if not prompt:
@@ -74,9 +72,7 @@ class CallPattern:
             lifetime=lifetime,
         )
 
-    def _learn_lifetime(
-        self, usage: CanonicalUsage, timestamp: float, ttl: float
-    ) -> float:
+    def _learn_lifetime(self, usage: CanonicalUsage, timestamp: float, ttl: float) -> float:
         """Return how long the cache seems to live, judged by one-hour writes or by reads after a pause."""
         if usage.cache_write_1h_tokens:
             return max(self.lifetime, _HOUR_SECONDS)
@@ -119,11 +115,7 @@ class CallPattern:
         stored = state if isinstance(state, Mapping) else {}
         names = (item.name for item in fields(cls))
         return cls(
-            **{
-                name: stored[name]
-                for name in names
-                if is_nonnegative_number(stored.get(name))
-            }
+            **{name: stored[name] for name in names if is_nonnegative_number(stored.get(name))}
         )
 
 

@@ -302,11 +302,7 @@ def _is_count(value: Any) -> bool:
 
 
 def is_nonnegative_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value < 10**15
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 10**15
 
 
 _TYPES_WITHOUT_FIELDS = (type(None), str, int, float, list, tuple, Mapping)

@@ -38,9 +38,7 @@ class Rates:
         """
         if prices is None or prices.input is None or prices.output is None:
             return None
-        listed_write_price = (
-            prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
-        )
+        listed_write_price = prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
         write_price = (
             prices.input
             if listed_write_price is None or not bills_cache_writes
@@ -139,9 +137,7 @@ def decide_compaction(case: CompactionCase) -> CompactionDecision:
             f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}",
         )
     if is_cold:
-        return _make_decision(
-            "now", case, rates, note=f"the cache is cold: {case.cold_reason}"
-        )
+        return _make_decision("now", case, rates, note=f"the cache is cold: {case.cold_reason}")
     if case.is_mid_turn and rates.has_cache_discount and case.tokens < case.turn_limit:
         wait = f"it waits for the end of the turn or {case.turn_limit:,} tokens"
         return _make_decision("later", case, rates, note=wait)
@@ -150,9 +146,7 @@ def decide_compaction(case: CompactionCase) -> CompactionDecision:
 
 def _decide_early(case: CompactionCase, rates: Rates) -> CompactionDecision:
     """Decide about an uncached prompt below the threshold: compact only if the summary pays."""
-    decision = _make_decision(
-        "now", case, rates, note=f"the cache is cold: {case.cold_reason}"
-    )
+    decision = _make_decision("now", case, rates, note=f"the cache is cold: {case.cold_reason}")
     if decision.savings > decision.cost:
         return decision
     return _make_decision("later", case, rates, note="not worth it yet")
@@ -164,9 +158,7 @@ def _make_decision(
     """Return the decision with the dollars of a compaction and of the calls it makes cheaper."""
     write_surcharge = rates.write - rates.read if rates.has_cache_discount else 0.0
     cache_loss = (
-        0.0
-        if case.cold_reason
-        else max(0, case.tokens_after - case.fixed_tokens) * write_surcharge
+        0.0 if case.cold_reason else max(0, case.tokens_after - case.fixed_tokens) * write_surcharge
     )
     saved_writes = case.removed_tokens * write_surcharge if case.cold_reason else 0.0
     cost = case.summary_cost + cache_loss

@@ -69,9 +69,7 @@ def compute_call_cost(
     is_local = provider == "local" or model in LOCAL_MODELS
     if is_local and find_configured_prices(model) is None:
         return Decimal(0)
-    prices = prices_for(
-        model, time=time, provider=provider, prompt_tokens=usage.prompt_tokens
-    )
+    prices = prices_for(model, time=time, provider=provider, prompt_tokens=usage.prompt_tokens)
     return None if prices is None else compute_cost(usage, prices)
 
 
@@ -108,9 +106,7 @@ def find_listed_prices(
         input=_read_price(table, prompt_tokens, "input_mtok"),
         output=_read_price(table, prompt_tokens, "output_mtok"),
         cache_read=_read_price(table, prompt_tokens, "cache_read_mtok"),
-        cache_write_5m=_read_price(
-            table, prompt_tokens, "cache_write_5m_mtok", "cache_write_mtok"
-        ),
+        cache_write_5m=_read_price(table, prompt_tokens, "cache_write_5m_mtok", "cache_write_mtok"),
         cache_write_1h=_read_price(table, prompt_tokens, "cache_write_1h_mtok"),
     )
 
@@ -126,13 +122,9 @@ def configure_prices(prices: Mapping[str, Prices]) -> None:
 
 def find_configured_prices(model: str) -> Prices | None:
     """Return the configured prices of a model: under its name, else its longest glob."""
-    matching_patterns = [
-        pattern for pattern in _configured_prices if fnmatchcase(model, pattern)
-    ]
+    matching_patterns = [pattern for pattern in _configured_prices if fnmatchcase(model, pattern)]
     best_pattern = (
-        model
-        if model in _configured_prices
-        else max(matching_patterns, key=len, default="")
+        model if model in _configured_prices else max(matching_patterns, key=len, default="")
     )
     return _configured_prices.get(best_pattern)
 
@@ -155,9 +147,7 @@ def find_listed_window(model: str, *, provider: str | None = None) -> int | None
     return None if fallback_entry is None else fallback_entry.window
 
 
-def describe_price_source(
-    model: str, *, time: datetime, provider: str | None = None
-) -> str:
+def describe_price_source(model: str, *, time: datetime, provider: str | None = None) -> str:
     """Return which table the prices of a model are from; empty if they are unknown."""
     if find_configured_prices(model) is not None:
         return "the configuration (prices)"
@@ -186,9 +176,7 @@ def find_in_fallback_table(model: str) -> ListedModel | None:
     entry = models.get(name) or models.get(f"{name}-preview")
     if entry is None:
         return None
-    prices = Prices(
-        **{key: Decimal(str(value)) for key, value in entry["prices"].items()}
-    )
+    prices = Prices(**{key: Decimal(str(value)) for key, value in entry["prices"].items()})
     return ListedModel(entry["window"], prices, entry["source"], entry.get("output"))
 
 
@@ -199,9 +187,7 @@ def _load_fallback_table() -> tuple[str, dict[str, Any]]:
     `docs/refresh_models.py` writes the table.
     """
     table = json.loads(
-        resources.files("everthread.core")
-        .joinpath("data/models.json")
-        .read_text("utf-8")
+        resources.files("everthread.core").joinpath("data/models.json").read_text("utf-8")
     )
     return table["date"], table["models"]
 
@@ -220,9 +206,7 @@ def _read_price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | 
 
 def _find_model(model: str, provider: str | None) -> ModelInfo | None:
     """Return the entry of a model; None if it is unknown or its name is too long."""
-    return (
-        None if len(model) > MAX_MODEL_NAME_CHARS else _look_up_model(model, provider)
-    )
+    return None if len(model) > MAX_MODEL_NAME_CHARS else _look_up_model(model, provider)
 
 
 @functools.lru_cache(maxsize=256)
@@ -241,9 +225,7 @@ def _look_up_model(model: str, provider: str | None) -> ModelInfo | None:
     return None
 
 
-def _list_possible_names(
-    model: str, provider: str | None
-) -> Iterator[tuple[str, str | None]]:
+def _list_possible_names(model: str, provider: str | None) -> Iterator[tuple[str, str | None]]:
     """Yield possible pairs of model and provider: the whole name, then the name after each prefix (its provider)."""
     yield model, provider
     for _ in range(MAX_MODEL_PREFIXES):

@@ -42,9 +42,7 @@ _RATE_LIMIT = re.compile(
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_POSSIBLE_RATE_LIMIT = re.compile(
-    r"resource (?:has been )?exhausted|request limit reached"
-)
+_POSSIBLE_RATE_LIMIT = re.compile(r"resource (?:has been )?exhausted|request limit reached")
 _MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
@@ -56,9 +54,7 @@ _CHARACTER_LIMIT = re.compile(
     r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
     r"|string (?:too long|above max|value length)|must have length less than"
 )
-_CONTENT_NOUN = re.compile(
-    r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
-)
+_CONTENT_NOUN = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])")
 _LONG_STRING_CHARS = 100_000
 """Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
 _OTHER_FAULT = re.compile(
@@ -126,16 +122,13 @@ def classify_error(
         reason = "The stream ended without an event, as a local server's does when the prompt is too long."
         return ErrorVerdict("prompt_too_long", reason)
     if _is_refusal_without_message(evidence, near_limit=near_limit):
-        reason = (
-            "A request that may have filled the window was refused without a message."
-        )
+        reason = "A request that may have filled the window was refused without a message."
         return ErrorVerdict("prompt_too_long", reason)
     codes = [normalize_error_text(code) for code in evidence.codes]
     texts = [normalize_error_text(text) for text in evidence.texts]
     all_text = " ; ".join([*codes, *texts])
     relevant_sentences = [
-        [sentence for sentence in split_sentences(text) if is_relevant(sentence)]
-        for text in texts
+        [sentence for sentence in split_sentences(text) if is_relevant(sentence)] for text in texts
     ]
     return (
         _classify_unrelated(evidence, all_text)
@@ -168,18 +161,14 @@ def _classify_unrelated(evidence: Evidence, all_text: str) -> ErrorVerdict | Non
     if evidence.status == 429 or is_rate:
         return _RATE_LIMIT_VERDICT
     if evidence.status in _NO_OVERFLOW_STATUSES or _OTHER_FAULT.search(all_text):
-        return ErrorVerdict(
-            "other", "It is about a value of the request, not about its size."
-        )
+        return ErrorVerdict("other", "It is about a value of the request, not about its size.")
     if _is_long_string(all_text):
         return ErrorVerdict(
             "payload_too_large",
             "One text of the request is longer than the provider takes.",
         )
     if _SINGLE_FIELD_LIMIT.search(all_text):
-        return ErrorVerdict(
-            "other", "It is a limit of one field or filter, not of the context."
-        )
+        return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
     return None
 
 
@@ -187,13 +176,9 @@ def _is_long_string(all_text: str) -> bool:
     """Return whether a character limit on the content is at fault, not one on a name or label."""
     if not _CHARACTER_LIMIT.search(all_text) or TOKENS_PATTERN.search(all_text):
         return False
-    numbers = [
-        int(number.replace(",", ""))
-        for number in re.findall(r"\d[\d,]{3,12}", all_text)
-    ]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{3,12}", all_text)]
     return (
-        max(numbers, default=0) >= _LONG_STRING_CHARS
-        and _CONTENT_NOUN.search(all_text) is not None
+        max(numbers, default=0) >= _LONG_STRING_CHARS and _CONTENT_NOUN.search(all_text) is not None
     )
 
 
@@ -236,18 +221,10 @@ def _classify_counts(counts: Counts) -> OverflowKind | None:
     An input of exactly the limit fits; it is at fault only if no output was requested.
     """
     if counts.limit is None:
-        exceeds_available = (
-            counts.available is not None and (counts.output or 0) > counts.available
-        )
-        return (
-            "max_tokens_too_large"
-            if counts.cap is not None or exceeds_available
-            else None
-        )
+        exceeds_available = counts.available is not None and (counts.output or 0) > counts.available
+        return "max_tokens_too_large" if counts.cap is not None or exceeds_available else None
     if counts.input is not None:
-        if counts.input > counts.limit or (
-            counts.input == counts.limit and not counts.output
-        ):
+        if counts.input > counts.limit or (counts.input == counts.limit and not counts.output):
             return "prompt_too_long"
         return "max_tokens_too_large" if counts.output or counts.total else None
     if counts.output is not None:
@@ -258,13 +235,9 @@ def _classify_counts(counts: Counts) -> OverflowKind | None:
 def _make_verdict(kind: OverflowKind, counts: Counts, reason: str) -> ErrorVerdict:
     if kind == "prompt_too_long":
         input_tokens = counts.total if counts.input is None else counts.input
-        return ErrorVerdict(
-            kind, f"The prompt is too long. {reason}", counts.limit, input_tokens
-        )
+        return ErrorVerdict(kind, f"The prompt is too long. {reason}", counts.limit, input_tokens)
     remaining = (
-        None
-        if counts.limit is None or counts.input is None
-        else counts.limit - counts.input
+        None if counts.limit is None or counts.input is None else counts.limit - counts.input
     )
     output_limits = [
         limit
@@ -285,9 +258,7 @@ def _make_verdict(kind: OverflowKind, counts: Counts, reason: str) -> ErrorVerdi
 def _classify_payload(all_text: str) -> ErrorVerdict | None:
     if not any(map(is_payload_overflow, split_sentences(all_text))):
         return None
-    return ErrorVerdict(
-        "payload_too_large", "The request has too many bytes, images or documents."
-    )
+    return ErrorVerdict("payload_too_large", "The request has too many bytes, images or documents.")
 
 
 def _classify_by_size(
@@ -306,9 +277,7 @@ def _classify_by_size(
 
 def _classify_without_tokens(evidence: Evidence, all_text: str) -> ErrorVerdict:
     if evidence.status == 413:
-        return ErrorVerdict(
-            "payload_too_large", "Status 413, without a word about tokens."
-        )
+        return ErrorVerdict("payload_too_large", "Status 413, without a word about tokens.")
     if _POSSIBLE_RATE_LIMIT.search(all_text):
         return _RATE_LIMIT_VERDICT
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
@@ -319,13 +288,5 @@ def _is_success(status: int | None) -> bool:
 
 
 def _read_http_status(value: Any) -> int | None:
-    text = (
-        str(int(value))
-        if isinstance(value, int) and not isinstance(value, bool)
-        else value
-    )
-    return (
-        int(text)
-        if isinstance(text, str) and len(text) == 3 and text.isdecimal()
-        else None
-    )
+    text = str(int(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    return int(text) if isinstance(text, str) and len(text) == 3 and text.isdecimal() else None

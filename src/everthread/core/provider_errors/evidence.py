@@ -124,9 +124,7 @@ class Evidence:
     def _add_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
         self.is_structured = True
         fields_by_name = {
-            _normalize_key(key): item
-            for key, item in value.items()
-            if isinstance(key, str)
+            _normalize_key(key): item for key, item in value.items() if isinstance(key, str)
         }
         subject = _find_subject(fields_by_name)
         for key, item in fields_by_name.items():
@@ -134,12 +132,7 @@ class Evidence:
                 self.counts.setdefault(_COUNT_KEYS[key], item)
             elif key in _CODE_KEYS and isinstance(item, str | int):
                 self._add_code(str(item))
-            elif (
-                key in _MESSAGE_KEYS
-                and isinstance(item, str)
-                and subject
-                and "{" not in item
-            ):
+            elif key in _MESSAGE_KEYS and isinstance(item, str) and subject and "{" not in item:
                 self._add_text(f"{subject}: {item}", depth)
             elif key not in _ECHOED_REQUEST_KEYS:
                 self.add(item, depth + 1)

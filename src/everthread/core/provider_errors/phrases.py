@@ -90,9 +90,7 @@ _MEDIA_COUNT = re.compile(
     r"(?:too m(?:any|uch)|number of|\d|\d of(?: the)?) (?:\w+ ){0,2}?"
     r"(?:images?|documents?|pages?|pdfs?|files?|videos?|media|attachments?)(?![a-z])|图片(?:数量|过多)"
 )
-_MEDIA_BOUND = re.compile(
-    r"too m(?:any|uch)|limit|max|exceed|at most|up to|than\b|[<>≤≥]|超|过多"
-)
+_MEDIA_BOUND = re.compile(r"too m(?:any|uch)|limit|max|exceed|at most|up to|than\b|[<>≤≥]|超|过多")
 _MEDIA_SIZE = re.compile(
     r"\d ?(?:[kmg]i?b|bytes?|px|pixels?|tokens?|seconds?|s)(?![a-z])|pixel|dimension|resolution|\bsize\b|too large"
     r"|\b(?:file|image|document)\b[^;]{0,40}\bexceeds"
@@ -121,9 +119,9 @@ def find_overflow(sentence: str) -> OverflowKind | None:
     """Return what a sentence says is too large, if anything."""
     if _PROMPT_TOO_LONG.search(sentence):
         return "prompt_too_long"
-    if (
-        OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE.search(sentence)
-    ) or _SUM_TOO_LARGE.search(sentence):
+    if (OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
+        sentence
+    ):
         return "max_tokens_too_large"
     return "prompt_too_long" if _PROMPT_OVERFLOW.search(sentence) else None
 

@@ -54,18 +54,12 @@ _SENTENCE_END = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\
 def normalize_error_text(text: str) -> str:
     """Return the text as lower-case words, with identifiers split, without quotes, markup and digits inside names."""
     text = _UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-    text = _FIELD_NAME.sub(
-        " ; ", _NON_PROSE.sub(" ", unicodedata.normalize("NFKC", text))
-    )
+    text = _FIELD_NAME.sub(" ; ", _NON_PROSE.sub(" ", unicodedata.normalize("NFKC", text)))
     text = _MISSING_SPACE.sub(
         lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {OUTPUT_CAP_WORD} ", text)
     )
     text = _WORD.sub(_strip_digits, text)
-    text = (
-        _CAMEL_CASE_BOUNDARY.sub(" ", _HYPHEN.sub(" ", text))
-        .lower()
-        .translate(_QUOTE_TABLE)
-    )
+    text = _CAMEL_CASE_BOUNDARY.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTE_TABLE)
     return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
 
 
@@ -78,10 +72,6 @@ def _strip_digits(match: re.Match[str]) -> str:
     word = match[0]
     if _DATE.fullmatch(word):
         return ""
-    if (
-        word.isalpha()
-        or _NUMBER_WITH_UNIT.fullmatch(word)
-        or not any(map(str.isdigit, word))
-    ):
+    if word.isalpha() or _NUMBER_WITH_UNIT.fullmatch(word) or not any(map(str.isdigit, word)):
         return word
     return re.sub(r"[^A-Za-z]+", " ", word) if re.search(r"[A-Za-z]", word) else word

@@ -59,7 +59,9 @@ _OUTPUT = (
     r"|ausgaben?|salidas?|sorties?)"
     r"(?![a-z])|输出|出力|출력"
 )
-_CONTEXT = r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
+_CONTEXT = (
+    r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
+)
 _NOUN = re.compile(
     rf"(?P<input>(?<![a-z])(?:{_INPUT}))|(?P<output>(?<![a-z])(?:{_OUTPUT}))"
     rf"|(?P<context>(?<![a-z])(?:{_CONTEXT}))|(?P<total>(?<![a-z])(?:requested|total)(?![a-z]))"
@@ -169,20 +171,16 @@ def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
         )
         return
     ratio_match = _RATIO.search(sentence)
-    if (
-        ratio_match
-        and int(ratio_match["total"]) > int(ratio_match["limit"]) >= _MIN_WINDOW
-    ):
+    if ratio_match and int(ratio_match["total"]) > int(ratio_match["limit"]) >= _MIN_WINDOW:
         yield from (
-            _Number(int(ratio_match[role]), role, is_certain=True)
-            for role in ("total", "limit")
+            _Number(int(ratio_match[role]), role, is_certain=True) for role in ("total", "limit")
         )
         return
     range_match = _RANGE.search(sentence)
     if range_match:
-        upper_bound = int(
-            range_match["a"] or range_match["b"] or range_match["c"]
-        ) - bool(range_match["open"])
+        upper_bound = int(range_match["a"] or range_match["b"] or range_match["c"]) - bool(
+            range_match["open"]
+        )
         yield _classify_bound(
             upper_bound,
             _find_nouns(sentence[: range_match.start()])[-1:] or default_nouns,
@@ -217,9 +215,7 @@ def _find_figures(sentence: str) -> Iterator[_Figure]:
         end = None if is_last else matches[index + 1].start()
         text_after = sentence[match.end() : end][:80]
         digits = re.sub(r"\D", "", match["whole"])[:12]
-        value = round(
-            float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
-        )
+        value = round(float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]])
         is_alone = is_first and is_last
         if value > _MAX_COUNT or _is_not_token_count(
             text_before, text_after, is_first=is_first, is_alone=is_alone, value=value
@@ -275,16 +271,10 @@ def _is_not_token_count(
         return True
     if is_at_start and text_after.startswith(":"):
         return True
-    is_bracketed = text_before.rstrip().endswith(
-        ("(", "[")
-    ) and text_after.lstrip().startswith((")", "]"))
-    return (
-        is_alone
-        and is_bracketed
-        and value < 10_000
-        and value % 256 != 0
-        and value % 1000 != 0
+    is_bracketed = text_before.rstrip().endswith(("(", "[")) and text_after.lstrip().startswith(
+        (")", "]")
     )
+    return is_alone and is_bracketed and value < 10_000 and value % 256 != 0 and value % 1000 != 0
 
 
 def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
@@ -329,9 +319,7 @@ def _classify_bound(value: int, nouns: list[str]) -> _Number:
 def _classify_value(value: int, nouns: list[str]) -> _Number:
     """Return the role of a value: the nearest noun, or the total if both sides or none are named before it."""
     sides = [noun for noun in nouns if noun != "context"]
-    return _Number(
-        value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total"
-    )
+    return _Number(value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total")
 
 
 def _find_nouns(text: str) -> list[str]:

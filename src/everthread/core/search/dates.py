@@ -125,18 +125,14 @@ def _find_absolute_dates(text: str, now: datetime) -> Iterator[DateSpan]:
     months = load_language_data()["months"]
     for match in _compile_date_pattern().finditer(text):
         fields = {
-            key.rstrip("0123456789"): value
-            for key, value in match.groupdict().items()
-            if value
+            key.rstrip("0123456789"): value for key, value in match.groupdict().items() if value
         }
         month = months.get(fields.get("name", "")) or int(fields.get("month", 0))
         day = int(fields.get("day", 0))
         second_number = int(fields.get("either", 0))
         # Read 3/4/2026 both ways.
         month_day_pairs = (
-            {(day, second_number), (second_number, day)}
-            if second_number
-            else {(month, day)}
+            {(day, second_number), (second_number, day)} if second_number else {(month, day)}
         )
         years = (
             [int(fields["year"])]
@@ -157,9 +153,7 @@ def _find_calendar_span(
     except ValueError:
         return
     duration = timedelta(days=1 if day else 37 if month else 366)
-    yield _make_span(
-        start - _DAY, start + duration + (_DAY if day else timedelta(0)), match
-    )
+    yield _make_span(start - _DAY, start + duration + (_DAY if day else timedelta(0)), match)
 
 
 def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
@@ -171,12 +165,8 @@ def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
         )
         for year in years:
             if MINYEAR < year < MAXYEAR:
-                start = datetime(
-                    year, _FIRST_MONTH_BY_SEASON[match["season"]], 1, tzinfo=UTC
-                )
-                yield _make_span(
-                    start - _DAY, start + timedelta(days=_SEASON_DAYS), match
-                )
+                start = datetime(year, _FIRST_MONTH_BY_SEASON[match["season"]], 1, tzinfo=UTC)
+                yield _make_span(start - _DAY, start + timedelta(days=_SEASON_DAYS), match)
 
 
 def _find_relative_dates(text: str, now: datetime) -> Iterator[DateSpan]:
@@ -190,16 +180,14 @@ def _find_relative_dates(text: str, now: datetime) -> Iterator[DateSpan]:
             start_days_ago = days_ago + 1.0
             end_days_ago = days_ago - 1.0
         elif match["many"]:
-            days_ago = (
-                _NUMBER_BY_WORD.get(match["many"]) or int(match["many"])
-            ) * _DAYS_BY_UNIT[match["units"]]
+            days_ago = (_NUMBER_BY_WORD.get(match["many"]) or int(match["many"])) * _DAYS_BY_UNIT[
+                match["units"]
+            ]
             start_days_ago = days_ago + 1.0
             end_days_ago = -1.0
         else:
             unit_days = _DAYS_BY_UNIT[match["unit"]]
-            days_ago = (
-                _NUMBER_BY_WORD.get(match["count"]) or int(match["count"])
-            ) * unit_days
+            days_ago = (_NUMBER_BY_WORD.get(match["count"]) or int(match["count"])) * unit_days
             start_days_ago = days_ago + max(unit_days / 2, 1.0)
             end_days_ago = days_ago - max(unit_days / 2, 1.0)
         yield _make_span(

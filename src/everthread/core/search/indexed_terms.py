@@ -27,9 +27,7 @@ _SIMPLE_TOKEN = re.compile(rf"[A-Za-z0-9]++(?:{JOINT}++[A-Za-z0-9]++)*+|[^\x00-\
 
 
 # Single characters that normalisation joins with their neighbours.
-_JOINABLE_CHARACTER = re.compile(
-    "[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]"
-)
+_JOINABLE_CHARACTER = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
 
 
 def index_terms(text: str) -> str:
@@ -68,9 +66,7 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
             parts += list_pairs(token) or list_compound_parts(token)
         return _join_encoded(words), _join_encoded(parts)
     token_terms = [
-        _cached_token_terms(token)
-        if len(token) <= MAX_CACHED_CHARS
-        else _list_token_terms(token)
+        _cached_token_terms(token) if len(token) <= MAX_CACHED_CHARS else _list_token_terms(token)
         for token in _SIMPLE_TOKEN.findall(simple_text)
     ]
     return (
@@ -139,11 +135,7 @@ def _simplify_char(char: str) -> str | None:
     if normal_form.isascii():
         return normal_form
     if load_script_patterns().single.fullmatch(char):
-        return (
-            char
-            if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char)
-            else None
-        )
+        return char if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char) else None
     if any(part.isalnum() or unicodedata.combining(part) for part in normal_form):
         return None
     return None if unicodedata.category(char)[0] == "M" else " "
@@ -156,9 +148,7 @@ def encode_term(term: str) -> str:
     `__`, any other character its code in hex between two `_`.
     """
     return (
-        term
-        if term.isascii() and term.isalnum() and term.islower()
-        else term.translate(_ESCAPES)
+        term if term.isascii() and term.isalnum() and term.islower() else term.translate(_ESCAPES)
     )
 
 
@@ -168,11 +158,7 @@ class _Escapes(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         # The oldest table Python carries: a tokenizer's own may be nearly as old.
-        is_letter = (
-            unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo")
-            if code > 127
-            else False
-        )
+        is_letter = unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo") if code > 127 else False
         is_plain = is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789"
         self[code] = char if is_plain else "__" if char == "_" else f"_{code:x}_"
         return self[code]

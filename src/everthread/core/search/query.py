@@ -49,8 +49,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
     date_spans = find_dates(text, now)
     undated_text, date_words = _split_dates(text, date_spans)
     search_words = [
-        SearchWord((name,), IDENTIFIER_WEIGHT)
-        for name in identifier_terms(undated_text)
+        SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(undated_text)
     ]
     content_words = list(_list_content_words(undated_text))
     if common_words and not (content_words or search_words):
@@ -59,9 +58,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         SearchWord(variants)
         for variants in sorted(content_words, key=lambda variants: -len(variants[0]))
     )
-    search_words = sorted(
-        search_words[:MAX_SEARCH_WORDS], key=lambda item: -item.weight
-    )
+    search_words = sorted(search_words[:MAX_SEARCH_WORDS], key=lambda item: -item.weight)
     search_words += (SearchWord((word,), is_counted=False) for word in date_words)
     return Question(tuple(search_words), tuple(date_spans), _list_phrases(undated_text))
 
@@ -93,9 +90,7 @@ def _list_phrases(text: str) -> tuple[tuple[str, ...], ...]:
         if not _is_number(term) or term in filler_words:
             continue
         nearby = range(index - 1, max(index - 1 - MAX_TERMS_BEFORE_NUMBER, -1), -1)
-        positions = [
-            position for position in nearby if phrase[position] not in filler_words
-        ]
+        positions = [position for position in nearby if phrase[position] not in filler_words]
         if positions[:2] == [index - 1, index - 2]:
             phrases.append(tuple(phrase[index - 2 : index + 1]))
         phrases += ((phrase[position], term) for position in positions)
@@ -114,6 +109,4 @@ def _split_dates(text: str, date_spans: Sequence[DateSpan]) -> tuple[str, list[s
     for start, end in sorted((span.position for span in date_spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
     names = DAY_NAMES.union(load_language_data()["months"])
-    return undated_text, [
-        word for word in query_terms(dates) if word.isdigit() or word in names
-    ]
+    return undated_text, [word for word in query_terms(dates) if word.isdigit() or word in names]

@@ -83,9 +83,7 @@ def rate_conversations(
     for score, conversation in zip(scores, conversation_numbers, strict=True):
         by_conversation[conversation].append(score)
     return {
-        conversation: CONVERSATION_SHARE
-        * _sum_best(conversation_scores)
-        / CONVERSATION_BEST_COUNT
+        conversation: CONVERSATION_SHARE * _sum_best(conversation_scores) / CONVERSATION_BEST_COUNT
         for conversation, conversation_scores in by_conversation.items()
     }
 

@@ -107,9 +107,7 @@ class Lookup(Protocol):
         """
         ...
 
-    async def read(
-        self, item_id: str, *, offset: int = 0, limit: int = 8_000
-    ) -> Passage:
+    async def read(self, item_id: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
         """Return a part of a message or stored output, by its id. Raise `UnknownIdError` for an unknown id."""
         ...
 
@@ -213,9 +211,7 @@ def _describe_source(source: Excerpt | Passage) -> str:
     return f"{author}{turn}{time}"
 
 
-def _format_empty_page(
-    search: str, searched_place: str, offset: int, unsearched_texts: str
-) -> str:
+def _format_empty_page(search: str, searched_place: str, offset: int, unsearched_texts: str) -> str:
     if offset:
         return f"{search}: nothing more beyond offset {offset}. That was all; do not search for it again."
     other = f" Not searched: {unsearched_texts}." if unsearched_texts else ""

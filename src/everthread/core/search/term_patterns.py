@@ -89,22 +89,16 @@ def _split_camel_case(atom: str) -> list[str]:
 
 def separate_humps(token: str) -> str:
     """Return the token with spaces between its humps."""
-    return " ".join(
-        " ".join(_split_camel_case(atom)) or atom for atom in ATOM.split(token)
-    )
+    return " ".join(" ".join(_split_camel_case(atom)) or atom for atom in ATOM.split(token))
 
 
 class _ScriptPatterns:
     """The patterns for text of any script. A letter keeps the accents and other marks after it, up to four of them."""
 
     def __init__(self) -> None:
-        single_characters = "".join(
-            f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES
-        )
+        single_characters = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
         every_mark = "".join(
-            char
-            for char in map(chr, range(0x300, 0xFE30))
-            if unicodedata.category(char)[0] == "M"
+            char for char in map(chr, range(0x300, 0xFE30)) if unicodedata.category(char)[0] == "M"
         )
         marks = re.sub(f"[{single_characters}]", "", every_mark)
         letter = rf"[^\W_{single_characters}]"
@@ -116,9 +110,7 @@ class _ScriptPatterns:
         """One term of the reading run."""
         self.query = re.compile(f"{term}|[{single_characters}]+")
         """One term of the reading run, but neighbouring single characters are matched together."""
-        compound = (
-            f"(?<!{letter})(?<![{marks}]){word}(?:{JOINT}++{word})++|{CAPITAL_INSIDE}"
-        )
+        compound = f"(?<!{letter})(?<![{marks}]){word}(?:{JOINT}++{word})++|{CAPITAL_INSIDE}"
         self.compound = re.compile(compound)
         """Words that have parts."""
         self.extra = re.compile(f"{compound}|[{single_characters}]{{2,}}+")

@@ -49,9 +49,7 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     """
     text = normalize(text)
     if loose:
-        text = load_script_patterns().compound.sub(
-            lambda match: separate_humps(match[0]), text
-        )
+        text = load_script_patterns().compound.sub(lambda match: separate_humps(match[0]), text)
     tokens: list[str] = []
     for token in load_script_patterns().query.findall(text.casefold()):
         tokens += load_script_patterns().pairs.findall(token) or [token]
@@ -67,8 +65,6 @@ def identifier_terms(text: str) -> list[str]:
     """Return the identifiers of a query as typed: a text with the whole identifier should rank above its words."""
     tokens = load_script_patterns().compound.findall(normalize(text))
     identifiers = (
-        token.casefold()
-        for token in tokens
-        if len(token) <= MAX_TERM_CHARS and ATOM.search(token)
+        token.casefold() for token in tokens if len(token) <= MAX_TERM_CHARS and ATOM.search(token)
     )
     return list(dict.fromkeys(identifiers))

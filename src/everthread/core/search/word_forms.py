@@ -69,12 +69,8 @@ def _list_base_forms(word: str) -> dict[str, None]:
     """Return the base forms of the word, itself included."""
     bases = {word: None}
     bases |= dict.fromkeys(base for base in _load_irregular_forms().get(word, ())[:1])
-    bases |= dict.fromkeys(
-        base for base in _strip_endings(word) if len(base) >= MIN_STEM_LETTERS
-    )
-    return bases | dict.fromkeys(
-        other for base in bases for other in _list_other_spellings(base)
-    )
+    bases |= dict.fromkeys(base for base in _strip_endings(word) if len(base) >= MIN_STEM_LETTERS)
+    return bases | dict.fromkeys(other for base in bases for other in _list_other_spellings(base))
 
 
 def _list_other_spellings(base: str) -> Iterator[str]:
@@ -146,11 +142,7 @@ def _inflect(base: str) -> Iterator[str]:
 def _doubles_last_consonant(base: str) -> bool:
     """Return whether the last consonant is written twice before an ending: plan, planned; not so cook, visit."""
     vowels = [char in _VOWELS for char in base]
-    return (
-        vowels[-3:] == [False, True, False]
-        and sum(vowels) == 1
-        and base[-1] not in "wx"
-    )
+    return vowels[-3:] == [False, True, False] and sum(vowels) == 1 and base[-1] not in "wx"
 
 
 @functools.cache
@@ -171,8 +163,6 @@ def _stop_lists() -> dict[str, frozenset[str]]:
 @functools.cache
 def load_language_data() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(
-        resources.files("everthread.core")
-        .joinpath("data/language.json")
-        .read_text("utf-8")
+        resources.files("everthread.core").joinpath("data/language.json").read_text("utf-8")
     )
     return data

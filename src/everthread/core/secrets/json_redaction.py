@@ -38,11 +38,7 @@ def redact_value(value: Any) -> Any:
 def _inner_containers(node: Any) -> list[Any]:
     """Return the containers directly inside a container."""
     children = (
-        node.values()
-        if isinstance(node, dict)
-        else node
-        if isinstance(node, list | tuple)
-        else ()
+        node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
     )
     return [item for item in children if isinstance(item, dict | list | tuple)]
 
@@ -50,32 +46,21 @@ def _inner_containers(node: Any) -> list[Any]:
 def _rebuild(node: Any, results: dict[int, Any]) -> Any:
     if isinstance(node, dict):
         fields = {
-            name: _redact_field(name, results.get(id(item), item))
-            for name, item in node.items()
+            name: _redact_field(name, results.get(id(item), item)) for name, item in node.items()
         }
-        return (
-            fields
-            if any(fields[name] is not item for name, item in node.items())
-            else node
-        )
+        return fields if any(fields[name] is not item for name, item in node.items()) else node
     if isinstance(node, list | tuple):
         items = [_redact_field("", results.get(id(item), item)) for item in node]
         is_unchanged = all(
             new_item is old_item for new_item, old_item in zip(items, node, strict=True)
         )
-        return (
-            node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
-        )
+        return node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
     return _redact_field("", node)
 
 
 def _redact_field(name: Any, value: Any) -> Any:
     redacted_value = redact(value) if isinstance(value, str) else value
-    if (
-        redacted_value is not value
-        or not isinstance(value, str)
-        or not isinstance(name, str)
-    ):
+    if redacted_value is not value or not isinstance(value, str) or not isinstance(name, str):
         return redacted_value
     hint = find_name_hint(name[-100:])
     is_secret = (

@@ -71,8 +71,6 @@ def is_random(text: str) -> bool:
             if char.isalpha() or next_char.isalpha():
                 pair_count += 1
                 unusual_count += (
-                    char.isdigit()
-                    or next_char.isdigit()
-                    or char + next_char not in _COMMON_PAIRS
+                    char.isdigit() or next_char.isdigit() or char + next_char not in _COMMON_PAIRS
                 )
     return unusual_count >= 4 and unusual_count * 2 > pair_count

@@ -67,9 +67,7 @@ class LineRedactor:
         is_next_new = [*is_new[1:], False]
         lines_to_read = [
             line
-            for line, is_line_new, is_following_new in zip(
-                lines, is_new, is_next_new, strict=True
-            )
+            for line, is_line_new, is_following_new in zip(lines, is_new, is_next_new, strict=True)
             if is_line_new or is_following_new
         ]
         if find_secrets("\n".join(lines_to_read)):
@@ -131,9 +129,7 @@ def find_secrets(text: str) -> list[Secret]:
     if not text or not isinstance(text, str):
         return []
     # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
-    ascii_text = (
-        text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
-    )
+    ascii_text = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
     lower_text = ascii_text.lower()
     secrets = [
         *find_tokens(ascii_text),

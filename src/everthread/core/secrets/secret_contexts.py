@@ -35,9 +35,7 @@ def find_header_credentials(text: str, lower_text: str) -> Iterator[Secret]:
             match[1] or (char_before if char_before in ("'", '"') else ""),
         )
         for piece in _CREDENTIAL.finditer(text, match.end(), end):
-            value = (
-                piece[0].rpartition("=")[2] if "=" in piece[0].rstrip("=") else piece[0]
-            )
+            value = piece[0].rpartition("=")[2] if "=" in piece[0].rstrip("=") else piece[0]
             if is_random(value) and not is_placeholder(value):
                 yield Secret(piece.end() - len(value), piece.end(), "header")
 
@@ -59,34 +57,24 @@ _PGPASS = re.compile(
 )
 """host:port:database:user:password"""
 MAX_HOST_CHARS = 256
-_NETRC = re.compile(
-    r"login[ \t\n]{1,3}+\S{1,128}+[ \t\n]{1,3}+password[ \t\n]{1,3}+(\S{3,256}+)"
-)
+_NETRC = re.compile(r"login[ \t\n]{1,3}+\S{1,128}+[ \t\n]{1,3}+password[ \t\n]{1,3}+(\S{3,256}+)")
 
 
 def find_password_file_entries(text: str) -> Iterator[Secret]:
     """Yield the passwords in lines of `.pgpass` and `.netrc` files."""
     for port in _PORT.finditer(text):
-        line_start = (
-            text.rfind("\n", max(0, port.start() - MAX_HOST_CHARS), port.start()) + 1
-        )
+        line_start = text.rfind("\n", max(0, port.start() - MAX_HOST_CHARS), port.start()) + 1
         entry = _PGPASS.match(text, line_start)
-        if entry is not None and is_secret_value(
-            entry[1], NameHint.PASSWORD, is_quoted=False
-        ):
+        if entry is not None and is_secret_value(entry[1], NameHint.PASSWORD, is_quoted=False):
             yield Secret(entry.start(1), entry.end(1), "password-file")
-    for entry in (
-        _NETRC.finditer(text) if "login" in text and "password" in text else ()
-    ):
+    for entry in _NETRC.finditer(text) if "login" in text and "password" in text else ():
         if is_secret_value(entry[1], NameHint.PASSWORD, is_quoted=False):
             yield Secret(entry.start(1), entry.end(1), "password-file")
 
 
 MAX_MANIFEST_CHARS = 100_000
 _SECRET_KIND = re.compile(r"""kind["']?[ \t]{0,8}+:[ \t]{0,8}+["']?secret\b(?!\w)""")
-_JSON_DATA = re.compile(
-    r'"(?:string)?data"\s{0,40}+:\s{0,40}+\{([^{}]{0,90000}+)\}', re.I
-)
+_JSON_DATA = re.compile(r'"(?:string)?data"\s{0,40}+:\s{0,40}+\{([^{}]{0,90000}+)\}', re.I)
 _JSON_VALUE = re.compile(r':\s{0,40}+"([^"\\]{1,65536}+)"')
 _YAML_DATA = re.compile(
     r"^([ ]{0,20}+)(?:string)?data:[ \t]{0,20}+\n((?:\1[ ]++[^\n]*+(?:\n|$))+)",
@@ -129,9 +117,7 @@ def _find_values_in_manifest(text: str, start: int, end: int) -> Iterator[Secret
             for match in value.finditer(text, *data.span(group)):
                 secret_value = match[1].rstrip(" \t\"'")
                 if not is_placeholder(secret_value):
-                    yield Secret(
-                        match.start(1), match.start(1) + len(secret_value), "manifest"
-                    )
+                    yield Secret(match.start(1), match.start(1) + len(secret_value), "manifest")
 
 
 _TRACE_PREFIXES = (
@@ -161,14 +147,10 @@ def find_traced_values(text: str) -> Iterator[Secret]:
     if "+ " in text and any(prefix in text for prefix in _TRACE_PREFIXES):
         for match in _TRACED_ASSIGNMENT.finditer(text):
             hint = find_name_hint(match[1])
-            if is_passphrase(match[2], hint) or is_secret_value(
-                match[2], hint, is_quoted=True
-            ):
+            if is_passphrase(match[2], hint) or is_secret_value(match[2], hint, is_quoted=True):
                 yield Secret(match.start(2), match.end(2), "trace")
     for login in (
-        _PASSWORD_FROM_STDIN.finditer(text)
-        if "-stdin" in text or "chpasswd" in text
-        else ()
+        _PASSWORD_FROM_STDIN.finditer(text) if "-stdin" in text or "chpasswd" in text else ()
     ):
         start = max(0, login.start() - MAX_PIPE_CHARS)
         piped = _PIPED.search(text[start : login.start()])
@@ -220,18 +202,14 @@ def find_bearer_tokens(text: str, lower_text: str) -> Iterator[Secret]:
             yield Secret(match.start(2), match.end(2), "header")
 
 
-_COOKIE = re.compile(
-    r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+"
-)
+_COOKIE = re.compile(r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+")
 _COOKIE_VALUE = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 
 def find_cookies(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the random values in a `Cookie` or `Set-Cookie` header."""
     for header_match in _COOKIE.finditer(lower_text):
-        for value_match in _COOKIE_VALUE.finditer(
-            text, header_match.start(), header_match.end()
-        ):
+        for value_match in _COOKIE_VALUE.finditer(text, header_match.start(), header_match.end()):
             if is_random(value_match[1]):
                 yield Secret(value_match.start(1), value_match.end(1), "cookie")
 
@@ -247,15 +225,11 @@ _CURL_USER = re.compile(
 def find_curl_passwords(text: str, lower_text: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
     """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
     for match in _CURL_USER.finditer(text):
-        password_group = next(
-            group for group in (2, 4, 6, 7, 8) if match[group] is not None
-        )
+        password_group = next(group for group in (2, 4, 6, 7, 8) if match[group] is not None)
         user_group = next(group for group in (1, 3, 5) if match[group] is not None)
         if "curl" not in text[max(0, match.start() - 1000) : match.start()]:
             continue
-        if len(match[password_group]) >= 3 and not is_placeholder(
-            match[password_group]
-        ):
+        if len(match[password_group]) >= 3 and not is_placeholder(match[password_group]):
             yield Secret(match.start(password_group), match.end(password_group), "curl")
         elif not match[password_group] and is_random(match[user_group]):
             yield Secret(match.start(user_group), match.end(user_group), "curl")

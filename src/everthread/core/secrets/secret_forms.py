@@ -16,9 +16,7 @@ from everthread.core.secrets.secret_rules import (
 )
 
 _TOKEN_BYTE_TABLE = bytes(
-    code
-    if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128)
-    else ord(" ")
+    code if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128) else ord(" ")
     for code in range(256)
 )
 
@@ -89,17 +87,11 @@ def find_private_keys(text: str, lower_text: str) -> Iterator[Secret]:
     for edge, next_edge in zip_longest(edges, edges[1:]):
         if edge[2]:
             start = find_match_end(_BLANK.match(text, edge.end()), edge.end())
-            body = (
-                text[start : next_edge.start()]
-                if next_edge and not next_edge[1]
-                else ""
-            )
+            body = text[start : next_edge.start()] if next_edge and not next_edge[1] else ""
             words = body.split()
             # No END, or prose between two mentions of the lines.
             if sum(map(len, words)) < 12 * max(1, len(words)):
-                body = text[
-                    start : find_match_end(_KEY_LINES.match(text, start), start)
-                ]
+                body = text[start : find_match_end(_KEY_LINES.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon_entropy(body[:256]) >= 3:
                 yield Secret(start, start + len(body), "private-key")

@@ -51,9 +51,7 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
         if assignment:
             reversed_text = text[max(0, start - 64) : start][::-1]
             name = (
-                reversed_text[
-                    : find_match_end(_NAME_BEFORE.match(reversed_text, 0), 0)
-                ][::-1]
+                reversed_text[: find_match_end(_NAME_BEFORE.match(reversed_text, 0), 0)][::-1]
                 + text[start : assignment.end(1)]
             )
             hint = load_rules().hint_by_foreign_name.get(stem) or find_name_hint(name)
@@ -61,27 +59,19 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
                 claimed_end = phrase.end()
                 yield Secret(phrase.start(2), claimed_end, "assignment")
             elif match and _is_assigned_secret(text, hint, match):
-                claimed_end = find_match_end(
-                    _VALUE_REST.match(text, match.end()), match.end()
-                )
-                yield Secret(
-                    match.start(2 if match[2] else 3), claimed_end, "assignment"
-                )
+                claimed_end = find_match_end(_VALUE_REST.match(text, match.end()), match.end())
+                yield Secret(match.start(2 if match[2] else 3), claimed_end, "assignment")
 
 
 def find_name_stems(text: str, lower_text: str) -> list[tuple[int, str]]:
     """Find names that may announce a secret. Look for names in other scripts only if the text has their letters."""
     stems = _find_words(lower_text, load_rules().name_stems)
-    if not text.isascii() and any(
-        letter in text for letter in load_rules().foreign_letters
-    ):
+    if not text.isascii() and any(letter in text for letter in load_rules().foreign_letters):
         # İ alone becomes longer in lower case; places must agree.
         stems = sorted(
             [
                 *stems,
-                *_find_words(
-                    text.replace("İ", "i").lower(), load_rules().foreign_stems
-                ),
+                *_find_words(text.replace("İ", "i").lower(), load_rules().foreign_stems),
             ]
         )
     return stems
@@ -108,9 +98,7 @@ def _is_assigned_secret(text: str, hint: NameHint, match: re.Match[str]) -> bool
         inner_name, _, inner_value = value.partition("=")
         is_sentence = next_char == " " and not is_random(value)
         # An inner name finds its own value.
-        return not is_sentence and not (
-            find_name_hint(inner_name) and inner_value.strip("=")
-        )
+        return not is_sentence and not (find_name_hint(inner_name) and inner_value.strip("="))
     is_call = next_char in ("(", "[", "{")
     is_argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
     return not is_call and not is_argument
@@ -153,9 +141,9 @@ def find_flag_values(text: str, ascii_text: str) -> Iterator[Secret]:
         char_before = text[match.start() - 1 : match.start()]
         if char_before == "." or _WORD_CHARACTER.match(char_before):
             continue
-        if is_secret_value(
-            match[2], find_name_hint(match[1]), is_quoted=False
-        ) and is_random(match[2]):
+        if is_secret_value(match[2], find_name_hint(match[1]), is_quoted=False) and is_random(
+            match[2]
+        ):
             yield Secret(
                 match.start(2),
                 find_match_end(_VALUE_REST.match(text, match.end()), match.end()),
@@ -163,9 +151,7 @@ def find_flag_values(text: str, ascii_text: str) -> Iterator[Secret]:
             )
     claimed_end = 0
     has_flag = " -" in ascii_text or "\t-" in ascii_text
-    for start, _ in (
-        _find_words(ascii_text, _COMMANDS_WITH_PASSWORD) if has_flag else ()
-    ):
+    for start, _ in _find_words(ascii_text, _COMMANDS_WITH_PASSWORD) if has_flag else ():
         if start < claimed_end or _WORD_CHARACTER.match(text[start - 1 : start]):
             continue
         flag = _SHORT_FLAG.match(text, start)
@@ -198,18 +184,14 @@ def find_provider_keys(text: str, ascii_text: str, lower_text: str) -> Iterator[
             else None
         )
         # The name ends here: `sumO` is not a name in `sumOf`.
-        is_whole_name = (
-            text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
-        )
+        is_whole_name = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
         if (
             match
             and is_whole_name
             and not _NOT_A_KEY_NAME.search(match[1])
             and is_provider_key(match[2], provider[0])
         ):
-            claimed_end = find_match_end(
-                _KEY_REST.match(text, match.end()), match.end()
-            )
+            claimed_end = find_match_end(_KEY_REST.match(text, match.end()), match.end())
             yield Secret(match.start(2), claimed_end, provider[0])
 
 
@@ -220,7 +202,5 @@ def _find_provider_names(ascii_text: str, lower_text: str) -> Iterator[re.Match[
         start = max(search_start, value.start() - 100)
         text_before = lower_text[start : value.start()]
         if any(name in text_before for name in load_rules().provider_names):
-            yield from load_rules().provider_pattern.finditer(
-                lower_text, start, value.start()
-            )
+            yield from load_rules().provider_pattern.finditer(lower_text, start, value.start())
         search_start = value.start()

@@ -109,9 +109,7 @@ class Rules:
         forms = [
             (
                 start,
-                _make_form(
-                    row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"
-                ),
+                _make_form(row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"),
             )
             for row in data["token"]
             for start in row["starts"]
@@ -121,8 +119,7 @@ class Rules:
         self.prefix_pattern = _compile_prefix_pattern(self.forms_by_prefix)
         """Match the first characters of any token (group 1) after a non-word character."""
         self.literal_forms = [
-            _make_form(row, re.escape(row["has"]) + row["after"])
-            for row in data["pattern"]
+            _make_form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
         ]
         """Forms whose patterns begin with a literal."""
 
@@ -130,9 +127,7 @@ class Rules:
         """Read the names that announce a secret."""
         self.hint_by_foreign_name = dict.fromkeys(names["foreign"], NameHint.PASSWORD)
         """How strongly a name in another language suggests a secret."""
-        self.hint_by_foreign_name |= dict.fromkeys(
-            names["foreign_secret"], NameHint.SECRET
-        )
+        self.hint_by_foreign_name |= dict.fromkeys(names["foreign_secret"], NameHint.SECRET)
         self.name_stems = (
             "key",
             "pass",
@@ -144,13 +139,9 @@ class Rules:
             *filter(str.isascii, self.hint_by_foreign_name),
         )
         """Parts of names that announce a secret, in lower case."""
-        self.foreign_stems = tuple(
-            stem for stem in self.hint_by_foreign_name if not stem.isascii()
-        )
+        self.foreign_stems = tuple(stem for stem in self.hint_by_foreign_name if not stem.isascii())
         self.foreign_letters = frozenset(
-            letter
-            for stem in self.foreign_stems
-            for letter in _find_first_foreign_letter(stem)
+            letter for stem in self.foreign_stems for letter in _find_first_foreign_letter(stem)
         )
         """The first non-ASCII letter of each foreign stem, in both cases."""
 
@@ -234,9 +225,7 @@ def trie_pattern(words: Iterable[str]) -> str:
         node[""] = {}
 
     def pattern(node: dict[str, Any]) -> str:
-        branches = [
-            re.escape(char) + pattern(node[char]) for char in sorted(node) if char
-        ]
+        branches = [re.escape(char) + pattern(node[char]) for char in sorted(node) if char]
         if not branches:
             return ""
         return f"(?:{'|'.join(branches)})" + ("?" if "" in node else "")
@@ -257,9 +246,7 @@ def find_name_hint(name: str) -> NameHint:
         return NameHint.PASSWORD
     if load_rules().secret_name.search(words):
         return NameHint.SECRET
-    return (
-        NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
-    )
+    return NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
 
 
 _REFERENCE = re.compile(
@@ -325,11 +312,7 @@ def is_secret_value(value: str, hint: NameHint, *, is_quoted: bool) -> bool:
         )
     if hint is NameHint.SECRET or is_random(value):
         return is_random(value)
-    return (
-        len(value) >= 6
-        and value.isascii()
-        and _STRONG_PASSWORD.match(value) is not None
-    )
+    return len(value) >= 6 and value.isascii() and _STRONG_PASSWORD.match(value) is not None
 
 
 def is_passphrase(value: str, hint: NameHint) -> bool:
@@ -339,11 +322,7 @@ def is_passphrase(value: str, hint: NameHint) -> bool:
     sentences and look drawn from a word list. Words that name a password are a label or a message.
     """
     words = value.split()
-    if (
-        hint is not NameHint.PASSWORD
-        or not 2 <= len(words) <= 12
-        or is_placeholder(value)
-    ):
+    if hint is not NameHint.PASSWORD or not 2 <= len(words) <= 12 or is_placeholder(value):
         return False
     letters = [_NON_LETTERS.sub("", word).lower() for word in words]
     if not load_rules().plain_words.isdisjoint(letters):
@@ -379,6 +358,5 @@ def is_provider_key(value: str, provider: str) -> bool:
     if _UUID.fullmatch(value):
         return provider in load_rules().uuid_key_providers
     return is_random(value) or (
-        value.isdigit()
-        and load_rules().key_digits_by_provider.get(provider) == len(value)
+        value.isdigit() and load_rules().key_digits_by_provider.get(provider) == len(value)
     )

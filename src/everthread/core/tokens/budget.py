@@ -107,8 +107,7 @@ class Budget:
             window=window,
             threshold=effective_threshold,
             prompt_limit=max(
-                max_prompt
-                - (0 if max_output else min(DEFAULT_OUTPUT_RESERVE, window // 8)),
+                max_prompt - (0 if max_output else min(DEFAULT_OUTPUT_RESERVE, window // 8)),
                 effective_threshold,
             ),
             tail_tokens=_round_down_share(effective_threshold, target_ratio),
@@ -130,8 +129,7 @@ class Budget:
             0,
         )
         extra_tokens += max(
-            self.user_words_tokens
-            - _round_down_share(self.threshold, DEFAULT_USER_WORDS_SHARE),
+            self.user_words_tokens - _round_down_share(self.threshold, DEFAULT_USER_WORDS_SHARE),
             0,
         )
         return min(self.threshold * 60 // 100 + extra_tokens, self.background_start)
@@ -176,20 +174,16 @@ class Budget:
 def _check_range(key: str, value: Any) -> None:
     minimum, maximum = SETTING_RANGES[key]
     is_integer = isinstance(minimum, int)
-    is_number = isinstance(
-        value, int if is_integer else (int, float)
-    ) and not isinstance(value, bool)
+    is_number = isinstance(value, int if is_integer else (int, float)) and not isinstance(
+        value, bool
+    )
     if is_number and minimum <= value <= maximum:
         return
     kind = "a whole number" if is_integer else "a number"
     range_text = (
-        f"{minimum:,} or more"
-        if maximum == math.inf
-        else f"from {minimum:,} to {maximum:,}"
+        f"{minimum:,} or more" if maximum == math.inf else f"from {minimum:,} to {maximum:,}"
     )
-    raise ConfigError(
-        f"{key}: {value!r} is not allowed; it must be {kind}, {range_text}."
-    )
+    raise ConfigError(f"{key}: {value!r} is not allowed; it must be {kind}, {range_text}.")
 
 
 def _round_down_share(amount: int, share: float) -> int:

@@ -54,11 +54,7 @@ class Calibration:
         the report becomes the new base and nothing is learnt from the difference.
         """
         name = model or ""
-        if (
-            not _is_amount(reported)
-            or not reported
-            or reported < estimate / _MAX_DEVIATION
-        ):
+        if not _is_amount(reported) or not reported or reported < estimate / _MAX_DEVIATION:
             return
         if self._last_report is not None and self._last_report[0] == name:
             reported_growth = reported - self._last_report[1]
@@ -80,9 +76,7 @@ class Calibration:
         factor = self.factor(name)
         if self._last_report is None or self._last_report[0] != name:
             return round(factor * estimate)
-        return max(
-            0, round(self._last_report[1] + factor * (estimate - self._last_report[2]))
-        )
+        return max(0, round(self._last_report[1] + factor * (estimate - self._last_report[2])))
 
     def count_unreported_tokens(self, model: str | None, estimate: float) -> int:
         """Return the projected tokens that no report covers: those added or removed since the last one."""
@@ -107,10 +101,7 @@ class Calibration:
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON values, for another process to continue with."""
-        evidence = {
-            name: [item.reported, item.estimated]
-            for name, item in self._evidence.items()
-        }
+        evidence = {name: [item.reported, item.estimated] for name, item in self._evidence.items()}
         return {
             "evidence": evidence,
             "last": list(self._last_report) if self._last_report else None,

@@ -153,10 +153,7 @@ class TokenCounter:
         )
         self._cache_size += size - self._cache.pop(key, (None, 0, 0))[2]
         self._cache[key] = value, round(tokens), size
-        while (
-            self._cache_size > _MAX_CACHED_CHARS
-            or len(self._cache) > _MAX_CACHED_MESSAGES
-        ):
+        while self._cache_size > _MAX_CACHED_CHARS or len(self._cache) > _MAX_CACHED_MESSAGES:
             self._cache_size -= self._cache.pop(next(iter(self._cache)))[2]
         return round(tokens)
 
@@ -166,9 +163,7 @@ class TokenCounter:
     def _count_message(self, message: Any) -> float:
         if not isinstance(message, Mapping):
             return self._format.message_tokens + self._count_tokens(str(message))
-        total = self._format.message_tokens + self._count_content(
-            message.get("content")
-        )
+        total = self._format.message_tokens + self._count_content(message.get("content"))
         total += self._count_tokens(message.get("refusal"))
         total += max(
             self._count_tokens(message.get("reasoning_content")),
@@ -178,14 +173,10 @@ class TokenCounter:
             total += 1 + self._count_tokens(message["name"])
         calls = message.get("tool_calls")
         calls = calls if isinstance(calls, list) else []
-        total += self._count_call_overhead(
-            len(calls), has_text=bool(message.get("content"))
-        )
+        total += self._count_call_overhead(len(calls), has_text=bool(message.get("content")))
         for call in calls:
             holder = (
-                call.get("function") or call.get("custom")
-                if isinstance(call, Mapping)
-                else None
+                call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
             )
             if isinstance(holder, Mapping):
                 total += self._count_call(
@@ -202,10 +193,7 @@ class TokenCounter:
             )
         if depth > MAX_DEPTH:
             return 0.0
-        kinds = [
-            str(part.get("type")) if isinstance(part, Mapping) else "text"
-            for part in content
-        ]
+        kinds = [str(part.get("type")) if isinstance(part, Mapping) else "text" for part in content]
         overhead = self._count_call_overhead(
             sum(kind in CALL_BLOCKS for kind in kinds), has_text="text" in kinds
         )
@@ -274,14 +262,10 @@ class TokenCounter:
         if not isinstance(signature, str):
             return 0.0
         characters = max(0.0, len(signature) * 3 / 4 - _SIGNATURE_OVERHEAD_BYTES)
-        return (
-            characters / _THOUGHT_CHARS_PER_TOKEN * tokenizer_for(self.model).per_token
-        )
+        return characters / _THOUGHT_CHARS_PER_TOKEN * tokenizer_for(self.model).per_token
 
     def _count_document(self, part: Mapping[str, Any], depth: int) -> float:
-        total = self._count_tokens(part.get("title")) + self._count_tokens(
-            part.get("context")
-        )
+        total = self._count_tokens(part.get("title")) + self._count_tokens(part.get("context"))
         source = part.get("source")
         kind = source.get("type") if isinstance(source, Mapping) else None
         if isinstance(source, Mapping) and kind == "text":
@@ -291,17 +275,12 @@ class TokenCounter:
         return total + count_document_tokens(part, self.model)
 
     def _count_call(self, name: Any, arguments: Any) -> float:
-        total = (
-            self._format.call_tokens
-            + self._format.name_repeats * self._count_tokens(name)
-        )
+        total = self._format.call_tokens + self._format.name_repeats * self._count_tokens(name)
         value = json_value(arguments) if isinstance(arguments, str) else arguments
         if isinstance(value, Mapping) and self._format.parameter_tokens:
             for key, item in value.items():
                 total += self._format.parameter_tokens + self._count_tokens(key)
-                total += self._count_tokens(
-                    item if isinstance(item, str) else dump_json(item)
-                )
+                total += self._count_tokens(item if isinstance(item, str) else dump_json(item))
             return total
         return total + self._count_tokens(
             arguments if value is None else dump_json(value, is_compact=True)
@@ -313,14 +292,8 @@ class TokenCounter:
         cached_tokens = self._find_cached(key, tool)
         if cached_tokens:
             return cached_tokens
-        text = (
-            write_declaration(function)
-            if self._format.declares_types
-            else dump_json(function)
-        )
-        return self._remember(
-            key, tool, self._count_tokens(text) * self._format.schema_factor
-        )
+        text = write_declaration(function) if self._format.declares_types else dump_json(function)
+        return self._remember(key, tool, self._count_tokens(text) * self._format.schema_factor)
 
 
 def _strip_uncounted(value: Any, depth: int = 0) -> Any:

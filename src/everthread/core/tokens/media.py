@@ -55,14 +55,8 @@ def count_document_tokens(part: Mapping[str, Any], model: str | None) -> int:
         if isinstance(holder, Mapping)
         for key in ("file_data", "data")
     ]
-    data = next(
-        (_get_base64_payload(value) for value in values if isinstance(value, str)), ""
-    )
-    pages = (
-        max(1, round(_compute_decoded_size(data) / _PAGE_BYTES))
-        if data
-        else _DEFAULT_PAGES
-    )
+    data = next((_get_base64_payload(value) for value in values if isinstance(value, str)), "")
+    pages = max(1, round(_compute_decoded_size(data) / _PAGE_BYTES)) if data else _DEFAULT_PAGES
     return pages * _find_rule(_PAGE_RATES, model)
 
 
@@ -134,13 +128,11 @@ def _read_jpeg_size(header: bytes) -> Size | None:
     while position + 9 <= len(header) and header[position] == 0xFF:
         marker = header[position + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(
-                header[position + 7 : position + 9], "big"
-            ), int.from_bytes(header[position + 5 : position + 7], "big")
+            return int.from_bytes(header[position + 7 : position + 9], "big"), int.from_bytes(
+                header[position + 5 : position + 7], "big"
+            )
         position += (
-            1
-            if marker == 0xFF
-            else 2 + int.from_bytes(header[position + 2 : position + 4], "big")
+            1 if marker == 0xFF else 2 + int.from_bytes(header[position + 2 : position + 4], "big")
         )
     return None
 
@@ -191,9 +183,7 @@ def _make_tile_rule(base: int, tile: int) -> Callable[[Size, str], int]:
             return base
         scale = min(1.0, 2048 / max(size))
         scale = min(scale, 768 / min(size))
-        return base + tile * math.prod(
-            math.ceil(round(side * scale, 3) / 512) for side in size
-        )
+        return base + tile * math.prod(math.ceil(round(side * scale, 3) / 512) for side in size)
 
     return count_tokens
 
@@ -204,9 +194,7 @@ def _make_patch_rule(
     """Return OpenAI's newer rule: squares of 32 pixels times a factor, limited by the requested detail."""
 
     def count_tokens(size: Size, detail: str) -> int:
-        return math.ceil(
-            _count_squares(size, *bounds.get(detail, bounds["auto"])) * factor
-        )
+        return math.ceil(_count_squares(size, *bounds.get(detail, bounds["auto"])) * factor)
 
     bounds: dict[str, Bounds] = {
         "auto": (2048, max_squares),
@@ -232,11 +220,7 @@ def _count_squares(size: Size, edge: int, max_squares: int) -> int:
 
 def _count_gemini_tiles(size: Size, _detail: str) -> int:
     """Count Gemini's tokens: 258 for a small picture, else 258 for every square of 768."""
-    return (
-        258
-        if max(size) <= 384
-        else 258 * math.prod(math.ceil(side / 768) for side in size)
-    )
+    return 258 if max(size) <= 384 else 258 * math.prod(math.ceil(side / 768) for side in size)
 
 
 def _find_rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:

@@ -61,7 +61,5 @@ def find_format(model: str | None) -> PromptFormat:
     if "claude" in name:
         return CLAUDE_FORMAT
     if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
-        return (
-            OPENAI_REASONING_FORMAT if _REASONING_NAME.search(name) else OPENAI_FORMAT
-        )
+        return OPENAI_REASONING_FORMAT if _REASONING_NAME.search(name) else OPENAI_FORMAT
     return CHAT_TEMPLATE_FORMAT

@@ -26,19 +26,11 @@ def count_foreign_letters(text: str) -> int:
     """Count the letters that are not Latin. The vocabularies of models differ most in the tokens for these letters."""
     if text.isascii():
         return 0
-    return len(
-        text.encode("utf-16-le", "surrogatepass")[1::2].translate(
-            None, _OTHER_HIGH_BYTES
-        )
-    )
+    return len(text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _OTHER_HIGH_BYTES))
 
 
-_FOREIGN_HIGH_BYTES = frozenset(
-    [*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)]
-)
-_OTHER_HIGH_BYTES = bytes(
-    code for code in range(256) if code not in _FOREIGN_HIGH_BYTES
-)
+_FOREIGN_HIGH_BYTES = frozenset([*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)])
+_OTHER_HIGH_BYTES = bytes(code for code in range(256) if code not in _FOREIGN_HIGH_BYTES)
 """Upper bytes of UTF-16 units, which show the script of a character."""
 REFERENCE_VOCABULARY = "o200k_base"
 _CHUNK_CHARS = 32_768
@@ -74,9 +66,7 @@ class Tokenizer:
         return max(total, 0.0)
 
 
-NEWER_CLAUDE = (
-    r"claude[-.].*(?:opus-4[-.][7-9]|(?:opus|sonnet|haiku)-[5-9]|mythos|fable)"
-)
+NEWER_CLAUDE = r"claude[-.].*(?:opus-4[-.][7-9]|(?:opus|sonnet|haiku)-[5-9]|mythos|fable)"
 """Names of the Claude models from Opus 4.7 on: another tokenizer, larger pictures."""
 
 # Claude before and after its change of tokenizer: the new one splits Latin words further and nothing else.

@@ -15,9 +15,7 @@ def read_function(tool: Any) -> dict[str, Any]:
         return {}
     function = tool.get("function")
     holder = function if isinstance(function, Mapping) else tool
-    tool_fields = {
-        key: holder[key] for key in ("name", "description") if holder.get(key)
-    }
+    tool_fields = {key: holder[key] for key in ("name", "description") if holder.get(key)}
     schema = holder.get("parameters") or holder.get("input_schema")
     return {**tool_fields, "parameters": schema} if schema else tool_fields
 
@@ -25,18 +23,12 @@ def read_function(tool: Any) -> dict[str, Any]:
 def write_declaration(function: Mapping[str, Any]) -> str:
     """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
-    body = (
-        _write_type(schema)
-        if isinstance(schema, Mapping) and schema.get("properties")
-        else ""
-    )
+    body = _write_type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""
     return f"{_write_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
 
 
 def _write_comment(value: Mapping[str, Any]) -> str:
-    return "".join(
-        f"// {line}\n" for line in str(value.get("description") or "").splitlines()
-    )
+    return "".join(f"// {line}\n" for line in str(value.get("description") or "").splitlines())
 
 
 def _write_type(schema: Any, depth: int = 0) -> str:
@@ -49,10 +41,7 @@ def _write_type(schema: Any, depth: int = 0) -> str:
         return " | ".join(map(dump_json, schema["enum"]))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
-        lines = (
-            _write_property(key, value, schema, depth)
-            for key, value in properties.items()
-        )
+        lines = (_write_property(key, value, schema, depth) for key, value in properties.items())
         return "{\n" + "".join(lines) + "}"
     kind = schema.get("type")
     return (

@@ -39,9 +39,7 @@ class Caller:
     """The mode of its key; None for the mode of the upstream."""
     account: Account | None = field(default=None, compare=False, repr=False)
     """The remaining allowance of its key; None if it has no limit."""
-    credential: PassthroughCredential | None = field(
-        default=None, compare=False, repr=False
-    )
+    credential: PassthroughCredential | None = field(default=None, compare=False, repr=False)
     """The credential, if only the upstream can check it; None if the gateway has checked it."""
 
     @property
@@ -102,9 +100,7 @@ class ForwardedAuthenticator:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         sent_credentials = list_credentials(headers)
         return Caller(
-            derive_tenant(self._secret, sent_credentials)
-            if sent_credentials
-            else FORWARDED_TENANT,
+            derive_tenant(self._secret, sent_credentials) if sent_credentials else FORWARDED_TENANT,
             is_passthrough=True,
         )
 
@@ -137,9 +133,7 @@ T = TypeVar("T")
 def list_credentials(headers: Mapping[str, str]) -> list[str]:
     """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
-    authorization = (
-        token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
-    )
+    authorization = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
     return [
         text
         for text in (
@@ -177,8 +171,8 @@ class KeyAuthenticator:
         self._usage_counter = usage_counter or KeyUsageCounter(store)
         self._clock = clock
         self._ttl = ttl
-        self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = (
-            RecentDict(_MAX_CACHED_CREDENTIALS)
+        self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = RecentDict(
+            _MAX_CACHED_CREDENTIALS
         )
         """By digest of the key, the cached lookup and its expiry."""
 
@@ -211,8 +205,7 @@ class KeyAuthenticator:
     async def has_keys(self) -> bool:
         """Return whether any key exists."""
         return any(
-            key.revoked is None
-            for key in await self._store.list_keys(self._usage_counter.day)
+            key.revoked is None for key in await self._store.list_keys(self._usage_counter.day)
         )
 
     async def close(self) -> None:
@@ -241,23 +234,17 @@ class KeyAuthenticator:
         stored_key = await self._store.find_key(digest, day)
         if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
             return None
-        self._usage_counter.add_stored_use(
-            stored_key.key.id, day, stored_key.use_of_day
-        )
+        self._usage_counter.add_stored_use(stored_key.key.id, day, stored_key.use_of_day)
         return stored_key
 
 
 class AcceptedCredentials:
     """The digests of credentials that an upstream has accepted, stored for 30 days and used by all processes."""
 
-    def __init__(
-        self, store: Store, *, wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: Store, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall_clock = wall_clock
-        self._accepted_until: RecentDict[str, float] = RecentDict(
-            _MAX_CACHED_CREDENTIALS
-        )
+        self._accepted_until: RecentDict[str, float] = RecentDict(_MAX_CACHED_CREDENTIALS)
         """The expiry of each accepted credential, by its digest."""
         self._storing: set[asyncio.Task[None]] = set()
 
@@ -267,13 +254,9 @@ class AcceptedCredentials:
             try:
                 stored_time = await self._store.get_state(_ACCEPTED_STATE, digest)
             except EverthreadError as error:
-                _LOG.warning(
-                    "whether a credential was accepted cannot be looked up: %s", error
-                )
+                _LOG.warning("whether a credential was accepted cannot be looked up: %s", error)
                 return False
-            accepted_until = (
-                float(stored_time) if isinstance(stored_time, int | float) else 0.0
-            )
+            accepted_until = float(stored_time) if isinstance(stored_time, int | float) else 0.0
             if accepted_until > self._wall_clock():
                 self._accepted_until[digest] = accepted_until
         return accepted_until > self._wall_clock()
@@ -286,9 +269,7 @@ class AcceptedCredentials:
         """Accept a credential at once in this process, and store it in the background."""
         accepted_until = self._wall_clock() + _ACCEPTED_SECONDS
         self._accepted_until[digest] = accepted_until
-        task = asyncio.get_running_loop().create_task(
-            self._store_accepted(digest, accepted_until)
-        )
+        task = asyncio.get_running_loop().create_task(self._store_accepted(digest, accepted_until))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 

@@ -38,9 +38,7 @@ def issue_key(
     """Create a key; return the key and the record to store."""
     key_scopes = frozenset(scopes)
     if unknown := sorted(key_scopes - SCOPES.keys()):
-        raise InputError(
-            f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
-        )
+        raise InputError(f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}")
     if not key_scopes:
         raise InputError(
             f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
@@ -50,9 +48,7 @@ def issue_key(
             f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"
         )
     if len(name) > 200 or not name.isprintable():
-        raise InputError(
-            f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line"
-        )
+        raise InputError(f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line")
     _check_limits(limits or KeyLimits())
     key_id = secrets.token_hex(6)
     token = f"{KEY_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"

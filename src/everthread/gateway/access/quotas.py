@@ -38,9 +38,7 @@ def utc_day(seconds: float) -> str:
 class KeyUsageCounter:
     """Count the daily usage of keys and enforce their limits. Usage is written to the store in batches."""
 
-    def __init__(
-        self, store: Store, *, wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: Store, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall_clock = wall_clock
         self._stored_uses: dict[str, KeyUse] = {}
@@ -74,9 +72,7 @@ class KeyUsageCounter:
 
     def authorize(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
-        cost = compute_call_cost(
-            usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC)
-        )
+        cost = compute_call_cost(usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC))
         self._check(key, KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     def _check(self, key: NewKey, added_use: KeyUse) -> None:
@@ -84,22 +80,18 @@ class KeyUsageCounter:
         day = self.day
         entry = day, key.id
         total_use = self._stored_uses_of(day).get(key.id, NO_USE)
-        total_use += self._uses_being_written.get(
+        total_use += self._uses_being_written.get(entry, NO_USE) + self._unwritten_uses.get(
             entry, NO_USE
-        ) + self._unwritten_uses.get(entry, NO_USE)
+        )
         for unit in ("requests", "tokens", "dollars"):
             limit = getattr(key.limits, unit)
             spent = getattr(total_use, unit)
-            if limit is not None and (
-                spent >= limit or spent + getattr(added_use, unit) > limit
-            ):
+            if limit is not None and (spent >= limit or spent + getattr(added_use, unit) > limit):
                 raise self._make_limit_error(key, unit, limit, spent)
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Count the usage of a call. A model without a price adds no dollars; log that if dollars are limited."""
-        cost = compute_call_cost(
-            usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC)
-        )
+        cost = compute_call_cost(usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC))
         if cost is None and key.limits.dollars is not None:
             _LOG.warning(
                 "the price of %.80r is not known; key %s is charged no dollars for it",
@@ -149,9 +141,7 @@ class KeyUsageCounter:
 
     def _write_soon(self, delay: float = FLUSH_SECONDS) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
-            self._timer = asyncio.get_running_loop().call_later(
-                delay, self._start_write
-            )
+            self._timer = asyncio.get_running_loop().call_later(delay, self._start_write)
 
     def _start_write(self) -> None:
         self._timer = None
@@ -159,11 +149,7 @@ class KeyUsageCounter:
         self._task.add_done_callback(self._write_remaining_uses)
 
     def _write_remaining_uses(self, write_task: asyncio.Task[bool]) -> None:
-        if (
-            self._unwritten_uses
-            and not write_task.cancelled()
-            and write_task.exception() is None
-        ):
+        if self._unwritten_uses and not write_task.cancelled() and write_task.exception() is None:
             self._write_soon(FLUSH_SECONDS if write_task.result() else RETRY_SECONDS)
 
     async def _write(self) -> bool:
@@ -172,9 +158,7 @@ class KeyUsageCounter:
         self._unwritten_uses = {}
         for day in sorted({day for day, _ in self._uses_being_written}):
             uses = {
-                key: use
-                for (of_day, key), use in self._uses_being_written.items()
-                if of_day == day
+                key: use for (of_day, key), use in self._uses_being_written.items() if of_day == day
             }
             try:
                 sums = await self._store.count_use(day, uses)
@@ -184,9 +168,7 @@ class KeyUsageCounter:
                     error,
                 )
                 for entry, use in self._uses_being_written.items():
-                    self._unwritten_uses[entry] = (
-                        self._unwritten_uses.get(entry, NO_USE) + use
-                    )
+                    self._unwritten_uses[entry] = self._unwritten_uses.get(entry, NO_USE) + use
                 self._uses_being_written = {}
                 return False
             for key in uses:
@@ -221,9 +203,7 @@ def make_spending_check(authorize: Authorize) -> CheckPermission:
         max_tokens = request.params.get("max_tokens")
         output = max_tokens if isinstance(max_tokens, int) else 0
         try:
-            await authorize(
-                CanonicalUsage(chars // BYTES_PER_TOKEN, output), request.model
-            )
+            await authorize(CanonicalUsage(chars // BYTES_PER_TOKEN, output), request.model)
         except Refused as refused:
             raise SummaryError(refused.message) from refused
 

@@ -52,9 +52,7 @@ class OpenAgent(Protocol):
 class PreviewThread(Protocol):
     """Describe the next compaction of a thread whose client sends its whole history."""
 
-    async def __call__(
-        self, store: Store, thread: str, focus: str | None
-    ) -> CommandResult: ...
+    async def __call__(self, store: Store, thread: str, focus: str | None) -> CommandResult: ...
 
 
 @dataclass(slots=True)
@@ -106,9 +104,7 @@ class AgentPool:
                 f"The model {name[:100]!r} cannot be chosen here.",
             )
 
-    async def create(
-        self, tenant: str, new_thread: CreateThread, *, tools: bool
-    ) -> Session:
+    async def create(self, tenant: str, new_thread: CreateThread, *, tools: bool) -> Session:
         """Create a thread with its first session and its owner's settings."""
         self.check_model(new_thread.model)
         first_session = NewSession(
@@ -148,9 +144,7 @@ class AgentPool:
         """Give a thread that began in another one its model, unless it has its own."""
         if thread != parent and not await self.load_settings(thread):
             model = (await self.load_settings(parent)).get("model")
-            await self._store.put_state(
-                thread, SETTINGS_STATE, {"model": model, "metadata": {}}
-            )
+            await self._store.put_state(thread, SETTINGS_STATE, {"model": model, "metadata": {}})
 
     async def take_slot(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
@@ -160,9 +154,7 @@ class AgentPool:
         if slot is None or slot.has_tools != tools or lease.fence != slot.next_fence:
             await self.close_agent(thread)
             model = (await self.load_settings(thread)).get("model")
-            slot = AgentSlot(
-                LeasedStore(self._store, thread), tools, model, next_fence=lease.fence
-            )
+            slot = AgentSlot(LeasedStore(self._store, thread), tools, model, next_fence=lease.fence)
             await self._open_slot(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
         slot.store.lease = lease
@@ -189,17 +181,13 @@ class AgentPool:
         try:
             await slot.agent.close()
         except EverthreadError as error:
-            _LOG.warning(
-                "the agent of %s could not be closed: %s", thread, redact(str(error))
-            )
+            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))
 
     async def close(self) -> None:
         for thread in list(self._slots):
             await self.close_agent(thread)
 
-    async def _open_slot(
-        self, slot: AgentSlot, tenant: str, **thread_options: Any
-    ) -> None:
+    async def _open_slot(self, slot: AgentSlot, tenant: str, **thread_options: Any) -> None:
         slot.last_used = self._clock()
         slot.agent = await self._open_agent(
             store=cast("Store", slot.store),
@@ -214,16 +202,13 @@ class AgentPool:
         """Close agents that were idle for too long, and those above the limit."""
         oldest_use = self._clock() - self._options.idle_seconds
         idle_threads = [key for key, slot in self._slots.items() if not slot.is_busy]
-        surplus_threads = idle_threads[
-            : max(0, len(self._slots) - self._options.agents)
-        ]
+        surplus_threads = idle_threads[: max(0, len(self._slots) - self._options.agents)]
         for thread in [
             *surplus_threads,
             *(
                 key
                 for key in idle_threads
-                if self._slots[key].last_used < oldest_use
-                and key not in surplus_threads
+                if self._slots[key].last_used < oldest_use and key not in surplus_threads
             ),
         ]:
             # While another agent was closed, this one may have been taken for a turn.

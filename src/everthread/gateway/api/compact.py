@@ -35,9 +35,7 @@ _MIN_WINDOW = 1_000
 class CompactApp:
     """Answer `POST /v1/compact`."""
 
-    def __init__(
-        self, compactions: RequestedCompactions, limits: Limits, upstream: str
-    ) -> None:
+    def __init__(self, compactions: RequestedCompactions, limits: Limits, upstream: str) -> None:
         self._compactions = compactions
         self._limits = limits
         self._upstream = upstream
@@ -49,9 +47,7 @@ class CompactApp:
         try:
             await _check_access(head)
             with self._admission.enter(head.caller.admission_group):
-                body = await self._compact(
-                    head, await read_body(receive, head, self._limits)
-                )
+                body = await self._compact(head, await read_body(receive, head, self._limits))
             text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             answer = Response(text, media_type="application/json")
         except ClientGone:
@@ -78,9 +74,7 @@ class CompactApp:
         field = request_body.outer.find("window")
         window = None if field is None else field.value
         if window is not None and (
-            not isinstance(window, int)
-            or isinstance(window, bool)
-            or window < _MIN_WINDOW
+            not isinstance(window, int) or isinstance(window, bool) or window < _MIN_WINDOW
         ):
             raise Refused(
                 400,
@@ -104,9 +98,7 @@ class CompactApp:
         try:
             compacted = await self._compactions.compact(incoming, window)
         except StoreError as error:
-            raise Refused(
-                503, "store_unavailable", str(error), retry_after=1
-            ) from error
+            raise Refused(503, "store_unavailable", str(error), retry_after=1) from error
         except EverthreadError as error:
             raise Refused(400, "not_compacted", str(error)) from error
         messages = compacted.pop("messages")
@@ -125,7 +117,5 @@ def _find_api(request_body: RequestBody, head: RequestHead) -> Api:
         return "openai_responses"
     if request_body.outer.has("contents"):
         return "gemini"
-    is_anthropic = (
-        request_body.outer.has("system") or "anthropic-version" in head.headers
-    )
+    is_anthropic = request_body.outer.has("system") or "anthropic-version" in head.headers
     return "anthropic" if is_anthropic else "openai_chat"

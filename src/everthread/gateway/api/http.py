@@ -74,9 +74,7 @@ class AnswerSender:
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
             for name, value in headers.items()
         ]
-        await self._send_message(
-            {"type": "http.response.start", "status": status, "headers": raw}
-        )
+        await self._send_message({"type": "http.response.start", "status": status, "headers": raw})
 
     async def send_body(self, data: bytes, *, has_more: bool) -> None:
         await self._send_message(
@@ -156,9 +154,7 @@ def endpoint(
     """Mark a method as the handler of a path. Its docstring becomes the OpenAPI summary."""
 
     def mark_handler(handler: Handler) -> Handler:
-        handler.__dict__["endpoint"] = Endpoint(
-            handler, method, path, answer, **options
-        )
+        handler.__dict__["endpoint"] = Endpoint(handler, method, path, answer, **options)
         return handler
 
     return mark_handler
@@ -166,11 +162,7 @@ def endpoint(
 
 def list_endpoints(routes: type) -> tuple[Endpoint, ...]:
     """Return the marked methods of a class, in their order."""
-    return tuple(
-        method.endpoint
-        for method in vars(routes).values()
-        if hasattr(method, "endpoint")
-    )
+    return tuple(method.endpoint for method in vars(routes).values() if hasattr(method, "endpoint"))
 
 
 async def read_request(
@@ -200,9 +192,7 @@ async def read_request(
             "Send JSON, with `content-type: application/json`.",
         )
     if head.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(
-            415, "unsupported_encoding", "Send the body without a content-encoding."
-        )
+        raise Refused(415, "unsupported_encoding", "Send the body without a content-encoding.")
     raw = await read_body(receive, head, limits) or b"{}"
     return query, _validate(
         endpoint.body,
@@ -211,9 +201,7 @@ async def read_request(
     )
 
 
-def _validate(
-    schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], ModelT]
-) -> ModelT:
+def _validate(schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], ModelT]) -> ModelT:
     try:
         return parse(schema)
     except ValidationError as error:
@@ -222,9 +210,7 @@ def _validate(
 
 def _describe_problems(error: ValidationError) -> str:
     """Describe the problems of the input, without quoting it."""
-    details = error.errors(
-        include_input=False, include_url=False, include_context=False
-    )
+    details = error.errors(include_input=False, include_url=False, include_context=False)
     lines = [
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
         for detail in details[:_MAX_LISTED_PROBLEMS]
@@ -242,11 +228,7 @@ STREAM_HEADERS = {
 
 
 def encode_event(event: TurnEvent) -> bytes:
-    data = (
-        event.data
-        if event.turn is None
-        else make_turn_view(event.turn).model_dump(mode="json")
-    )
+    data = event.data if event.turn is None else make_turn_view(event.turn).model_dump(mode="json")
     return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
 
 

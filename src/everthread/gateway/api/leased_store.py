@@ -49,9 +49,7 @@ class LeasedStore:
         )
 
     async def undo(self, session_id: str, **_lease: Any) -> Session:
-        return await self._store.undo(
-            session_id, lease=await self._find_lease(session_id)
-        )
+        return await self._store.undo(session_id, lease=await self._find_lease(session_id))
 
     async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
         return await self._store.end_session(
@@ -60,16 +58,12 @@ class LeasedStore:
 
     async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
         if nodes:
-            await self._store.put_nodes(
-                nodes, lease=await self._find_lease(nodes[0].thread)
-            )
+            await self._store.put_nodes(nodes, lease=await self._find_lease(nodes[0].thread))
 
     async def _find_lease(self, session_id: str) -> Lease | None:
         thread = self._threads.get(session_id)
         if thread is None:
-            thread = self._threads[session_id] = (
-                await self._store.session(session_id)
-            ).thread
+            thread = self._threads[session_id] = (await self._store.session(session_id)).thread
         if thread != self._thread:
             return None
         if self.lease is None:

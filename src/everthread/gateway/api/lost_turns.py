@@ -15,9 +15,7 @@ UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
     "look before you do it again.]"
 )
-PROCESS_ENDED = (
-    "The process that answered it ended in the middle; it was not begun again."
-)
+PROCESS_ENDED = "The process that answered it ended in the middle; it was not begun again."
 
 
 async def repair_lost_turn(
@@ -38,13 +36,10 @@ async def repair_lost_turn(
     message_event = f"{turn.id}.0"  # as a conversation names the message of this event
     tip = await store.get_compression_tip(turn.thread)
     stored_messages = await store.messages(tip)
-    is_new = not any(
-        stored_message.event == message_event for stored_message in stored_messages
-    )
+    is_new = not any(stored_message.event == message_event for stored_message in stored_messages)
     if is_new:  # in view; a compaction may have covered it since
         is_new = not any(
-            stored_message.event == message_event
-            for stored_message in await store.history(tip)
+            stored_message.event == message_event for stored_message in await store.history(tip)
         )
     last_message = stored_messages[-1] if stored_messages and not is_new else None
     if (

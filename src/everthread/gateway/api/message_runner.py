@@ -95,16 +95,12 @@ class MessageRunner:
                 self._pool.check_model(argument)
             result = await commands.run(agent, agent.conversation.store, line)
         except Refused as refused:
-            result = commands.CommandResult(
-                f"/{name} failed: {refused.message}", failed=True
-            )
+            result = commands.CommandResult(f"/{name} failed: {refused.message}", failed=True)
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)
         thread = turn.thread
         if result.next_session is not None:
-            thread = (
-                await agent.conversation.store.session(result.next_session)
-            ).thread
+            thread = (await agent.conversation.store.session(result.next_session)).thread
             await self._pool.inherit_model(turn.thread, thread)
         return {
             "text": result.text,

@@ -63,9 +63,7 @@ def make_openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     _, schemas = models_json_schema(models, ref_template=_SCHEMA_REFERENCE)  # type: ignore[arg-type]  # the modes are literals
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = (
-            _describe_operation(endpoint)
-        )
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _describe_operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -99,9 +97,7 @@ def _describe_operation(endpoint: Endpoint) -> dict[str, Any]:
             "description": description,
             "content": _describe_json_content(TurnView),
         }
-    general_statuses = {400, 401, 403, 429, 503} | (
-        {408, 413, 415} if is_post else set()
-    )
+    general_statuses = {400, 401, 403, 429, 503} | ({408, 413, 415} if is_post else set())
     for status in sorted({*general_statuses, *endpoint.errors}):
         answers[str(status)] = {
             "description": _ERROR_TEXTS[status],
@@ -135,28 +131,19 @@ def _list_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             "schema": field,
         }
         parameters.append(
-            parameter
-            | ({"description": field["description"]} if "description" in field else {})
+            parameter | ({"description": field["description"]} if "description" in field else {})
         )
     if endpoint.path.endswith(("/messages", "/compress", "/undo")):
         parameters.append(_KEY_HEADER)
-    return (
-        [*parameters, _LAST_EVENT_HEADER]
-        if endpoint.path.endswith("/events")
-        else parameters
-    )
+    return [*parameters, _LAST_EVENT_HEADER] if endpoint.path.endswith("/events") else parameters
 
 
 def _make_operation_id(endpoint: Endpoint) -> str:
-    path_parts = [
-        word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"
-    ]
+    path_parts = [word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"]
     return "_".join([endpoint.method.lower(), *path_parts])
 
 
 def _describe_json_content(model: type[BaseModel]) -> dict[str, Any]:
     return {
-        "application/json": {
-            "schema": {"$ref": _SCHEMA_REFERENCE.format(model=model.__name__)}
-        }
+        "application/json": {"schema": {"$ref": _SCHEMA_REFERENCE.format(model=model.__name__)}}
     }

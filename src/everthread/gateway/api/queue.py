@@ -113,9 +113,7 @@ class TurnQueue:
             pass
         raise Refused(404, "not_found", "There is no such thread.")
 
-    async def create(
-        self, tenant: str, new_thread: CreateThread, *, tools: bool
-    ) -> Session:
+    async def create(self, tenant: str, new_thread: CreateThread, *, tools: bool) -> Session:
         """Create a thread. `tools`: whether its agent is opened with commands and files."""
         if self._is_closing:
             raise _make_shutdown_error()
@@ -140,13 +138,9 @@ class TurnQueue:
         if self._is_closing:
             raise _make_shutdown_error()
         first_session = await self.load_thread(tenant, thread)
-        (body,) = [dict(given_message) for given_message in as_messages(message)] or [
-            {}
-        ]
+        (body,) = [dict(given_message) for given_message in as_messages(message)] or [{}]
         if body.get("role") != "user":
-            raise Refused(
-                400, "invalid_message", "Only a message of the user can be sent."
-            )
+            raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
         new_turn_id = new_id()
         new_turn = NewQueuedTurn(
             new_turn_id,
@@ -161,9 +155,7 @@ class TurnQueue:
             text = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
             raise Refused(429, "queue_full", text, retry_after=RETRY_SECONDS)
         if turn.id != new_turn_id and turn.message != body:
-            raise Refused(
-                409, "key_reused", "Another message was sent with this Idempotency-Key."
-            )
+            raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
         self._follow_turn(turn)
         return turn
 
@@ -186,9 +178,7 @@ class TurnQueue:
         async for event in log.read(after_number):
             yield event
 
-    async def wait(
-        self, turn: QueuedTurn, *, seconds: float | None = None
-    ) -> QueuedTurn:
+    async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
         """Wait until the turn is over, the time is up, or the queue closes; return the turn."""
         log = self._follow_turn(turn)
         with contextlib.suppress(TimeoutError):
@@ -241,9 +231,7 @@ class TurnQueue:
                     self._wake(thread)
                 await self.agents.close_unused()
             except EverthreadError as error:
-                _LOG.warning(
-                    "waiting messages could not be looked for: %s", redact(str(error))
-                )
+                _LOG.warning("waiting messages could not be looked for: %s", redact(str(error)))
             await asyncio.sleep(self.options.sweep_seconds)
 
     async def _work_on_thread(self, thread: str) -> None:
@@ -289,9 +277,7 @@ class TurnQueue:
     async def _answer_queue(self, thread: str) -> None:
         if len(self._running_turns) >= self.options.running:
             return
-        lease = await self.store.acquire(
-            thread, self._holder_id, self.options.lease_seconds
-        )
+        lease = await self.store.acquire(thread, self._holder_id, self.options.lease_seconds)
         if lease is None:
             return
         self._leases[thread] = lease
@@ -301,18 +287,14 @@ class TurnQueue:
                 for lost_turn in begin_result.lost_turns:
                     await self._end_turn(
                         lost_turn,
-                        *await repair_lost_turn(
-                            self.store, lost_turn, self._leases[thread]
-                        ),
+                        *await repair_lost_turn(self.store, lost_turn, self._leases[thread]),
                     )
                 if begin_result.turn is not None:
                     await self._run_turn(begin_result.turn)
                 elif not begin_result.lost_turns:
                     break
         finally:
-            await finish_despite_cancellation(
-                self._release_lease(self._leases.pop(thread))
-            )
+            await finish_despite_cancellation(self._release_lease(self._leases.pop(thread)))
 
     async def _release_lease(self, lease: Lease) -> None:
         self.agents.release(lease)
@@ -348,9 +330,7 @@ class TurnQueue:
             await self.agents.close_agent(turn.thread)
         await self._charge_turn(turn, turn_usage)
         if run.stop_reason == "lost":
-            raise LeaseLostError(
-                f"the thread {turn.thread} was taken over by another process"
-            )
+            raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
         await self._end_turn(turn, state, result)
 
     async def _answer_turn(
@@ -373,9 +353,7 @@ class TurnQueue:
                     redact(str(error)),
                 )
 
-    def _find_outcome(
-        self, turn: QueuedTurn, run: RunningTurn
-    ) -> tuple[TurnState, dict[str, Any]]:
+    def _find_outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
         if run.work.cancelled():
             if run.stop_reason == "cancelled":
                 return "cancelled", {
@@ -392,9 +370,7 @@ class TurnQueue:
             run.stop_reason = "lost"
         return "failed", describe_failure(error)
 
-    async def _end_turn(
-        self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]
-    ) -> None:
+    async def _end_turn(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
         ended_turn = await self.store.end_turn(
             turn.id, state, result, lease=self._leases[turn.thread]
         )
@@ -409,14 +385,10 @@ class TurnQueue:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
                 if loop_time() - renewed_at >= options.lease_seconds / 4:
-                    lease = await self.store.renew(
-                        self._leases[turn.thread], options.lease_seconds
-                    )
+                    lease = await self.store.renew(self._leases[turn.thread], options.lease_seconds)
                     self._leases[turn.thread] = lease
                     renewed_at = loop_time()
-                if (
-                    await self.store.turn(turn.id, tenant=turn.tenant)
-                ).cancel_requested:
+                if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel_requested:
                     run.stop("cancelled")
             except (LeaseLostError, UnknownIdError):
                 run.stop("lost")

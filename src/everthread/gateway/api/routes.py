@@ -71,9 +71,7 @@ MAX_TITLE_CHARS = 200
 class ThreadRoutes:
     """Threads, their turns, and queries about stored messages. Docstrings become the OpenAPI descriptions."""
 
-    def __init__(
-        self, queue: TurnQueue, heartbeat_seconds: float, preview: PreviewThread
-    ) -> None:
+    def __init__(self, queue: TurnQueue, heartbeat_seconds: float, preview: PreviewThread) -> None:
         self._queue = queue
         self._store = queue.store
         self._heartbeat_seconds = heartbeat_seconds
@@ -125,22 +123,14 @@ class ThreadRoutes:
     @endpoint("GET", _THREAD_PATH, ThreadDetail, errors=(404,))
     async def get(self, request: ApiRequest) -> JsonAnswer:
         """Return one thread and its open turns."""
-        return JsonAnswer(
-            await self._load_detail(await self._load_first_session(request))
-        )
+        return JsonAnswer(await self._load_detail(await self._load_first_session(request)))
 
-    @endpoint(
-        "GET", f"{_THREAD_PATH}/history", Messages, query=HistoryQuery, errors=(404,)
-    )
+    @endpoint("GET", f"{_THREAD_PATH}/history", Messages, query=HistoryQuery, errors=(404,))
     async def history(self, request: ApiRequest) -> JsonAnswer:
         """Return the whole conversation, or the context the model sees."""
-        tip = await self._store.get_compression_tip(
-            (await self._load_first_session(request)).id
-        )
+        tip = await self._store.get_compression_tip((await self._load_first_session(request)).id)
         page = request.query
-        load_messages = (
-            self._store.history if page.view == "whole" else self._store.messages
-        )
+        load_messages = self._store.history if page.view == "whole" else self._store.messages
         rows, next_offset = page.split(
             await load_messages(tip, start=page.offset, limit=page.limit + 1)
         )
@@ -164,9 +154,7 @@ class ThreadRoutes:
         if request.wants_events:
             await self._stream_events(request, turn, 0)
             return None
-        return _make_turn_answer(
-            await self._wait_for_end(request, turn, request.query.wait)
-        )
+        return _make_turn_answer(await self._wait_for_end(request, turn, request.query.wait))
 
     @endpoint("GET", f"{_THREAD_PATH}/turns", Turns, query=Page, errors=(404,))
     async def list_turns(self, request: ApiRequest) -> JsonAnswer:
@@ -174,13 +162,9 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         page = request.query
         rows, next_offset = page.split(
-            await self._store.turns(
-                first_session.id, limit=page.limit + 1, offset=page.offset
-            )
+            await self._store.turns(first_session.id, limit=page.limit + 1, offset=page.offset)
         )
-        return JsonAnswer(
-            Turns(items=[make_turn_view(row) for row in rows], next=next_offset)
-        )
+        return JsonAnswer(Turns(items=[make_turn_view(row) for row in rows], next=next_offset))
 
     @endpoint("GET", _TURN_PATH, TurnView, errors=(404,))
     async def get_turn(self, request: ApiRequest) -> JsonAnswer:
@@ -191,9 +175,7 @@ class ThreadRoutes:
     async def stream_turn_events(self, request: ApiRequest) -> None:
         """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
         last_event_id = request.headers.get("last-event-id", "")
-        after_number = (
-            int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else 0
-        )
+        after_number = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else 0
         await self._stream_events(request, await self._load_turn(request), after_number)
 
     @endpoint("POST", f"{_THREAD_PATH}/cancel", Cancelled, body=Cancel, errors=(404,))
@@ -204,17 +186,12 @@ class ThreadRoutes:
             turn = await self._load_turn(request, request.body.turn)
             chosen_turns = [turn] if turn.is_open else []
         else:
-            open_turns = await self._store.turns(
-                first_session.id, only_open=True, limit=1_000
-            )
+            open_turns = await self._store.turns(first_session.id, only_open=True, limit=1_000)
             chosen_turns = [
-                turn
-                for turn in open_turns
-                if turn.state == "running" or request.body.queued
+                turn for turn in open_turns if turn.state == "running" or request.body.queued
             ]
         stopped_turns = [
-            await self._queue.cancel(request.tenant, turn.id)
-            for turn in reversed(chosen_turns)
+            await self._queue.cancel(request.tenant, turn.id) for turn in reversed(chosen_turns)
         ]
         return JsonAnswer(
             Cancelled(turns=[make_turn_view(turn) for turn in reversed(stopped_turns)])
@@ -258,12 +235,8 @@ class ThreadRoutes:
         try:
             await self._store.undo(first_session.id)
         except NothingToUndoError as error:
-            raise Refused(
-                STATUS_BY_CODE["command_failed"], "command_failed", str(error)
-            ) from error
-        text = (
-            "The last compaction was taken back: the next request goes on without it."
-        )
+            raise Refused(STATUS_BY_CODE["command_failed"], "command_failed", str(error)) from error
+        text = "The last compaction was taken back: the next request goes on without it."
         return JsonAnswer(CommandView(text=text, data={"thread": first_session.id}))
 
     @endpoint(
@@ -280,9 +253,9 @@ class ThreadRoutes:
         tip = await self._load_last_session(first_session)
         message_id = request.body.at_message
         if message_id is None:
-            last_messages = (
-                await self._store.messages(tip.id, start=max(0, tip.messages - 1))
-            )[-1:]
+            last_messages = (await self._store.messages(tip.id, start=max(0, tip.messages - 1)))[
+                -1:
+            ]
             if not last_messages:
                 raise Refused(
                     409,
@@ -348,16 +321,11 @@ class ThreadRoutes:
         insights = await self._store.insights(
             since=start_time, until=end_time, tenant=request.tenant
         )
-        figures: dict[str, Any] = {
-            name: getattr(insights, name) for name in _COUNT_FIELDS
-        }
+        figures: dict[str, Any] = {name: getattr(insights, name) for name in _COUNT_FIELDS}
         for name in _TABLE_FIELDS:
-            figures[name] = {
-                row.key: make_usage_figures(row) for row in getattr(insights, name)
-            }
+            figures[name] = {row.key: make_usage_figures(row) for row in getattr(insights, name)}
         tools = {
-            row.tool: {"results": row.results, "tokens": row.tokens}
-            for row in insights.by_tool
+            row.tool: {"results": row.results, "tokens": row.tokens} for row in insights.by_tool
         }
         return JsonAnswer(
             InsightsView(
@@ -370,9 +338,7 @@ class ThreadRoutes:
 
     async def _load_first_session(self, request: ApiRequest) -> Session:
         """Return the first session of the thread that the path names."""
-        return await self._queue.load_thread(
-            request.tenant, request.path_values["thread"]
-        )
+        return await self._queue.load_thread(request.tenant, request.path_values["thread"])
 
     async def _is_kept_by_client(self, first_session: Session) -> bool:
         """Return whether a client or a framework keeps the thread's history and sends it with every call."""
@@ -393,15 +359,12 @@ class ThreadRoutes:
         return JsonAnswer(CommandView(text=preview.text, data=dict(preview.data)))
 
     async def _load_last_session(self, first_session: Session) -> Session:
-        return await self._store.session(
-            await self._store.get_compression_tip(first_session.id)
-        )
+        return await self._store.session(await self._store.get_compression_tip(first_session.id))
 
     async def _load_title(self, first_session: Session) -> str:
         """Return the title; without one, the user's first words."""
         return (
-            first_session.title
-            or (await load_title(self._store, first_session))[:MAX_TITLE_CHARS]
+            first_session.title or (await load_title(self._store, first_session))[:MAX_TITLE_CHARS]
         )
 
     async def _load_detail(self, first_session: Session) -> ThreadDetail:
@@ -443,9 +406,7 @@ class ThreadRoutes:
         )
 
     async def _run_command(self, request: ApiRequest, line: str) -> JsonAnswer:
-        turn = await self._wait_for_end(
-            request, await self._submit(request, line), WAIT_SECONDS
-        )
+        turn = await self._wait_for_end(request, await self._submit(request, line), WAIT_SECONDS)
         result = turn.result or {}
         if turn.state != "answered":
             return _make_turn_answer(turn)
@@ -456,9 +417,7 @@ class ThreadRoutes:
                 str(result.get("text")),
             )
         return JsonAnswer(
-            CommandView(
-                text=str(result.get("text")), data=dict(result.get("data") or {})
-            )
+            CommandView(text=str(result.get("text")), data=dict(result.get("data") or {}))
         )
 
     async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
@@ -485,18 +444,12 @@ class ThreadRoutes:
         self, request: ApiRequest, turn: QueuedTurn, seconds: float
     ) -> QueuedTurn:
         """Wait until a turn is over; a client that leaves does not stop it."""
-        return await request.run_while_connected(
-            self._queue.wait(turn, seconds=seconds)
-        )
+        return await request.run_while_connected(self._queue.wait(turn, seconds=seconds))
 
-    async def _load_turn(
-        self, request: ApiRequest, turn_id: str | None = None
-    ) -> QueuedTurn:
+    async def _load_turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
         """Return a turn of the thread that the path names."""
         first_session = await self._load_first_session(request)
-        turn = await self._queue.turn(
-            request.tenant, turn_id or request.path_values["turn"]
-        )
+        turn = await self._queue.turn(request.tenant, turn_id or request.path_values["turn"])
         if turn.thread != first_session.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
@@ -524,9 +477,7 @@ def _make_turn_answer(turn: QueuedTurn) -> JsonAnswer:
         )
     if turn.state == "answered":
         return JsonAnswer(view, 200, headers)
-    problem = view.error or ErrorDetail(
-        code=turn.state, message="The turn has no answer."
-    )
+    problem = view.error or ErrorDetail(code=turn.state, message="The turn has no answer.")
     return JsonAnswer(
         ErrorView(error=problem, turn=view),
         STATUS_BY_CODE.get(problem.code, 502),

@@ -117,9 +117,7 @@ class Compress(Body):
     focus: Annotated[str, StringConstraints(max_length=500)] | None = Field(
         None, description="The topic to keep in most detail."
     )
-    preview: bool = Field(
-        default=False, description="Only describe what would be removed."
-    )
+    preview: bool = Field(default=False, description="Only describe what would be removed.")
 
     @field_validator("focus")
     @classmethod
@@ -147,9 +145,7 @@ class Page(Query):
 
     def split(self, rows: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
         """Return a page of rows and the offset of the next one; one row more than a page was requested."""
-        return rows[: self.limit], self.offset + self.limit if len(
-            rows
-        ) > self.limit else None
+        return rows[: self.limit], self.offset + self.limit if len(rows) > self.limit else None
 
 
 class HistoryQuery(Page):
@@ -194,22 +190,14 @@ class ErrorDetail(View):
 
 class TurnAnswer(View):
     text: str
-    message_id: int | None = Field(
-        None, description="The stored message; null for a command."
-    )
+    message_id: int | None = Field(None, description="The stored message; null for a command.")
     session: str | None = None
-    stop: str | None = Field(
-        None, description="Why the model stopped: `stop`, `length`, …"
-    )
-    usage: Figures | None = Field(
-        None, description="Tokens and dollars of all calls of the turn."
-    )
+    stop: str | None = Field(None, description="Why the model stopped: `stop`, `length`, …")
+    usage: Figures | None = Field(None, description="Tokens and dollars of all calls of the turn.")
     command: str | None = Field(
         None, description="The slash command that was run, without its slash."
     )
-    data: dict[str, Any] | None = Field(
-        None, description="The result of a command, for programs."
-    )
+    data: dict[str, Any] | None = Field(None, description="The result of a command, for programs.")
     failed: bool = Field(
         default=False, description="Whether the command failed; the text says why."
     )
@@ -222,18 +210,12 @@ class TurnView(View):
     id: str
     thread: str
     state: TurnState
-    place: int = Field(
-        description="Its number among the messages of its thread, from 1 on."
-    )
-    content: str | list[dict[str, Any]] = Field(
-        description="The content of the message."
-    )
+    place: int = Field(description="Its number among the messages of its thread, from 1 on.")
+    content: str | list[dict[str, Any]] = Field(description="The content of the message.")
     created: float = Field(description="Times are seconds since 1970.")
     started: float | None = None
     ended: float | None = None
-    answer: TurnAnswer | None = Field(
-        None, description="Present if the turn was answered."
-    )
+    answer: TurnAnswer | None = Field(None, description="Present if the turn was answered.")
     error: ErrorDetail | None = Field(
         None, description="Present if the turn ended without an answer."
     )
@@ -242,9 +224,7 @@ class TurnView(View):
 class ErrorView(View):
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [
-                {"error": {"code": "not_found", "message": "There is no such thread."}}
-            ]
+            "examples": [{"error": {"code": "not_found", "message": "There is no such thread."}}]
         }
     )
     error: ErrorDetail
@@ -265,17 +245,13 @@ class ThreadView(View):
         description="The session it began in, for branches, subagents and side calls."
     )
     created: float
-    session: str = Field(
-        description="The current session; each compaction begins a new one."
-    )
+    session: str = Field(description="The current session; each compaction begins a new one.")
     in_view: int = Field(description="Messages the model sees.")
     metadata: dict[str, str]
 
 
 class ThreadItem(ThreadView):
-    messages: int = Field(
-        description="Messages of the thread, through all compactions."
-    )
+    messages: int = Field(description="Messages of the thread, through all compactions.")
     tokens: int
     active: float
     compactions: int
@@ -286,9 +262,7 @@ class ThreadItem(ThreadView):
 
 class ThreadDetail(ThreadView):
     compactions: int
-    turns: list[TurnView] = Field(
-        description="Open turns: the running one, and those that wait."
-    )
+    turns: list[TurnView] = Field(description="Open turns: the running one, and those that wait.")
     side_calls: list[str] = Field(description="Ids of the side threads it started.")
 
 
@@ -300,9 +274,7 @@ class CompactionView(View):
     reverted: float | None = Field(description="When it was undone.")
     tokens_before: int
     tokens_after: int
-    messages: int = Field(
-        description="Messages that were replaced by the summary or shortened."
-    )
+    messages: int = Field(description="Messages that were replaced by the summary or shortened.")
     author: str
     reason: str
     summary: str
@@ -351,9 +323,7 @@ class HitView(View):
 
 class Threads(View):
     items: list[ThreadItem]
-    next: int | None = Field(
-        description="The offset of the next page; null at the end."
-    )
+    next: int | None = Field(description="The offset of the next page; null at the end.")
 
 
 class Messages(View):
@@ -376,9 +346,7 @@ class Hits(View):
 
 
 class Cancelled(View):
-    turns: list[TurnView] = Field(
-        description="The turns that were stopped or are being stopped."
-    )
+    turns: list[TurnView] = Field(description="The turns that were stopped or are being stopped.")
 
 
 class StateView(View):
@@ -396,16 +364,12 @@ class StateView(View):
     )
     open_errors: list[dict[str, Any]] = Field(description="`source`, `lines`, `turn`.")
     processes: list[str]
-    todo: list[dict[str, str]] = Field(
-        description="The agent's own list: `text`, `status`."
-    )
+    todo: list[dict[str, str]] = Field(description="The agent's own list: `text`, `status`.")
 
 
 class UsageView(View):
     thread: str
-    sums: dict[str, Figures] = Field(
-        description="By `main`, `auxiliary`, `subagents`, and `all`."
-    )
+    sums: dict[str, Figures] = Field(description="By `main`, `auxiliary`, `subagents`, and `all`.")
 
 
 class InsightsView(View):
@@ -443,9 +407,7 @@ def make_turn_view(turn: QueuedTurn) -> TurnView:
         started=turn.started,
         ended=turn.ended,
         answer=TurnAnswer.model_validate(result) if is_answered else None,
-        error=None
-        if is_answered or turn.is_open
-        else ErrorDetail.model_validate(result),
+        error=None if is_answered or turn.is_open else ErrorDetail.model_validate(result),
     )
 
 
@@ -472,9 +434,7 @@ def make_thread_fields(
     }
 
 
-def make_thread_item(
-    row: ThreadRow, settings: Mapping[str, Any], title: str
-) -> ThreadItem:
+def make_thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
     return ThreadItem(
         **make_thread_fields(row.first, row.tip, settings, title),
         messages=row.messages,
@@ -505,9 +465,7 @@ def make_compaction_view(compaction: CompactionRecord) -> CompactionView:
 
 
 def make_message_view(message: StoredMessage) -> MessageView:
-    body: dict[str, Any] = {
-        key: value for key, value in message.body.items() if key != "_native"
-    }
+    body: dict[str, Any] = {key: value for key, value in message.body.items() if key != "_native"}
     return MessageView(
         id=message.id,
         kind=message.kind,

@@ -57,9 +57,7 @@ class ThreadsApi:
         self._admission = Admission(self._limits.concurrent)
         self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
         endpoints = list_endpoints(ThreadRoutes)
-        self._routes = [
-            (_compile_path(endpoint.path), endpoint) for endpoint in endpoints
-        ]
+        self._routes = [(_compile_path(endpoint.path), endpoint) for endpoint in endpoints]
         self._openapi_answer = JsonAnswer(make_openapi_document(endpoints))
 
     async def start(self) -> None:
@@ -139,9 +137,7 @@ class ThreadsApi:
             if endpoint.method == head.method:
                 return endpoint, match.groupdict()
         if matches or head.path == OPENAPI_PATH:
-            raise Refused(
-                405, "method_not_allowed", f"{head.method[:20]} is not possible here."
-            )
+            raise Refused(405, "method_not_allowed", f"{head.method[:20]} is not possible here.")
         raise Refused(404, "not_found", "There is no such thread.")
 
     def _may_use_tools(self, caller: Caller) -> bool:

@@ -42,9 +42,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
-        code = next(
-            (code for kind, code in _CODES if isinstance(error, kind)), "failed"
-        )
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), "failed")
         return {"code": code, "message": redact(str(error))}
     return {
         "code": "internal",

@@ -44,9 +44,7 @@ class TurnLog:
         self._count = 0
         self._change_event = asyncio.Event()
 
-    def append(
-        self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None
-    ) -> None:
+    def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
         if self.ended.is_set():
             return
         self._count += 1
@@ -97,9 +95,7 @@ class TurnLog:
                 },
             )
         yield from list(
-            itertools.islice(
-                self._events, max(0, after_number + 1 - first_number), None
-            )
+            itertools.islice(self._events, max(0, after_number + 1 - first_number), None)
         )
 
     def _wake_readers(self) -> None:
@@ -117,18 +113,14 @@ class TurnLogs:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn)
-            finished_ids = [
-                key for key, other in self._logs.items() if other.ended.is_set()
-            ]
+            finished_ids = [key for key, other in self._logs.items() if other.ended.is_set()]
             for key in finished_ids[: max(0, len(finished_ids) - MAX_FINISHED_TURNS)]:
                 del self._logs[key]
         return log
 
     def list_unfinished(self, thread: str) -> list[TurnLog]:
         return [
-            log
-            for log in self._logs.values()
-            if log.thread == thread and not log.ended.is_set()
+            log for log in self._logs.values() if log.thread == thread and not log.ended.is_set()
         ]
 
     def close(self) -> None:

@@ -122,10 +122,7 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
         Line("written to the cache", "write", [call.cache_write for call in calls]),
         Line("not cached", "none", [call.input for call in calls]),
     ]
-    marks = [
-        Mark(find_nearest_point(call_index), text)
-        for call_index, text in view.marks[-100:]
-    ]
+    marks = [Mark(find_nearest_point(call_index), text) for call_index, text in view.marks[-100:]]
     misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
     marks += [
         Mark(find_nearest_point(miss.call - 1), f"cache miss: {miss.cause}", "miss")

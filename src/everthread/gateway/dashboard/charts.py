@@ -96,9 +96,7 @@ class Chart:
         """Return the upper edge of every line; stacked lines are placed on top of the previous ones."""
         tops: list[list[float]] = []
         for line in self.lines:
-            lower_edges = (
-                tops[-1] if self.is_stacked and tops else [0.0] * len(line.values)
-            )
+            lower_edges = tops[-1] if self.is_stacked and tops else [0.0] * len(line.values)
             tops.append(
                 [
                     value + lower_edge
@@ -118,9 +116,7 @@ class Chart:
             ]
         )
         grid_step = choose_grid_step(largest)
-        return [
-            number * grid_step for number in range(math.ceil(largest / grid_step) + 1)
-        ]
+        return [number * grid_step for number in range(math.ceil(largest / grid_step) + 1)]
 
     def x(self, step: float) -> float:
         """Return the x position of a step's point, or of the middle of its column."""
@@ -162,10 +158,7 @@ class Chart:
         """Return the class and the points of every line, the last first: areas are drawn over each other."""
         shapes = []
         for line, top in zip(self.lines, self.tops, strict=True):
-            points = [
-                f"{self.x(step):.1f},{self.y(value):.1f}"
-                for step, value in enumerate(top)
-            ]
+            points = [f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in enumerate(top)]
             if self.is_stacked:
                 points += [
                     f"{self.x(self.count - 1):.1f},{self.y(0):.1f}",
@@ -180,22 +173,17 @@ class Chart:
         width = 0.7 * (self.width - LEFT_MARGIN - RIGHT_MARGIN) / max(self.count, 1)
         columns = []
         for line, top in zip(self.lines, self.tops, strict=True):
-            for step, (value, upper_edge) in enumerate(
-                zip(line.values, top, strict=True)
-            ):
+            for step, (value, upper_edge) in enumerate(zip(line.values, top, strict=True)):
                 height = self.y(0) - self.y(value)
                 if height > 0:
                     x = self.x(step) - width / 2
-                    columns.append(
-                        Column(line.style, x, self.y(upper_edge), width, height=height)
-                    )
+                    columns.append(Column(line.style, x, self.y(upper_edge), width, height=height))
         return columns
 
     @property
     def legend(self) -> list[tuple[str, str]]:
         marks = dict.fromkeys(
-            (mark.text.split(":")[0].split(" before")[0], mark.style)
-            for mark in self.marks
+            (mark.text.split(":")[0].split(" before")[0], mark.style) for mark in self.marks
         )
         return [*((line.name, line.style) for line in self.lines), *marks]
 
@@ -206,13 +194,9 @@ class Chart:
             "unit": self.unit,
             "axis": self.axis,
             "names": list(self.names),
-            "lines": [
-                {"name": line.name, "values": list(line.values)} for line in self.lines
-            ],
+            "lines": [{"name": line.name, "values": list(line.values)} for line in self.lines],
         }
-        text = json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace(
-            "<", "\\u003c"
-        )
+        text = json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
         return Markup(text)  # noqa: S704  # nosec B704  escaped above
 
 
@@ -312,8 +296,5 @@ def pick_points(values: Sequence[Any], max_points: int = MAX_CHART_POINTS) -> li
     if len(values) <= max_points:
         return list(range(len(values)))
     return sorted(
-        {
-            round(number * (len(values) - 1) / (max_points - 1))
-            for number in range(max_points)
-        }
+        {round(number * (len(values) - 1) / (max_points - 1)) for number in range(max_points)}
     )

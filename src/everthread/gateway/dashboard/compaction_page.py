@@ -68,9 +68,7 @@ class CompactionItem:
     @property
     def spared(self) -> int:
         """The tokens that later calls did not send because of the compaction."""
-        return self.calls_since * max(
-            0, self.record.tokens_before - self.record.tokens_after
-        )
+        return self.calls_since * max(0, self.record.tokens_before - self.record.tokens_after)
 
 
 def make_compaction_items(
@@ -85,9 +83,7 @@ def make_compaction_items(
             if stored.reverted is None
             else 0,
         )
-        for number, stored in enumerate(
-            sorted(records, key=lambda record: record.id), 1
-        )
+        for number, stored in enumerate(sorted(records, key=lambda record: record.id), 1)
     ]
 
 
@@ -96,9 +92,7 @@ async def load_compaction_page(
 ) -> dict[str, Any]:
     store = threads.store
     row = await threads.load_thread(viewer, thread)
-    records, calls = await asyncio.gather(
-        store.compactions(thread), store.call_rows([thread])
-    )
+    records, calls = await asyncio.gather(store.compactions(thread), store.call_rows([thread]))
     record = next((record for record in records if record.id == number), None)
     if record is None:
         raise NotFoundError
@@ -110,11 +104,7 @@ async def load_compaction_page(
     sides = await _load_before_and_after(store, record)
     compaction = record.record
     last_compaction = next(
-        (
-            other_record
-            for other_record in reversed(records)
-            if other_record.reverted is None
-        ),
+        (other_record for other_record in reversed(records) if other_record.reverted is None),
         None,
     )
     return {
@@ -148,16 +138,12 @@ async def load_compaction_page(
     }
 
 
-async def _load_before_and_after(
-    store: Store, record: CompactionRecord
-) -> _BeforeAndAfter:
+async def _load_before_and_after(store: Store, record: CompactionRecord) -> _BeforeAndAfter:
     messages_before, messages_after = await asyncio.gather(
         store.messages(record.parent), store.messages(record.session)
     )
     covered_ids = frozenset(record.record.covered)
-    messages_before = [
-        message for message in messages_before if message.created <= record.created
-    ]
+    messages_before = [message for message in messages_before if message.created <= record.created]
     carried_count = sum(message.created <= record.created for message in messages_after)
     ids = [message.id for message in messages_before if message.kind == "message"]
     return _BeforeAndAfter(
@@ -203,20 +189,14 @@ def _make_side_rows(
     ]
 
 
-def _estimate_saved_dollars(
-    item: CompactionItem, calls: Sequence[CallRow]
-) -> float | None:
+def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[CallRow]) -> float | None:
     """Return the dollars for the tokens that later calls did not send, at the price of cached tokens if possible."""
     later_calls = [
-        call
-        for call in calls
-        if call.task == "main" and call.created > item.stored.created
+        call for call in calls if call.task == "main" and call.created > item.stored.created
     ]
     if not later_calls:
         return None
-    prices = PriceTable()(
-        later_calls[-1].model, later_calls[-1].created, later_calls[-1].prompt
-    )
+    prices = PriceTable()(later_calls[-1].model, later_calls[-1].created, later_calls[-1].prompt)
     if prices is None or prices.input is None:
         return None
     price = prices.input
@@ -236,9 +216,7 @@ def describe_checks(figures: Mapping[str, Any]) -> list[str]:
         present_count = counts.get("present", 0)
         added_count = counts.get("added", 0)
         added_text = f"; {added_count:,} were added" if added_count else ""
-        sentences.append(
-            f"The summary as written named {present_count:,} of {facts}{added_text}."
-        )
+        sentences.append(f"The summary as written named {present_count:,} of {facts}{added_text}.")
     if counts.get("checked"):
         names_text = count_noun(counts["checked"], "name")
         unverified_count = counts.get("unverified", 0)
@@ -247,9 +225,7 @@ def describe_checks(figures: Mapping[str, Any]) -> list[str]:
             if unverified_count
             else "all of them occur in the messages"
         )
-        sentences.append(
-            f"{names_text} and figures were looked up in the messages: {result}."
-        )
+        sentences.append(f"{names_text} and figures were looked up in the messages: {result}.")
     return sentences
 
 

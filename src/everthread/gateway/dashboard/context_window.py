@@ -82,9 +82,7 @@ def make_window_view(
             }
             used_tokens = sum(parts.values())
     filled_parts = tuple(
-        ContextPart(kind, PART_LABELS[kind], parts[kind])
-        for kind in PART_LABELS
-        if parts[kind]
+        ContextPart(kind, PART_LABELS[kind], parts[kind]) for kind in PART_LABELS if parts[kind]
     )
     return WindowView(
         size,
@@ -108,15 +106,11 @@ def _describe_next_compaction(
     growth_steps = [step for step in steps if step > 0]
     if not growth_steps:
         return ""
-    calls = max(
-        1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps)))
-    )
+    calls = max(1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps))))
     return f"In about {count_noun(calls, 'call')} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
 
 
-_COMPACTION_CONDITION = (
-    "a compaction follows once it pays and the last one is not too recent."
-)
+_COMPACTION_CONDITION = "a compaction follows once it pays and the last one is not too recent."
 
 
 def sum_part_sizes(
@@ -136,15 +130,9 @@ def sum_part_sizes(
     return _separate_user_words(sizes, summaries)
 
 
-def _separate_user_words(
-    sizes: dict[str, int], summaries: Sequence[str]
-) -> dict[str, int]:
+def _separate_user_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
     word_tokens = min(
-        sum(
-            estimate_tokens(section)
-            for text in summaries
-            for section in find_user_words(text)
-        ),
+        sum(estimate_tokens(section) for text in summaries for section in find_user_words(text)),
         sizes["summary"],
     )
     return {
@@ -169,12 +157,9 @@ def draw_window_bar(window: WindowView) -> str:
         for part in window.parts
     ]
     description = (
-        "; ".join(segment.name for segment in segments)
-        + f"; free: {window.free:,} tokens"
+        "; ".join(segment.name for segment in segments) + f"; free: {window.free:,} tokens"
     )
-    return draw_bar(
-        segments, window.size.tokens, description, mark_at=window.size.threshold
-    )
+    return draw_bar(segments, window.size.tokens, description, mark_at=window.size.threshold)
 
 
 def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:

@@ -144,9 +144,7 @@ def _describe_dollars(
         return [Figure("free", "cost", "a model on this machine, or at no charge")]
     spent_text = f"${cost:,.2f}" if cost is not None else "unknown"
     missing_text = (
-        f"{count_noun(unpriced_calls, 'call')} without a known price"
-        if unpriced_calls
-        else ""
+        f"{count_noun(unpriced_calls, 'call')} without a known price" if unpriced_calls else ""
     )
     label = "spent" if cost is not None else "cost"
     figures = [Figure(spent_text, label, missing_text)]

@@ -41,20 +41,14 @@ class LiveUpdates:
         """End all streams."""
         self._closed.set()
 
-    async def _watch_changes(
-        self, viewer: Viewer, thread: str | None
-    ) -> AsyncIterator[str]:
+    async def _watch_changes(self, viewer: Viewer, thread: str | None) -> AsyncIterator[str]:
         self._live_pages += 1
         try:
-            last_change = await self._store.last_change(
-                tenant=viewer.tenant, thread=thread
-            )
+            last_change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
             yield "retry: 2000\n\n"
             last_sent = time.monotonic()
             while not await self._wait_for_close():
-                change = await self._store.last_change(
-                    tenant=viewer.tenant, thread=thread
-                )
+                change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
                 if change != last_change:
                     last_change = change
                     last_sent = time.monotonic()

@@ -59,9 +59,9 @@ class LoginLinks:
                 del self._digests[next(iter(self._digests))]
             return
         (self._folder / digest).touch(mode=0o600)
-        for old_file in sorted(
-            self._folder.iterdir(), key=_modified_time, reverse=True
-        )[MAX_LINKS:]:
+        for old_file in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[
+            MAX_LINKS:
+        ]:
             old_file.unlink(missing_ok=True)
 
     def remove(self, digest: str) -> bool:
@@ -105,9 +105,7 @@ class Access:
         self._secret = hmac.digest(secret, b"cookie", "sha256")
         self.auth = auth
         self._operator_digest = digest_of(operator_key) if operator_key else None
-        self.cookie_name = (
-            f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
-        )
+        self.cookie_name = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         """The name of the cookie, which differs between stores, because all ports of a host share cookies."""
         self._links = links or LoginLinks()
 
@@ -126,16 +124,12 @@ class Access:
         """Return a cookie for a valid link; None for a used or unknown one."""
         if self.auth != "none" or not self._links.remove(digest_of(code)):
             return None
-        return self._sign_cookie(
-            {"kind": "local", "tenant": None, "who": "this machine"}
-        )
+        return self._sign_cookie({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def redeem_key(self, key: str) -> str | None:
         """Return a cookie for a valid key; None for an unknown or revoked one."""
         key = key.strip()
-        if self._operator_digest and hmac.compare_digest(
-            digest_of(key), self._operator_digest
-        ):
+        if self._operator_digest and hmac.compare_digest(digest_of(key), self._operator_digest):
             signature = self._make_signature(self._operator_digest)
             return self._sign_cookie(
                 {
@@ -173,26 +167,24 @@ class Access:
 
     def is_valid_token(self, viewer: Viewer, token: str) -> bool:
         """Return whether a form's token belongs to this session."""
-        return hmac.compare_digest(
-            viewer.csrf.encode(), token.encode("utf-8", "replace")
-        )
+        return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
 
     def format_cookie(self, value: str, *, max_age: float = LOGIN_SECONDS) -> str:
-        return f"{self.cookie_name}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
+        return (
+            f"{self.cookie_name}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
+        )
 
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
         if kind == "local":
             return self.auth == "none"
         if kind == "operator":
-            return self._operator_digest is not None and claims.get(
-                "key"
-            ) == self._make_signature(self._operator_digest)
+            return self._operator_digest is not None and claims.get("key") == self._make_signature(
+                self._operator_digest
+            )
         if self.auth != "keys":
             return False
-        stored_key = await self._store.find_key(
-            str(claims.get("key")), utc_day(time.time())
-        )
+        stored_key = await self._store.find_key(str(claims.get("key")), utc_day(time.time()))
         return (
             stored_key is not None
             and stored_key.revoked is None
@@ -204,9 +196,7 @@ class Access:
             "nonce": secrets.token_hex(12),
             "until": time.time() + LOGIN_SECONDS,
         }
-        text = (
-            base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-        )
+        text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"{text}.{self._make_signature(f'cookie {text}')}"
 
     def _read_cookie(self, value: str) -> dict[str, Any] | None:
@@ -215,12 +205,8 @@ class Access:
             signature.encode(), self._make_signature(f"cookie {text}").encode()
         ):
             return None
-        claims: dict[str, Any] = json.loads(
-            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        )
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         return claims if claims["until"] > time.time() else None
 
     def _make_signature(self, text: str) -> str:
-        return hmac.new(
-            self._secret, text.encode("utf-8", "replace"), "sha256"
-        ).hexdigest()
+        return hmac.new(self._secret, text.encode("utf-8", "replace"), "sha256").hexdigest()

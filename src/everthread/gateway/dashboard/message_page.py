@@ -69,9 +69,7 @@ def describe_message(message: StoredMessage) -> str:
         result.name for result in results_of(body) if result.name
     ]
     role = str(body.get("role", ""))
-    tool_names = ", ".join(
-        dict.fromkeys(one_line_excerpt(name, 40) for name in names[:4])
-    )
+    tool_names = ", ".join(dict.fromkeys(one_line_excerpt(name, 40) for name in names[:4]))
     return f"{role}: {tool_names}" if tool_names else role
 
 
@@ -92,9 +90,7 @@ class ContextView:
             return "view"
         if is_user_message(message.body):
             message_start = " ".join(text_of(message.body).split())[:60]
-            return (
-                "words" if message_start and message_start in self.words else "recall"
-            )
+            return "words" if message_start and message_start in self.words else "recall"
         return "journal" if self._is_in_summary(message.body) else "recall"
 
     def _is_in_summary(self, body: Message) -> bool:
@@ -113,25 +109,19 @@ def make_context_view(
 ) -> ContextView:
     summary = "\n".join(summaries)
     words = " ".join(" ".join(find_user_words(summary)).split())
-    return ContextView(
-        frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words
-    )
+    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words)
 
 
 MAX_MESSAGE_CHARS = 100_000
 """Characters that the page shows; a longer message is shown in parts."""
 
 
-def make_message_page(
-    message: StoredMessage, *, start: int, revealed: bool
-) -> dict[str, Any]:
+def make_message_page(message: StoredMessage, *, start: int, revealed: bool) -> dict[str, Any]:
     """Return the values of the page. `revealed`: whether secrets are shown."""
     body = message_text(message.body)
     start = max(0, min(start, len(body)))
     return {
-        "item": make_message_row(
-            message, chars=MAX_MESSAGE_CHARS, start=start, revealed=revealed
-        ),
+        "item": make_message_row(message, chars=MAX_MESSAGE_CHARS, start=start, revealed=revealed),
         "size": len(body),
         "start": start,
         "shown": min(MAX_MESSAGE_CHARS, len(body) - start),

@@ -34,31 +34,23 @@ MAX_CLIENT_BARS = 8
 """Maximum clients that are shown, each with a bar."""
 
 
-async def load_overview(
-    costs: ThreadCosts, viewer: Viewer, days: int
-) -> dict[str, Any]:
+async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[str, Any]:
     end_time = time.time() + 1
     start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
     tenant = viewer.tenant
     insights, clients, failures, records, limits = await asyncio.gather(
         costs.store.insights(since=start_time, until=end_time, tenant=tenant),
-        costs.store.sum_usage_by(
-            "client", since=start_time, until=end_time, tenant=tenant
-        ),
+        costs.store.sum_usage_by("client", since=start_time, until=end_time, tenant=tenant),
         costs.store.failures(since=start_time, tenant=tenant),
         costs.store.recent_compactions(tenant=tenant, limit=5_000),
         costs.load_learnt_windows(),
     )
     savings = await costs.compare_period(records, limits, start_time)
     recent = [record for record in records if record.created >= start_time]
-    slowest = sorted(
-        make_compaction_items(recent), key=lambda item: -item.record.duration
-    )[:8]
+    slowest = sorted(make_compaction_items(recent), key=lambda item: -item.record.duration)[:8]
     groups = [("model", "model", insights.by_model), ("client", "client", clients)]
     if tenant is None:
-        tenants = await costs.store.sum_usage_by(
-            "tenant", since=start_time, until=end_time
-        )
+        tenants = await costs.store.sum_usage_by("tenant", since=start_time, until=end_time)
         groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
     groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
     tables = [
@@ -127,11 +119,7 @@ def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow
     first_day = min(rows)
     last_day = max(rows)
     names = [utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
-    return [
-        rows.get(name, UsageRow(name))
-        for name in names
-        if first_day <= name <= last_day
-    ]
+    return [rows.get(name, UsageRow(name)) for name in names if first_day <= name <= last_day]
 
 
 def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
@@ -191,9 +179,7 @@ def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
 
 def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
     """Return each client with its number of calls beyond the window and a bar, the largest number first."""
-    calls_by_client = Counter(
-        translate_client_name(call.client) for call in savings.outgrown
-    )
+    calls_by_client = Counter(translate_client_name(call.client) for call in savings.outgrown)
     rows = calls_by_client.most_common(MAX_CLIENT_BARS)
     return [
         (

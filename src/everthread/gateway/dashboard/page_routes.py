@@ -93,9 +93,7 @@ class Dashboard:
         self._threads = ThreadReader(costs.store)
         self._thread_list = ThreadList(self._threads, costs)
         self._thread_pages = ThreadPages(self._thread_list)
-        self._trial_page = TrialPage(
-            self._threads, costs, trial, threshold=threshold, ratio=ratio
-        )
+        self._trial_page = TrialPage(self._threads, costs, trial, threshold=threshold, ratio=ratio)
         self._sites = sites or SitePolicy()
         self.base_url = ""
         """The gateway's address for clients; empty without a gateway."""
@@ -139,10 +137,7 @@ class Dashboard:
             Route("/dashboard/login", self._login, methods=["GET", "POST"]),
             Route("/dashboard/static/{mark}/{name}", self._send_static_file),
             *(Route(path, self._for_viewer(page)) for path, page in pages.items()),
-            *(
-                Route(path, self._for_form(form), methods=["POST"])
-                for path, form in forms.items()
-            ),
+            *(Route(path, self._for_form(form), methods=["POST"]) for path, form in forms.items()),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,9 +185,7 @@ class Dashboard:
                 )
             except EverthreadError as error:
                 _LOG.warning("%s %s", failure_text, error)
-                return self._show_error(
-                    503, failure_text, text.clean(str(error)), viewer
-                )
+                return self._show_error(503, failure_text, text.clean(str(error)), viewer)
 
         return answer
 
@@ -218,15 +211,11 @@ class Dashboard:
             try:
                 return await change(request, viewer, form)
             except InputError as error:
-                return self._show_error(
-                    409, "That cannot be done.", text.clean(str(error)), viewer
-                )
+                return self._show_error(409, "That cannot be done.", text.clean(str(error)), viewer)
 
         return self._for_viewer(answer_form, "That could not be done now.")
 
-    def _show_login(
-        self, request: Request, problem: str = "", status: int = 401
-    ) -> Response:
+    def _show_login(self, request: Request, problem: str = "", status: int = 401) -> Response:
         """Return the login page. On a personal gateway, also print a new link in its terminal."""
         if request.url.path != "/" and request.headers.get("accept", "").startswith(
             "text/event-stream"
@@ -240,9 +229,7 @@ class Dashboard:
             self._announced_at = time.monotonic()
             self._announce(self.access.make_login_link())
         status = (
-            200
-            if request.method == "GET" and request.url.path == "/" and not problem
-            else status
+            200 if request.method == "GET" and request.url.path == "/" and not problem else status
         )
         return self._show_page(
             "login.html",
@@ -268,13 +255,9 @@ class Dashboard:
             cookie = await self.access.redeem_key(form.get("key", ""))
             if cookie is None:
                 _LOG.warning("the dashboard was asked for with a key that is not known")
-                return self._show_login(
-                    request, "This key is not known here, or was revoked.", 403
-                )
+                return self._show_login(request, "This key is not known here, or was revoked.", 403)
         # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.
-        self._compile_task = asyncio.get_running_loop().run_in_executor(
-            None, self._compile
-        )
+        self._compile_task = asyncio.get_running_loop().run_in_executor(None, self._compile)
         answer = self._show_page("entered.html", None)
         answer.headers["set-cookie"] = self.access.format_cookie(cookie)
         return answer
@@ -313,21 +296,15 @@ class Dashboard:
 
     async def _show_thread(self, request: Request, viewer: Viewer) -> Response:
         wanted_page = request.query_params.get("page")
-        page = (
-            None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
-        )
+        page = None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
         thread = request.path_params["thread"]
-        title = await self._threads.load_title(
-            await self._threads.load_thread(viewer, thread)
-        )
+        title = await self._threads.load_title(await self._threads.load_thread(viewer, thread))
         outcome = _OUTCOME_TEXTS.get(request.query_params.get("said", ""), "")
         live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
 
         async def body() -> AsyncIterator[str]:
             """Yield the head of the page first, because the rest of a long thread takes a moment to compute."""
-            yield _take_page_start(
-                self._render("base.html", viewer, live=live_url, title=title)
-            )
+            yield _take_page_start(self._render("base.html", viewer, live=live_url, title=title))
             try:
                 model = await self._thread_pages.load(viewer, thread, page)
                 html = self._render(
@@ -347,15 +324,11 @@ class Dashboard:
                 html = self._render("error.html", viewer, **problem)
             yield html[len(_take_page_start(html)) :]
 
-        return StreamingResponse(
-            _encode_chunks(body()), media_type="text/html; charset=utf-8"
-        )
+        return StreamingResponse(_encode_chunks(body()), media_type="text/html; charset=utf-8")
 
     async def _show_compaction(self, request: Request, viewer: Viewer) -> Response:
         path = request.path_params
-        model = await load_compaction_page(
-            self._threads, viewer, path["thread"], path["number"]
-        )
+        model = await load_compaction_page(self._threads, viewer, path["thread"], path["number"])
         return self._show_page("compaction.html", viewer, **model)
 
     async def _show_message(self, request: Request, viewer: Viewer) -> Response:
@@ -367,12 +340,8 @@ class Dashboard:
     ) -> Response:
         thread = request.path_params["thread"]
         row = await self._threads.load_thread(viewer, thread)
-        message = await self._threads.load_message(
-            viewer, thread, request.path_params["number"]
-        )
-        model = make_message_page(
-            message, start=_parse_number(start, 0, 10**12), revealed=revealed
-        )
+        message = await self._threads.load_message(viewer, thread, request.path_params["number"])
+        model = make_message_page(message, start=_parse_number(start, 0, 10**12), revealed=revealed)
         return self._show_page(
             "message.html",
             viewer,
@@ -401,12 +370,8 @@ class Dashboard:
         )
         return self._show_page("try.html", viewer, **model)
 
-    async def _reveal(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
-        page = await self._show_message_part(
-            request, viewer, form.get("start"), revealed=True
-        )
+    async def _reveal(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
+        page = await self._show_message_part(request, viewer, form.get("start"), revealed=True)
         _LOG.warning(
             "message %d of thread %s was revealed to %s",
             request.path_params["number"],
@@ -415,16 +380,12 @@ class Dashboard:
         )
         return page
 
-    async def _undo(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
+    async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         row = await self._threads.load_thread(viewer, request.path_params["thread"])
         thread = row.first.id
         tip = row.tip
         records = [
-            record
-            for record in await self._store.compactions(thread)
-            if record.reverted is None
+            record for record in await self._store.compactions(thread) if record.reverted is None
         ]
         if (
             not records
@@ -434,13 +395,9 @@ class Dashboard:
             raise InputError(
                 "only the last compaction of a thread can be undone, and this one is not it any more"
             )
-        lease = await self._store.acquire(
-            thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS
-        )
+        lease = await self._store.acquire(thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS)
         if lease is None:
-            raise InputError(
-                "a turn of this thread is under way; try again when it has ended"
-            )
+            raise InputError("a turn of this thread is under way; try again when it has ended")
         try:
             await self._store.undo(tip.id, lease=lease)
         finally:
@@ -453,9 +410,7 @@ class Dashboard:
         )
         return _redirect_to_thread(thread, "undone")
 
-    async def _pin(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
+    async def _pin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
         await self._threads.load_thread(viewer, thread)
         pin_text = form.get("text", "")
@@ -467,17 +422,13 @@ class Dashboard:
         await add_pin(self._store, thread, pin_text)
         return _redirect_to_thread(thread, "pinned", "state")
 
-    async def _unpin(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
+    async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
         await self._threads.load_thread(viewer, thread)
         await self._store.delete_pin(thread, form.get("pin", ""))
         return _redirect_to_thread(thread, "unpinned", "state")
 
-    async def _branch(
-        self, request: Request, viewer: Viewer, form: Mapping[str, str]
-    ) -> Response:
+    async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
         row = await self._threads.load_thread(viewer, thread)
         message = await self._threads.load_message(
@@ -500,31 +451,21 @@ class Dashboard:
         headers = {"cache-control": "public, max-age=31536000, immutable"}
         return Response(static_file.data, media_type=static_file.kind, headers=headers)
 
-    async def _show_missing_page(
-        self, _request: Request, _error: Exception
-    ) -> Response:
+    async def _show_missing_page(self, _request: Request, _error: Exception) -> Response:
         return self._show_error(
             404, "There is no such page.", "Its address is not one of ours.", None
         )
 
-    def _show_error(
-        self, status: int, title: str, message: str, viewer: Viewer | None
-    ) -> Response:
-        return self._show_page(
-            "error.html", viewer, status=status, title=title, message=message
-        )
+    def _show_error(self, status: int, title: str, message: str, viewer: Viewer | None) -> Response:
+        return self._show_page("error.html", viewer, status=status, title=title, message=message)
 
     def _show_page(
         self, name: str, viewer: Viewer | None, *, status: int = 200, **model: Any
     ) -> Response:
-        return HTMLResponse(
-            self._render(name, viewer, **model).encode("utf-8", "replace"), status
-        )
+        return HTMLResponse(self._render(name, viewer, **model).encode("utf-8", "replace"), status)
 
     def _render(self, name: str, viewer: Viewer | None, **model: Any) -> str:
-        current_page = {"threads.html": "threads", "overview.html": "overview"}.get(
-            name, ""
-        )
+        current_page = {"threads.html": "threads", "overview.html": "overview"}.get(name, "")
         fields = {
             "query": "",
             "live": "",
@@ -572,9 +513,7 @@ async def _read_form(request: Request) -> dict[str, str] | None:
     except Refused:
         return None
     return dict(
-        parse_qsl(
-            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100
-        )
+        parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100)
     )
 
 

@@ -32,14 +32,10 @@ class StaticFile:
 
 def load_static_files() -> dict[str, StaticFile]:
     static = {}
-    for entry in (
-        files(__package__ or "everthread.gateway.dashboard") / "static"
-    ).iterdir():
+    for entry in (files(__package__ or "everthread.gateway.dashboard") / "static").iterdir():
         data = entry.read_bytes()
         kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
-        static[entry.name] = StaticFile(
-            data, kind, hashlib.sha256(data).hexdigest()[:12]
-        )
+        static[entry.name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
     return static
 
 

@@ -119,15 +119,11 @@ def compare_thread(
             elif is_first and is_warm:
                 read_tokens = min(previous_prompt, history.prompt)
             else:
-                read_tokens = (
-                    call.cache_read + history.removed_tokens if call.cache_read else 0
-                )
+                read_tokens = call.cache_read + history.removed_tokens if call.cache_read else 0
             prices = price(call.model, call.created, history.prompt)
             without = _price_prompt(prices, history.prompt, read_tokens, call)
             if without is not None:
-                rows.append(
-                    PricedCall(call, float(call.cost), without, is_shorter=True)
-                )
+                rows.append(PricedCall(call, float(call.cost), without, is_shorter=True))
         previous_call = call
     return CostComparison(
         rows=tuple(rows),
@@ -152,10 +148,7 @@ class _WholeHistory:
 
     def advance(self, call: CallRow, previous_call: CallRow | None) -> bool:
         """Advance to a call; return whether it is the first one after a compaction."""
-        while (
-            self._later_compactions
-            and self._later_compactions[0].created <= call.created
-        ):
+        while self._later_compactions and self._later_compactions[0].created <= call.created:
             record = self._later_compactions.pop(0).record
             self._pending_tokens += max(0, record.tokens_before - record.tokens_after)
         is_first = (
@@ -210,9 +203,7 @@ def sum_savings(
         call = row.call
         keys = (day(call.created), call.model, call.client, call.tenant)
         for kind, key in zip(saved_by, keys, strict=True):
-            saved_by[kind][key] = (
-                saved_by[kind].get(key, 0.0) + row.cost_without - row.cost
-            )
+            saved_by[kind][key] = saved_by[kind].get(key, 0.0) + row.cost_without - row.cost
     return CostComparison(
         rows=tuple(rows),
         outgrown=_calls_since(
@@ -228,6 +219,4 @@ def sum_savings(
 
 
 def _calls_since(start_time: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
-    return tuple(
-        call for group in groups for call in group if call.created >= start_time
-    )
+    return tuple(call for group in groups for call in group if call.created >= start_time)

@@ -33,9 +33,7 @@ _ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
 _MARKED_TEXT = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
 
 
-def split_summary(
-    text: str, sources: Sequence[tuple[int, str]] = ()
-) -> list[SummarySection]:
+def split_summary(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[SummarySection]:
     """Split a summary into sections and lines, each line with the messages that share its rarest words."""
     line_sources = LineSources(sources)
     sections: list[tuple[str, list[SummaryLine]]] = []
@@ -50,9 +48,7 @@ def split_summary(
             # The gateway wrote the text before the first heading.
             sources_of_line = line_sources.find(line) if sections[-1][0] else ()
             sections[-1][1].append(
-                SummaryLine(
-                    split_markup(line), _ITEM.match(line) is not None, sources_of_line
-                )
+                SummaryLine(split_markup(line), _ITEM.match(line) is not None, sources_of_line)
             )
     return [SummarySection(name, tuple(lines)) for name, lines in sections]
 
@@ -63,9 +59,7 @@ def split_markup(line: str) -> tuple[tuple[str, str], ...]:
     position = 0
     for match in _MARKED_TEXT.finditer(line):
         pieces.append(("text", line[position : match.start()]))
-        pieces.append(
-            ("code", match[1]) if match[1] is not None else ("strong", match[2])
-        )
+        pieces.append(("code", match[1]) if match[1] is not None else ("strong", match[2]))
         position = match.end()
     return tuple(
         (kind, piece_text)
@@ -88,9 +82,7 @@ class LineSources:
                 self._messages_by_word.setdefault(word, set()).add(number)
 
     def find(self, line: str) -> tuple[int, ...]:
-        known_words = {
-            word for word in _split_words(line) if word in self._messages_by_word
-        }
+        known_words = {word for word in _split_words(line) if word in self._messages_by_word}
         rarest = sorted(known_words, key=lambda word: len(self._messages_by_word[word]))
         weights: dict[int, float] = {}
         for word in rarest[:12]:
@@ -99,13 +91,9 @@ class LineSources:
                 break
             for number in messages:
                 weights[number] = weights.get(number, 0.0) + 1.0 / len(messages) ** 2
-        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[
-            : self.MAX_SOURCES
-        ]
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[: self.MAX_SOURCES]
         min_weight = 0.5 * best[0][1] if best else 0.0
-        return tuple(
-            sorted(number for number, weight in best if weight >= max(min_weight, 0.2))
-        )
+        return tuple(sorted(number for number, weight in best if weight >= max(min_weight, 0.2)))
 
 
 _WORD = re.compile(r"[^\W_][\w./-]{3,60}")

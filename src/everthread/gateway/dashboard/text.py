@@ -39,9 +39,7 @@ def _name_character(match: re.Match[str]) -> str:
     return "\u2421" if code == 0x7F else f"\u27e6U+{code:04X}\u27e7"
 
 
-def excerpt(
-    text: str, max_chars: int, *, start: int = 0, is_revealed: bool = False
-) -> str:
+def excerpt(text: str, max_chars: int, *, start: int = 0, is_revealed: bool = False) -> str:
     """Return at most `max_chars` characters of a text from `start` on, redacted unless `is_revealed`."""
     end = min(len(text), start + max_chars)
     passage = (
@@ -67,9 +65,7 @@ def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     )[:20]
     if not query_words:
         return [(False, text)]
-    pieces = re.split(
-        f"({'|'.join(map(re.escape, query_words))})", text, flags=re.IGNORECASE
-    )
+    pieces = re.split(f"({'|'.join(map(re.escape, query_words))})", text, flags=re.IGNORECASE)
     return [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
 
 

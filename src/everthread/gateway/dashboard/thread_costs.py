@@ -41,21 +41,14 @@ class ThreadCosts:
         windows: dict[str, int] = {}
         for limit in await self.store.limits():
             if limit.kind == "window":
-                windows[limit.model] = min(
-                    limit.limit, windows.get(limit.model, limit.limit)
-                )
+                windows[limit.model] = min(limit.limit, windows.get(limit.model, limit.limit))
         return windows
 
-    async def load_used_windows(
-        self, rows: Sequence[ThreadRow]
-    ) -> dict[str, UsedWindow | None]:
+    async def load_used_windows(self, rows: Sequence[ThreadRow]) -> dict[str, UsedWindow | None]:
         """Return the window that the last call of each thread used."""
-        used_windows = await asyncio.gather(
-            *(load_used_window(self.store, row) for row in rows)
-        )
+        used_windows = await asyncio.gather(*(load_used_window(self.store, row) for row in rows))
         return {
-            row.first.id: used_window
-            for row, used_window in zip(rows, used_windows, strict=True)
+            row.first.id: used_window for row, used_window in zip(rows, used_windows, strict=True)
         }
 
     def find_window_size(
@@ -84,9 +77,7 @@ class ThreadCosts:
             self.store.recent_compactions(threads=threads, limit=100_000),
         )
         by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
-        records_by_thread: dict[str, list[CompactionRecord]] = {
-            thread: [] for thread in threads
-        }
+        records_by_thread: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
         for call in calls:
             by_thread[call.thread].append(call)
         for record in records:
@@ -135,9 +126,7 @@ class ThreadCosts:
         start_time: float,
     ) -> CostComparison:
         compacted_threads = list(
-            dict.fromkeys(
-                record.thread for record in records if record.reverted is None
-            )
+            dict.fromkeys(record.thread for record in records if record.reverted is None)
         )
         savings = await self.compare_threads(compacted_threads[:500], limits, {})
         return sum_savings(list(savings.values()), start_time=start_time, day=utc_day)
@@ -150,7 +139,5 @@ class ThreadCosts:
             self.load_learnt_windows(),
             load_used_window(self.store, row),
         )
-        model = (
-            figures[thread].last_model if thread in figures else ""
-        ) or row.tip.model
+        model = (figures[thread].last_model if thread in figures else "") or row.tip.model
         return model, self.find_window_size(model, limits, used_window)

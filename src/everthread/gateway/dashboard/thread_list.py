@@ -96,9 +96,7 @@ class ThreadList:
         self.costs = costs
         self._store = threads.store
 
-    async def load_page(
-        self, viewer: Viewer, page: int
-    ) -> tuple[list[ThreadEntry], bool]:
+    async def load_page(self, viewer: Viewer, page: int) -> tuple[list[ThreadEntry], bool]:
         """Return a page of the list of threads, and whether another page follows."""
         start = (page - 1) * THREADS_PER_PAGE
         rows = await self._store.list_threads(
@@ -107,9 +105,7 @@ class ThreadList:
         entries = await self.make_entries(rows[:THREADS_PER_PAGE], {})
         return await self._group_branches(entries), len(rows) > THREADS_PER_PAGE
 
-    async def _group_branches(
-        self, entries: Sequence[ThreadEntry]
-    ) -> list[ThreadEntry]:
+    async def _group_branches(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
         """Put branches under their parent thread. If that is on another page, the branch names it."""
         listed_threads = {entry.row.first.id for entry in entries}
         parents = {
@@ -152,17 +148,13 @@ class ThreadList:
         by_thread: dict[str, list[SearchHit]] = {}
         for hit in (await self._store.find(search_query)).hits:
             by_thread.setdefault(hit.thread, []).append(hit)
-        listed_hits = [
-            hit for thread_hits in by_thread.values() for hit in thread_hits[:3]
-        ]
+        listed_hits = [hit for thread_hits in by_thread.values() for hit in thread_hits[:3]]
         hit_messages = {hit.message for hit in listed_hits}
         snippets: dict[str, list[Snippet]] = {}
         for hit in listed_hits:
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
             line_before, line_after = (
-                one_line_excerpt(neighbour.as_line(hit_messages), 120)
-                if neighbour
-                else ""
+                one_line_excerpt(neighbour.as_line(hit_messages), 120) if neighbour else ""
                 for neighbour in (hit.before, hit.after)
             )
             snippet_pieces = highlight(one_line_excerpt(hit.snippet, 220), query)
@@ -190,9 +182,7 @@ class ThreadList:
         )
         compacted_threads = [row.first.id for row in rows if row.compactions]
         used_windows = await self.costs.load_used_windows(rows)
-        savings = await self.costs.compare_threads(
-            compacted_threads, limits, used_windows
-        )
+        savings = await self.costs.compare_threads(compacted_threads, limits, used_windows)
         titles = await asyncio.gather(*map(self.threads.load_title, rows))
         entries = []
         for row, title in zip(rows, titles, strict=True):
@@ -203,9 +193,7 @@ class ThreadList:
                 ThreadEntry(
                     row,
                     totals,
-                    window=self.costs.find_window_size(
-                        model, limits, used_windows[thread]
-                    ),
+                    window=self.costs.find_window_size(model, limits, used_windows[thread]),
                     title=title,
                     comparison=savings.get(thread),
                     snippets=snippets.get(thread, ()),

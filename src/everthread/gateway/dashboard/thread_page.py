@@ -54,13 +54,9 @@ class ThreadPages:
         self._thread_list = thread_list
         self._threads = thread_list.threads
         self._costs = thread_list.costs
-        self._cached_threads: RecentDict[str, _ThreadData] = RecentDict(
-            MAX_CACHED_THREADS
-        )
+        self._cached_threads: RecentDict[str, _ThreadData] = RecentDict(MAX_CACHED_THREADS)
 
-    async def load(
-        self, viewer: Viewer, thread: str, page: int | None
-    ) -> dict[str, Any]:
+    async def load(self, viewer: Viewer, thread: str, page: int | None) -> dict[str, Any]:
         row = await self._threads.load_thread(viewer, thread)
         first_session = row.first
         tip = row.tip
@@ -99,9 +95,7 @@ class ThreadPages:
             "side_calls": side_calls,
         }
 
-    async def _load_side_calls(
-        self, viewer: Viewer, row: ThreadRow
-    ) -> list[ThreadEntry]:
+    async def _load_side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadEntry]:
         """Return the side calls of a conversation, newest first."""
         if not row.side_calls:
             return []
@@ -114,9 +108,7 @@ class ThreadPages:
             await self._threads.find_thread(viewer, child.id)
             for child in started[: -THREADS_PER_PAGE - 1 : -1]
         ]
-        return await self._thread_list.make_entries(
-            [side for side in rows if side is not None], {}
-        )
+        return await self._thread_list.make_entries([side for side in rows if side is not None], {})
 
     async def _load_context(
         self, thread_data: _ThreadData, tip: Session, history: Sequence[StoredMessage]
@@ -130,7 +122,9 @@ class ThreadPages:
         """Return the data of a thread's page, computed once for each change of the thread."""
         thread = row.first.id
         limits = await self._costs.load_learnt_windows()
-        change_mark = f"{await self._threads.store.last_change(thread=thread)} {sorted(limits.items())}"
+        change_mark = (
+            f"{await self._threads.store.last_change(thread=thread)} {sorted(limits.items())}"
+        )
         thread_data = self._cached_threads.get(thread)
         if thread_data is None or thread_data.change_mark != change_mark:
             thread_data = await self._compute_thread_data(row, limits, change_mark)
@@ -187,9 +181,7 @@ class ThreadPages:
         kept_messages = _count_stored_and_removed(row, records)
         comparison = None
         if kept_messages.compactions:
-            comparison = self._costs.compare_costs(
-                calls, records, limits, used_window=used_window
-            )
+            comparison = self._costs.compare_costs(calls, records, limits, used_window=used_window)
         return {
             "headline": describe_thread(
                 totals, comparison, window=size.tokens, kept_messages=kept_messages
@@ -202,8 +194,7 @@ class ThreadPages:
             "calls_chart": draw_calls(calls_view, size),
             "cached": any(call.cache_read for call in calls_view.calls),
             "causes": [
-                (cause, f"{count:,}", f"{tokens:,}")
-                for cause, count, tokens in calls_view.causes
+                (cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in calls_view.causes
             ],
             "compactions": make_compaction_items(records, calls),
         }
@@ -243,10 +234,7 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         ("Last outcome of each command", commands[-8:]),
         (
             "Open errors",
-            [
-                f"{error.source}: {' '.join(error.lines)}"
-                for error in state.open_errors()
-            ],
+            [f"{error.source}: {' '.join(error.lines)}" for error in state.open_errors()],
         ),
         ("Running", state.processes),
         (
@@ -259,9 +247,7 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         ),
     ]
     return [
-        (name, [one_line_excerpt(line, 240) for line in lines])
-        for name, lines in groups
-        if lines
+        (name, [one_line_excerpt(line, 240) for line in lines]) for name, lines in groups if lines
     ]
 
 
@@ -275,11 +261,7 @@ def _count_stored_and_removed(
     return StoredAndRemovedCounts(
         stored_count=row.messages,
         removed_count=len(
-            {
-                number
-                for compaction in unreverted_compactions
-                for number in compaction.covered
-            }
+            {number for compaction in unreverted_compactions for number in compaction.covered}
         ),
         compactions=len(unreverted_compactions),
     )

@@ -42,9 +42,7 @@ class ThreadReader:
             title = await load_title(self.store, row.first)
         return one_line_excerpt(title, 90) or row.first.id[:12]
 
-    async def load_message(
-        self, viewer: Viewer, thread: str, number: int
-    ) -> StoredMessage:
+    async def load_message(self, viewer: Viewer, thread: str, number: int) -> StoredMessage:
         """Return a message that one of the thread's sessions shows or showed."""
         try:
             message = await self.store.message(number, tenant=viewer.tenant)

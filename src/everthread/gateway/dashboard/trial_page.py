@@ -92,9 +92,7 @@ class TrialPage:
         row = await self._threads.load_thread(viewer, thread)
         return await self._make_page(row, self._threshold, self._ratio)
 
-    async def run(
-        self, viewer: Viewer, thread: str, threshold: int, ratio: int
-    ) -> dict[str, Any]:
+    async def run(self, viewer: Viewer, thread: str, threshold: int, ratio: int) -> dict[str, Any]:
         """Replay a thread with settings in per cent; return the values of the page."""
         row = await self._threads.load_thread(viewer, thread)
         result = None
@@ -104,9 +102,7 @@ class TrialPage:
         elif self._run_trial is not None:
             try:
                 async with self._lock, asyncio.timeout(MAX_TRIAL_SECONDS):
-                    result = await self._run_trial(
-                        await self._make_request(row, threshold, ratio)
-                    )
+                    result = await self._run_trial(await self._make_request(row, threshold, ratio))
             except InputError as error:
                 problem = clean(str(error))
             except TimeoutError:
@@ -114,13 +110,9 @@ class TrialPage:
             except Exception as error:  # noqa: BLE001 - a replay may fail in any way; logged and shown
                 _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
                 problem = "The replay failed; the log of this process says why."
-        return await self._make_page(
-            row, threshold, ratio, result=result, problem=problem
-        )
+        return await self._make_page(row, threshold, ratio, result=result, problem=problem)
 
-    async def _make_request(
-        self, row: ThreadRow, threshold: int, ratio: int
-    ) -> TrialRequest:
+    async def _make_request(self, row: ThreadRow, threshold: int, ratio: int) -> TrialRequest:
         model, size = await self._costs.load_window(row)
         history = await self._threads.store.history(row.tip.id)
         return TrialRequest(
@@ -145,9 +137,7 @@ class TrialPage:
         _, size = await self._costs.load_window(row)
         chart = ""
         if result is not None:
-            chart = draw_trial(
-                result, size.tokens, round(size.tokens * threshold / 100)
-            )
+            chart = draw_trial(result, size.tokens, round(size.tokens * threshold / 100))
         return {
             "thread": row.first,
             "title": await self._threads.load_title(row),
@@ -169,11 +159,7 @@ def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
         Line(
             run.name,
             style,
-            [
-                run.prompts[call_index]
-                for call_index in points
-                if call_index < len(run.prompts)
-            ],
+            [run.prompts[call_index] for call_index in points if call_index < len(run.prompts)],
         )
         for run, style in zip(result.runs, "cab", strict=False)
     ]
@@ -186,8 +172,7 @@ def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
     ]
     limits = [Limit("window", window), Limit("compaction from here on", threshold)]
     description = " ".join(
-        f"{run.name}: at most {max(run.prompts, default=0):,} tokens."
-        for run in result.runs
+        f"{run.name}: at most {max(run.prompts, default=0):,} tokens." for run in result.runs
     )
     names = [f"{call_index + 1:,}" for call_index in points]
     return draw_chart(

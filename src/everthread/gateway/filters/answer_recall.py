@@ -21,7 +21,7 @@ from everthread.gateway.recall.merged_answers import MERGE_BODIES, MERGED_STREAM
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
 from everthread.gateway.upstream import UpstreamResponse
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.wire.codecs import CODECS
 
 
@@ -44,11 +44,11 @@ class _RecallFilter(Filter):
         """Usage of the earlier rounds."""
 
     def request(self, request: UpstreamRequest) -> UpstreamRequest:
-        return replace(request, is_plain=True) if self._call.sent.recall else request
+        return replace(request, is_plain=True) if self._call.outgoing.recall else request
 
     async def answer(self, answer: Answer) -> Answer:
         """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
-        offers_recall = self._call.sent.recall
+        offers_recall = self._call.outgoing.recall
         if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
         if answer.streams:
@@ -73,9 +73,7 @@ class _RecallFilter(Filter):
             return outcome
         if self._hidden_usage:
             self._exchange.writer.note(recall_rounds=len(self._hidden_usage))
-        return replace(
-            outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage)
-        )
+        return replace(outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage))
 
     async def _merge_streams(self, body: AnswerBody) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""
@@ -98,9 +96,7 @@ class _RecallFilter(Filter):
                 yield merged.feed(piece)
             reply, last_events = merged.end_round()
             yield last_events
-            outcome = await self._exchange.wait(
-                self._next_round(reply, merged.recall_count)
-            )
+            outcome = await self._exchange.wait(self._next_round(reply, merged.recall_count))
             if outcome is None:
                 yield merged.finish()
                 return
@@ -137,9 +133,7 @@ class _RecallFilter(Filter):
             if next_response.status_code >= 300:
                 return raw
 
-    async def _next_round(
-        self, reply: Reply, recall_count: int
-    ) -> UpstreamResponse | None:
+    async def _next_round(self, reply: Reply, recall_count: int) -> UpstreamResponse | None:
         """Answer the calls of a round and send the next request; return None if this round was the last."""
         if not recall_count and not self._hidden_usage:
             self._last_usage = None

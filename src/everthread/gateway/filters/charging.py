@@ -16,7 +16,7 @@ from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.reported_usage import ReportedUsageReader
 from everthread.gateway.request.body_limits import Upload
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 
 class Charging(Feature):
@@ -41,7 +41,7 @@ class _ManagedCharge(Filter):
         self._account = account
 
     def done(self, outcome: Outcome) -> Outcome:
-        outgoing = self._call.sent
+        outgoing = self._call.outgoing
         answered_model = outcome.reply.model if outcome.reply is not None else ""
         requested_model = self._exchange.model or ""
 
@@ -53,9 +53,7 @@ class _ManagedCharge(Filter):
                 self._account.spend(call_usage, model)
 
         unread_bytes = (
-            len(outgoing.body)
-            if outcome.usage is None and outgoing.tokens is None
-            else 0
+            len(outgoing.body) if outcome.usage is None and outgoing.tokens is None else 0
         )
         self._exchange.services.pending.charge_when_measured(
             unread_bytes, lambda: find_charged_usage(outcome, outgoing), charge
@@ -124,9 +122,7 @@ class _UnmanagedCharge(Filter):
         usage = find_charged_usage(outcome, Outgoing(self._request_body))
         return usage, "" if reply is None else reply.model
 
-    def _measure_reported(
-        self, reader: ReportedUsageReader
-    ) -> tuple[CanonicalUsage | None, str]:
+    def _measure_reported(self, reader: ReportedUsageReader) -> tuple[CanonicalUsage | None, str]:
         """Measure another answer; estimate the usage of a stream that reports none."""
         usage = reader.find_usage()
         if usage is None and reader.event_count:

@@ -44,19 +44,13 @@ class CompactionAnswers(Feature):
 
     def begin(self, exchange: Exchange) -> Filter | None:
         incoming = exchange.incoming
-        if (
-            incoming is None
-            or incoming.mode != "managed"
-            or incoming.api != "openai_responses"
-        ):
+        if incoming is None or incoming.mode != "managed" or incoming.api != "openai_responses":
             return None
         return _CompactionFilter(exchange, incoming, self._make_item)
 
 
 class _CompactionFilter(Filter):
-    def __init__(
-        self, exchange: Exchange, incoming: Incoming, make_item: MakeItem
-    ) -> None:
+    def __init__(self, exchange: Exchange, incoming: Incoming, make_item: MakeItem) -> None:
         self._exchange = exchange
         self._incoming = incoming
         self._make_item = make_item
@@ -64,9 +58,7 @@ class _CompactionFilter(Filter):
     async def answer(self, answer: Answer) -> Answer:
         """If the upstream refuses to compact, return an answer with an item made by the gateway."""
         has_own_path = self._incoming.path == PATH
-        if answer.status < 400 or not (
-            has_own_path or asks_for_compaction(self._incoming.body)
-        ):
+        if answer.status < 400 or not (has_own_path or asks_for_compaction(self._incoming.body)):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
@@ -100,6 +92,4 @@ class _CompactionFilter(Filter):
 
 def _own_answer(content_type: str, body: bytes) -> Answer:
     headers = ResponseHeaders([(b"content-type", content_type.encode())])
-    return Answer(
-        200, headers, AnswerBody.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE}
-    )
+    return Answer(200, headers, AnswerBody.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE})

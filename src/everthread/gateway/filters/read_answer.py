@@ -10,7 +10,7 @@ from everthread.gateway.answer_reader import AnswerReader, usage_of
 from everthread.gateway.answers import Answer
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
@@ -64,6 +64,4 @@ class _ReadAnswerFilter(Filter):
         for bucket in TOKEN_KINDS:
             tokens = getattr(usage, f"{bucket}_tokens")
             if tokens:
-                self._exchange.services.metrics.count(
-                    "tokens", tokens, bucket=bucket, task="main"
-                )
+                self._exchange.services.metrics.count("tokens", tokens, bucket=bucket, task="main")

@@ -21,8 +21,8 @@ from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.monitoring.log_lines import request_id
-from everthread.gateway.router import find_family
-from everthread.thread.caller.sent_history import Outcome
+from everthread.gateway.router import find_provider
+from everthread.thread.caller.caller_request import Outcome
 
 _METER_NAME = "everthread.gateway"
 _TOKEN_BUCKETS = (
@@ -73,10 +73,7 @@ class Telemetry(Feature):
         tracer_provider = trace.get_tracer_provider()
         meter_provider = metrics.get_meter_provider()
         # The default providers, which record nothing, have no `shutdown`.
-        if any(
-            hasattr(provider, "shutdown")
-            for provider in (tracer_provider, meter_provider)
-        ):
+        if any(hasattr(provider, "shutdown") for provider in (tracer_provider, meter_provider)):
             return cls.from_providers(tracer_provider, meter_provider)
         return None
 
@@ -112,7 +109,7 @@ class Telemetry(Feature):
         address = urlsplit(exchange.upstream.root)
         shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": find_family(call.incoming.api),
+            "gen_ai.provider.name": find_provider(call.incoming.api),
             "server.address": address.hostname or "",
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
@@ -179,11 +176,9 @@ def _span_attributes(call: ManagedCall, outcome: Outcome) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
         "gen_ai.conversation.id": call.turn.thread,
-        "gen_ai.conversation.compacted": call.sent.compactions > 0,
+        "gen_ai.conversation.compacted": call.outgoing.compactions > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
-        "gen_ai.response.finish_reasons": [reply.stop]
-        if reply is not None and reply.stop
-        else [],
+        "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],
     }
     filled_attributes = {name: value for name, value in attributes.items() if value}
     if usage is None:

@@ -36,9 +36,7 @@ class UsageOption(Feature):
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(
-        self, exchange: Exchange, call: ManagedCall, refusing_upstreams: set[str]
-    ) -> None:
+    def __init__(self, exchange: Exchange, call: ManagedCall, refusing_upstreams: set[str]) -> None:
         self._exchange = exchange
         self._call = call
         self._refusing_upstreams = refusing_upstreams
@@ -99,18 +97,11 @@ def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | N
             if text.endswith(b"}")
             else None
         )
-    if (
-        not isinstance(options.value, dict)
-        or "include_usage" in options.value
-        or options.start < 0
-    ):
+    if not isinstance(options.value, dict) or "include_usage" in options.value or options.start < 0:
         return None
     separator = b"," if options.value else b""
     return (
-        body[: options.start + 1]
-        + b'"include_usage":true'
-        + separator
-        + body[options.start + 1 :]
+        body[: options.start + 1] + b'"include_usage":true' + separator + body[options.start + 1 :]
     )
 
 
@@ -122,9 +113,7 @@ class UsageChunkFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the events that are complete; keep the beginning of an event until its end arrives."""
-        events = [
-            event for event in self._events.feed(chunk) if not _is_usage_chunk(event)
-        ]
+        events = [event for event in self._events.feed(chunk) if not _is_usage_chunk(event)]
         if len(self._events.pending) > MAX_EVENT_BYTES:
             events.append(self.end())
         return b"".join(events)

@@ -84,14 +84,9 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     """
     count = len(sliced.elements)
     replacement_digest = blake2b(replacement, digest_size=8).digest()
-    is_known = (
-        memory.replacement_digest == replacement_digest
-        and 0 <= memory.last_index < count
-    )
+    is_known = memory.replacement_digest == replacement_digest and 0 <= memory.last_index < count
     previous_index = memory.last_index if is_known else None
-    marked_texts = mark_messages(
-        api, sliced.elements, ttl, previous_index, leading_count
-    )
+    marked_texts = mark_messages(api, sliced.elements, ttl, previous_index, leading_count)
     changes = [
         (sliced.elements[index].start, sliced.elements[index].end, marked_text)
         for index, marked_text in marked_texts.items()
@@ -145,18 +140,14 @@ def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
     """Return whether the model uses cache marks."""
     if api == "anthropic":
         return "claude" in model.lower()
-    return (
-        api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
-    )
+    return api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
 
 
 def mark_system_field(system: Any, ttl: str) -> str | None:
     """Return the system field with its mark, as text; None if there is nothing to mark."""
     marked_system = mark_system(system, ttl=ttl)
     return (
-        None
-        if marked_system is system or marked_system == system
-        else encode_value(marked_system)
+        None if marked_system is system or marked_system == system else encode_value(marked_system)
     )
 
 

@@ -17,7 +17,7 @@ from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.request_reader import LocatedBody
-from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.matching.thread_match import Family
 
 DELAY_SECONDS = 0.5
@@ -50,9 +50,7 @@ class ForwardedRequest:
 class DeferredRecord:
     """The last answered request of a thread, and the usage of earlier requests that are recorded with it."""
 
-    def __init__(
-        self, request: ForwardedRequest, outcome: Outcome, end_digest: str
-    ) -> None:
+    def __init__(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
         self.request = request
         self.outcome = outcome
         self.end_digest = end_digest
@@ -69,9 +67,7 @@ class DeferredRecord:
         is_long = self._new_bytes > MAX_LOOP_BYTES
         return is_long or len(self.earlier_usage) + 1 >= MAX_CALLS
 
-    def supersede(
-        self, request: ForwardedRequest, outcome: Outcome, end_digest: str
-    ) -> None:
+    def supersede(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
         """Replace the request by one that continues it."""
         if self.outcome.usage is not None:
             self.earlier_usage.append(self.outcome.usage)
@@ -108,9 +104,7 @@ class DeferredRecords:
             return waiting.end_digest == request.terms.digest
         return self._waiting_bytes + request.size <= MAX_WAITING_BYTES
 
-    async def take(
-        self, request: ForwardedRequest, outcome: Outcome, end_digest: str
-    ) -> None:
+    async def take(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
         """Make the record of a request later. Return when it is made, or at once if it joins a delayed record."""
         waiting = self._waiting.get(request.thread)
         if waiting is not None:

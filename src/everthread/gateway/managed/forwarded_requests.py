@@ -24,8 +24,8 @@ from everthread.gateway.managed.forwarding import (
 from everthread.gateway.managed.managed_turn import ManagedTurn
 from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.recorder import identify_answer
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.matching.thread_match import Family
 
 READ_SECONDS = 1.0
@@ -70,22 +70,16 @@ class ForwardedRequests:
         )
         return ForwardedTurn(self, request)
 
-    async def read(
-        self, request: ForwardedRequest, *, is_answered: bool
-    ) -> ManagedTurn:
+    async def read(self, request: ForwardedRequest, *, is_answered: bool) -> ManagedTurn:
         """Read a request and start storing it, after the delayed records of its thread are made."""
         await self._deferred.flush_thread(request.thread)
-        return await self._read_now(
-            request, request.terms.length, is_answered=is_answered
-        )
+        return await self._read_now(request, request.terms.length, is_answered=is_answered)
 
     async def _read_now(
         self, request: ForwardedRequest, known_length: int, *, is_answered: bool
     ) -> ManagedTurn:
-        turn = await self._opener.open(
-            request.incoming, request.located_body, known_length
-        )
-        turn.sent = request.sent
+        turn = await self._opener.open(request.incoming, request.located_body, known_length)
+        turn.outgoing = request.sent
         self.threads.start_storing(turn.call, is_answered=is_answered)
         return turn
 
@@ -100,9 +94,7 @@ class ForwardedRequests:
         if not identities:
             return False
         located_body = request.located_body
-        history = self._opener.reader.read_history(
-            located_body, len(located_body.elements)
-        )
+        history = self._opener.reader.read_history(located_body, len(located_body.elements))
         self._opener.reader.remember_history(request.thread, located_body, history)
         next_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
@@ -149,13 +141,11 @@ class ForwardedTurn:
 
     def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
         self.thread = request.thread
-        self.sent = request.sent
+        self.outgoing = request.sent
         self._requests = requests
         self._request = request
         self._read_task: asyncio.Task[ManagedTurn] | None = None
-        self._timer = asyncio.get_running_loop().call_later(
-            READ_SECONDS, self._start_read
-        )
+        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._start_read)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         turn = await asyncio.shield(self._start_read())
@@ -170,7 +160,7 @@ class ForwardedTurn:
         return await turn.retry_without_recall(reply)
 
     async def response_headers(self) -> Mapping[str, str]:
-        return self.sent.headers
+        return self.outgoing.headers
 
     async def record(self, outcome: Outcome) -> None:
         self._timer.cancel()

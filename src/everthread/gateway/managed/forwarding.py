@@ -45,8 +45,8 @@ from everthread.gateway.request.request_reader import (
     LocatedBody,
     RequestReader,
 )
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
 from everthread.thread.matching.history import History
 from everthread.thread.policy.context_options import ContextOptions
@@ -130,7 +130,7 @@ def make_forwarding_terms(
         or is_compaction_planned(memory)
     ):
         return None
-    if call.sent.is_single_text or not options.enabled:
+    if call.caller_history.is_single_text or not options.enabled:
         return None
     return ForwardingTerms(
         call.settings.upstream,
@@ -202,9 +202,7 @@ def forward(
     if terms.offers_recall:
         changes.append(make_tool_change(incoming.api, located_body.sliced))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
-        changes += _cache_changes(
-            incoming, located_body, memory.marks, model=model, ttl=ttl
-        )
+        changes += _cache_changes(incoming, located_body, memory.marks, model=model, ttl=ttl)
     return Outgoing(
         splice(incoming.body, changes) if changes else incoming.raw,
         rewritten=bool(changes),
@@ -226,16 +224,11 @@ def _cache_changes(
     api = incoming.api
     upstream = incoming.upstream
     sliced = located_body.sliced
-    if CACHE_MARK not in located_body.watched_words and uses_cache_marks(
-        api, model, upstream
-    ):
+    if CACHE_MARK not in located_body.watched_words and uses_cache_marks(api, model, upstream):
         return place_cache_marks(
             api, sliced, ttl, memory=memory, leading_count=located_body.system_count
         )
-    if (
-        BREAKPOINT_MARK in located_body.watched_words
-        or CACHE_OPTIONS_FIELD in sliced.fields
-    ):
+    if BREAKPOINT_MARK in located_body.watched_words or CACHE_OPTIONS_FIELD in sliced.fields:
         return []
     if accepts_breakpoints(api, model, base_url=upstream):
         return place_breakpoint(api, sliced, located_body.system_count)
@@ -262,9 +255,7 @@ def _may_forward(
     return not find_unmanaged_reason(located_body.sliced)
 
 
-def _continues(
-    terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader
-) -> bool:
+def _continues(terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader) -> bool:
     """Return whether a request continues its thread at the end. Read only the messages since the last request."""
     if len(located_body.elements) <= terms.length:
         return False

@@ -61,7 +61,7 @@ class ManagedExchange(Exchange):
         self.incoming: Incoming = incoming
         self.outer = outer
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
-        self.sent = self.turn.sent
+        self.outgoing = self.turn.outgoing
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
 
@@ -85,26 +85,26 @@ class ManagedExchange(Exchange):
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the same turn, keeping the headers for the client."""
-        self.sent = replace(outgoing, headers=self.sent.headers)
+        self.outgoing = replace(outgoing, headers=self.outgoing.headers)
         return await self._send_current(is_plain=True)
 
     async def make_own_headers(self) -> Mapping[str, str]:
         """Return the turn's headers for the client, as they are now."""
         headers = await self.turn.response_headers()
-        if headers != self.sent.headers:
-            self.sent = replace(self.sent, headers=headers)
+        if headers != self.outgoing.headers:
+            self.outgoing = replace(self.outgoing, headers=headers)
         set_log_thread(self.turn.thread)
-        return self.sent.headers
+        return self.outgoing.headers
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
-        body = self.sent.body
-        if self.sent.rewritten and self.incoming.api == "gemini":
+        body = self.outgoing.body
+        if self.outgoing.rewritten and self.incoming.api == "gemini":
             body = remove_path(self.head.path, body)
         request = UpstreamRequest(
             self.make_headers(self.incoming.api),
             body,
-            is_changed=self.sent.rewritten,
+            is_changed=self.outgoing.rewritten,
             is_plain=is_plain,
         )
         response = await self.send(request)
@@ -124,10 +124,8 @@ class ManagedExchange(Exchange):
             return False
         answer = make_answer(await self._send_current())
         if answer.status < 300:
-            self.turn = await self.services.manager.prepare(
-                replace(self.incoming, mode="observe")
-            )
-            self.sent = self.turn.sent
+            self.turn = await self.services.manager.prepare(replace(self.incoming, mode="observe"))
+            self.outgoing = self.turn.outgoing
         elif await _is_too_long(answer):
             return False
         await self.relay(answer)
@@ -136,11 +134,7 @@ class ManagedExchange(Exchange):
     def _accept_credential(self) -> None:
         """Remember the client's credential once an upstream has answered to it with 2xx."""
         credential = self.head.caller.credential
-        if (
-            credential is not None
-            and 200 <= self.status < 300
-            and not credential.is_known
-        ):
+        if credential is not None and 200 <= self.status < 300 and not credential.is_known:
             credential.accept()
 
     async def _prepare(self) -> None:
@@ -151,7 +145,7 @@ class ManagedExchange(Exchange):
             turn = await self.wait(self.services.manager.prepare(self.incoming))
         self.turn = turn
         self._added_seconds = time.monotonic() - started_at
-        self.sent = self.turn.sent
+        self.outgoing = self.turn.outgoing
         set_log_thread(self.turn.thread)
         self._count_rewrite("managed")
 
@@ -161,12 +155,8 @@ class ManagedExchange(Exchange):
         try:
             for attempt in range(MAX_RESENDS + 1):
                 sending = self._send_current(is_plain=keep_alive.has_started)
-                response = await (
-                    self.wait(sending) if keep_alive.has_started else sending
-                )
-                if not await self._handle(
-                    make_answer(response), is_last=attempt == MAX_RESENDS
-                ):
+                response = await (self.wait(sending) if keep_alive.has_started else sending)
+                if not await self._handle(make_answer(response), is_last=attempt == MAX_RESENDS):
                     return
         except Refused as refused:
             if not keep_alive.has_started:
@@ -206,23 +196,21 @@ class ManagedExchange(Exchange):
         next_request = await self.wait(self.turn.recover(status, body))
         if next_request is None:
             return False
-        if next_request is not self.sent:
-            self.sent = next_request
+        if next_request is not self.outgoing:
+            self.outgoing = next_request
             self._count_rewrite("repaired")
         return True
 
     async def _hold_for_error(self, answer: Answer) -> bytes | None:
         """Hold back the beginning of a stream that may fail; return the error if it begins with one."""
-        if not (self.sent.hold and answer.streams):
+        if not (self.outgoing.hold and answer.streams):
             return None
         head = None
         if answer.is_plain:
             own_headers = await self.make_own_headers()
             headers = replace(answer, is_changed=True).client_headers
             head = ResponseHead(answer.status, headers, own_headers)
-        reader = AnswerReader(
-            self.incoming.api, answer.status, answer.headers, model=self.model
-        )
+        reader = AnswerReader(self.incoming.api, answer.status, answer.headers, model=self.model)
         holding = answer.body.peek_error(reader, self.services.limits.hold_seconds)
         error = await self.keep_alive.wait_for_content(holding, head)
         if error is None:
@@ -231,7 +219,7 @@ class ManagedExchange(Exchange):
         return json.dumps({"error": dict(error.raw)}).encode()
 
     def _count_rewrite(self, kind: str) -> None:
-        if self.sent.rewritten:
+        if self.outgoing.rewritten:
             self.services.metrics.count("rewrites", kind=kind)
 
     def _log_facts(self) -> None:
@@ -242,8 +230,8 @@ class ManagedExchange(Exchange):
         }
         if self.turn.thread:
             facts["thread"] = self.turn.thread
-        if self.sent.tokens is not None:
-            facts["tokens"] = self.sent.tokens
+        if self.outgoing.tokens is not None:
+            facts["tokens"] = self.outgoing.tokens
         self.writer.note(**facts)
 
 

@@ -22,11 +22,11 @@ from everthread.gateway.managed.render import RenderOptions, render_request
 from everthread.gateway.recall.recall_answers import answer_round, refuse_last_round
 from everthread.gateway.recall.recall_offer import offers_recall
 from everthread.gateway.request.client_request import ClientRequest
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.provider_compactions import is_compaction
 from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
@@ -61,7 +61,7 @@ class ManagedTurn:
     """Whether compaction items were replaced on arrival, so that the client's own bytes are never sent upstream."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers for the client."""
-    sent: Outgoing = field(init=False)
+    outgoing: Outgoing = field(init=False)
     """The request to send."""
 
     @property
@@ -72,7 +72,7 @@ class ManagedTurn:
         """Decide on the request to send."""
         await self.services.threads.prepare(self.call)
         if self.call.settings.is_rewritable:
-            self.sent = self._render()
+            self.outgoing = self._render()
         else:
             self._keep_unchanged()
 
@@ -83,8 +83,8 @@ class ManagedTurn:
         refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
         if not await self.services.threads.recover(self.call, refusal):
             return None
-        self.sent = self._render()
-        return self.sent
+        self.outgoing = self._render()
+        return self.outgoing
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
@@ -97,11 +97,9 @@ class ManagedTurn:
             return None
         if now - rounds.started_at > RECALL_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS
-        self.sent = self._render()
-        threads.setup.listener(
-            RecallAnswered(self.thread, rounds.round_count, rounds.call_count)
-        )
-        return self.sent
+        self.outgoing = self._render()
+        threads.setup.listener(RecallAnswered(self.thread, rounds.round_count, rounds.call_count))
+        return self.outgoing
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
         """Return a smaller request after the request of `resume_after_recall` was refused, without offering the tool.
@@ -116,8 +114,8 @@ class ManagedTurn:
             rounds.drop()
         else:
             refuse_last_round(self.call, reply)
-        self.sent = self._render()
-        return self.sent
+        self.outgoing = self._render()
+        return self.outgoing
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
@@ -126,15 +124,13 @@ class ManagedTurn:
             self.call.match.is_named and not storage.storing_task.done()
         ):
             # The thread is known, so a fast answer does not wait for the store.
-            return {THREAD_HEADER: self.thread, **self.sent.headers}
+            return {THREAD_HEADER: self.thread, **self.outgoing.headers}
         match = await self.services.threads.store(self.call)
         if not storage.is_stored:
-            return self.sent.headers
-        return {THREAD_HEADER: match.thread, **self.sent.headers}
+            return self.outgoing.headers
+        return {THREAD_HEADER: match.thread, **self.outgoing.headers}
 
-    async def record(
-        self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()
-    ) -> None:
+    async def record(self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()) -> None:
         """Store the answer and its usage, and start background work.
 
         `earlier_usage`: the usage of earlier calls that are recorded together with this one.
@@ -201,9 +197,7 @@ class ManagedTurn:
                 f"{rewrite.length} messages covered{recall_text}"
             )
             self.headers[RECEIPT_HEADER] = receipt
-            self.services.threads.setup.listener(
-                CompactionReceipt(self.thread, receipt)
-            )
+            self.services.threads.setup.listener(CompactionReceipt(self.thread, receipt))
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
         if depth >= MIN_FADING_COMPACTIONS:
@@ -213,12 +207,12 @@ class ManagedTurn:
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
-        self.call.estimate = self.call.settings.tokens + self.call.sent.size
+        self.call.estimate = self.call.settings.tokens + self.call.caller_history.size
         reason = self.request.unmanaged_reason
         if reason:
             self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
         if reason and self.request.incoming.mode == "managed":
             self.services.threads.setup.listener(Unmanaged(self.thread, reason))
-        self.sent = Outgoing(
+        self.outgoing = Outgoing(
             self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
         )

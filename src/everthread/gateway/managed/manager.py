@@ -47,17 +47,13 @@ class ProxyManager:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
-        self.reader = RequestReader(
-            sizes, call_in_process=self.threads.runner.call_if_free
-        )
+        self.reader = RequestReader(sizes, call_in_process=self.threads.runner.call_if_free)
         mark_ttl = setup.options.cache_ttl if cache_markers else None
         services = TurnServices(self.threads, mark_ttl)
         recall_offers = RecallOffers(enabled=recall)
         self._opener = RequestOpener(services, self.reader, recall_offers)
         self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
-        self.requested_compactions = RequestedCompactions(
-            self.threads, self._open_expanded
-        )
+        self.requested_compactions = RequestedCompactions(self.threads, self._open_expanded)
 
     def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
         return self._forwarded.forward(incoming)
@@ -73,7 +69,7 @@ class ProxyManager:
         if is_expanded:
             located_body = self._opener.locate(expanded_request)
         turn = await self._open(expanded_request, located_body)
-        if not len(turn.call.sent):
+        if not len(turn.call.caller_history):
             return UnmanagedTurn(incoming)  # a request without messages has no thread
         turn.is_expanded = is_expanded
         await turn.prepare()

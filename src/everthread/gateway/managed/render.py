@@ -44,37 +44,28 @@ def render_request(
     is_plain = call.rewrite is None and call.rounds.is_empty and call.output_cap is None
     if is_plain:
         tool = (
-            [make_tool_change(call.settings.api, request.sliced)]
-            if options.offers_recall
-            else []
+            [make_tool_change(call.settings.api, request.sliced)] if options.offers_recall else []
         )
         changes = [*tool, *_cache_changes(request, call, body, options)]
         return splice(body, changes) if changes else None
     body = render_messages(request, call, offers_recall=options.offers_recall)
     if call.output_cap is not None:
-        body = _set_output_cap(
-            call.settings.api, call.settings.upstream, body, cap=call.output_cap
-        )
+        body = _set_output_cap(call.settings.api, call.settings.upstream, body, cap=call.output_cap)
     marks = _cache_changes(request, call, body, options)
     return splice(body, marks) if marks else body
 
 
-def render_messages(
-    request: ClientRequest, call: PreparedCall, *, offers_recall: bool
-) -> bytes:
+def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall: bool) -> bytes:
     """Return the body with our changes of the messages, our note and our tool."""
     sliced = request.sliced
     api = call.settings.api
     elements = request.elements
     changes: list[Change] = [
-        (elements[edit.start].start, elements[edit.end - 1].end, edit.text)
-        for edit in call.edits()
+        (elements[edit.start].start, elements[edit.end - 1].end, edit.text) for edit in call.edits()
     ]
     if call.note:
         as_blocks = accepts_blocks(api, call.model, call.settings.upstream)
-        noted = make_note_change(
-            api, sliced, request.system_count, call.note, as_blocks=as_blocks
-        )
+        noted = make_note_change(api, sliced, request.system_count, call.note, as_blocks=as_blocks)
         changes += [noted] if noted else []
     texts = call.rounds.texts
     if texts:
@@ -103,9 +94,7 @@ def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
     sliced = slice_body(body, api)
     if api == "gemini":
         return _set_gemini_cap(sliced, cap)
-    client_field = next(
-        (name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None
-    )
+    client_field = next((name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None)
     if client_field is not None:
         return splice(body, [(*sliced.spans[client_field], str(cap))])
     start = body.index(b"{") + 1

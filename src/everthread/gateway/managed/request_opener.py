@@ -12,7 +12,7 @@ from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.request_reader import LocatedBody, RequestReader
-from everthread.thread.caller.sent_history import LeadingCompaction
+from everthread.thread.caller.caller_request import LeadingCompaction
 
 
 class RequestOpener:
@@ -49,7 +49,7 @@ class RequestOpener:
             )
             request = ClientRequest(incoming, parsed_request, tool)
             call = await threads.open(
-                request.sent, request.settings, thread or "", known_length
+                request.caller_history, request.settings, thread or "", known_length
             )
             self.reader.remember(call.thread, parsed_request)
             body_memory = self.body_memories.of(call.thread)

@@ -23,9 +23,7 @@ class RequestedCompactions:
         self._threads = threads
         self._open_request = open_request
 
-    async def compact(
-        self, incoming: Incoming, window: int | None = None
-    ) -> dict[str, Any]:
+    async def compact(self, incoming: Incoming, window: int | None = None) -> dict[str, Any]:
         """Compact a conversation now for this window.
 
         Return its messages, a receipt, and the thread for recall.
@@ -66,9 +64,7 @@ class RequestedCompactions:
         turn = await self._open_request(incoming)
         await self._threads.store(turn.call)
         if not turn.call.storage.is_stored:
-            raise StoreError(
-                "the conversation cannot be stored, so it is not compacted"
-            )
+            raise StoreError("the conversation cannot be stored, so it is not compacted")
         return turn
 
     async def _compact_unless_forbidden(self, turn: ManagedTurn) -> str:
@@ -93,7 +89,5 @@ class RequestedCompactions:
 def _list_compacted_messages(turn: ManagedTurn) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = turn.request
-    system_messages = [
-        element.value for element in request.sliced.elements[: request.system_count]
-    ]
+    system_messages = [element.value for element in request.sliced.elements[: request.system_count]]
     return [*system_messages, *turn.call.list_messages_to_send()]

@@ -50,9 +50,7 @@ def make_note_change(
     return (
         last.start,
         last.end,
-        encode_value(
-            {**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}
-        ),
+        encode_value({**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}),
     )
 
 
@@ -69,8 +67,4 @@ def _append_note(system: Any, note: str, *, as_blocks: bool) -> Any:
     block = {"type": "text", "text": note}
     if isinstance(system, list):
         return [*system, block]
-    return (
-        [{"type": "text", "text": system}, block]
-        if as_blocks
-        else f"{system}{_GAP}{note}"
-    )
+    return [{"type": "text", "text": system}, block] if as_blocks else f"{system}{_GAP}{note}"

@@ -43,9 +43,7 @@ class FailureLog:
         self._storing: asyncio.Task[None] | None = None
 
     def note(self, failure: str, *, tenant: str = "", thread: str = "") -> None:
-        self._counts[tenant, thread, failure] = (
-            self._counts.get((tenant, thread, failure), 0) + 1
-        )
+        self._counts[tenant, thread, failure] = self._counts.get((tenant, thread, failure), 0) + 1
         if self._storing is None or self._storing.done():
             self._storing = asyncio.get_running_loop().create_task(self._store())
 
@@ -91,9 +89,7 @@ class EventReporter:
         if not _LOG.isEnabledFor(level):
             return
         fields = event.as_dict()
-        reason = next(
-            (fields[name] for name in _REASONS if isinstance(fields.get(name), str)), ""
-        )
+        reason = next((fields[name] for name in _REASONS if isinstance(fields.get(name), str)), "")
         session = fields.pop("session")
         log_fields(
             _LOG,
@@ -122,9 +118,7 @@ class EventReporter:
             failed = isinstance(event, CompactionFailed)
             count("compaction_failures", kind="failed" if failed else "void")
             if self._failures is not None:
-                failure = (
-                    "a compaction failed" if failed else "a compaction came to nothing"
-                )
+                failure = "a compaction failed" if failed else "a compaction came to nothing"
                 self._failures.note(failure, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)

@@ -58,9 +58,7 @@ def set_log_thread(thread: str) -> None:
     _THREAD.set(thread)
 
 
-def log_fields(
-    logger: logging.Logger, level: int, text: str, fields: Mapping[str, Any]
-) -> None:
+def log_fields(logger: logging.Logger, level: int, text: str, fields: Mapping[str, Any]) -> None:
     """Log a line with a text for people and fields for programs."""
     logger.log(level, "%s", text, extra={"fields": dict(fields)})
 
@@ -79,9 +77,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
-                timespec="milliseconds"
-            ),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(record.getMessage()),

@@ -82,9 +82,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._folder = os.environ.get(METRICS_VARIABLE)
         self._counters = {
-            name: Counter(
-                f"everthread_{name}", help_text, labels, registry=self._registry
-            )
+            name: Counter(f"everthread_{name}", help_text, labels, registry=self._registry)
             for name, (help_text, labels) in _COUNTERS.items()
         }
         self._series: dict[tuple[Any, ...], Counter] = {}
@@ -124,8 +122,7 @@ class Metrics:
                 else self._counters[name].collect()
             )
             for sample in family.samples
-            if sample.name == f"everthread_{name}_total"
-            and pairs <= sample.labels.items()
+            if sample.name == f"everthread_{name}_total" and pairs <= sample.labels.items()
         )
 
     def set_in_flight(self, number: int) -> None:
@@ -137,9 +134,7 @@ class Metrics:
 
     def text(self) -> str:
         """Return the metrics in the text format of Prometheus."""
-        return generate_latest(
-            self._collect_workers() if self._folder else self._registry
-        ).decode()
+        return generate_latest(self._collect_workers() if self._folder else self._registry).decode()
 
     def _collect_workers(self) -> CollectorRegistry:
         """Return the metrics of all workers."""

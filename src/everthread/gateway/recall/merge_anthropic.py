@@ -67,11 +67,7 @@ class MergedAnthropicStream(MergedStream):
         position = self._positions.get(index, index)
         if position is None:
             return None
-        return (
-            event
-            if position == index
-            else replace_data(event, {**data, "index": position})
-        )
+        return event if position == index else replace_data(event, {**data, "index": position})
 
     def _finish_message(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if not self.finished_rounds and not self.recall_count:
@@ -98,10 +94,7 @@ class MergedAnthropicStream(MergedStream):
 def merge_anthropic_bodies(bodies: Sequence[Any]) -> Any:
     """Merge whole bodies, without the calls that the gateway answered."""
     blocks = [
-        block
-        for body in bodies
-        for block in body.get("content") or []
-        if not is_recall(block)
+        block for body in bodies for block in body.get("content") or [] if not is_recall(block)
     ]
     merged = {**bodies[-1], "content": blocks, "id": bodies[0].get("id")}
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]

@@ -75,9 +75,7 @@ class MergedChatStream(MergedStream):
         """Return a delta without recall calls, in the place that it has in the whole response."""
         delta = dict(chunk_delta)
         if isinstance(delta.get("tool_calls"), list):
-            delta["tool_calls"] = self._renumber_client_calls(
-                delta["tool_calls"], call_deltas
-            )
+            delta["tool_calls"] = self._renumber_client_calls(delta["tool_calls"], call_deltas)
             if not delta["tool_calls"]:
                 del delta["tool_calls"]
         if self.finished_rounds:
@@ -102,9 +100,7 @@ class MergedChatStream(MergedStream):
         if not choice["delta"]:
             return None
         text_fields = {key: value for key, value in chunk.items() if key != "usage"}
-        return replace_data(
-            event, {**text_fields, "choices": [{**choice, "finish_reason": None}]}
-        )
+        return replace_data(event, {**text_fields, "choices": [{**choice, "finish_reason": None}]})
 
     def _renumber_client_calls(
         self, pieces: Sequence[Any], deltas: Sequence[Any]
@@ -166,11 +162,7 @@ def merge_chat_bodies(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 message[key] = [*earlier_value, *value]
             elif value is not None or key not in message:
                 message[key] = value
-    calls = [
-        call
-        for call in message.pop("tool_calls", None) or []
-        if not _is_chat_recall(call)
-    ]
+    calls = [call for call in message.pop("tool_calls", None) or [] if not _is_chat_recall(call)]
     reason = choices[-1].get("finish_reason")
     if calls:
         message["tool_calls"] = calls

@@ -49,11 +49,7 @@ class MergedGeminiStream(MergedStream):
                     [{"candidatesTokenCount": self._earlier_output_tokens}, usage]
                 ),
             }
-        if (
-            self.recall_count
-            and isinstance(first, dict)
-            and first.get("finishReason") is not None
-        ):
+        if self.recall_count and isinstance(first, dict) and first.get("finishReason") is not None:
             return self._finish_round(event, chunk, client_parts)
         if parts and not client_parts:
             return None
@@ -66,30 +62,19 @@ class MergedGeminiStream(MergedStream):
         self._hold_event(replace_data(event, _with_parts(chunk, [])))
         if not client_parts:
             return None
-        text_fields = {
-            key: value for key, value in chunk.items() if key != "usageMetadata"
-        }
+        text_fields = {key: value for key, value in chunk.items() if key != "usageMetadata"}
         [candidate] = text_fields["candidates"][:1]
-        other_fields = {
-            key: value for key, value in candidate.items() if key != "finishReason"
-        }
+        other_fields = {key: value for key, value in candidate.items() if key != "finishReason"}
         return replace_data(event, {**text_fields, "candidates": [other_fields]})
 
 
 def merge_gemini_bodies(bodies: Sequence[Any]) -> Any:
     """Merge whole bodies of Gemini's protocol. If they are JSON arrays of chunks, return an array too."""
     whole_bodies = [
-        gemini.encode_reply(gemini.decode_reply(body))
-        if isinstance(body, list)
-        else body
+        gemini.encode_reply(gemini.decode_reply(body)) if isinstance(body, list) else body
         for body in bodies
     ]
-    parts = [
-        part
-        for body in whole_bodies
-        for part in _list_parts(body)
-        if not _is_recall(part)
-    ]
+    parts = [part for body in whole_bodies for part in _list_parts(body) if not _is_recall(part)]
     merged = (
         _with_parts(whole_bodies[-1], gemini.merge_parts(parts))
         if whole_bodies[-1].get("candidates")
@@ -106,9 +91,7 @@ def merge_gemini_bodies(bodies: Sequence[Any]) -> Any:
 
 
 def _gemini_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(
-        read_count(usage.get("candidatesTokenCount")) for usage in usages
-    )
+    output_tokens = sum(read_count(usage.get("candidatesTokenCount")) for usage in usages)
     thoughts = sum(read_count(usage.get("thoughtsTokenCount")) for usage in usages)
     last = usages[-1]
     total = read_count(last.get("promptTokenCount")) + output_tokens + thoughts
@@ -126,20 +109,14 @@ def _list_parts(data: Mapping[str, Any]) -> list[Any]:
     first = candidates[0] if isinstance(candidates, list) and candidates else None
     content = first.get("content") if isinstance(first, dict) else None
     parts = content.get("parts") if isinstance(content, dict) else None
-    return (
-        [part for part in parts if isinstance(part, dict)]
-        if isinstance(parts, list)
-        else []
-    )
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def _with_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
     """Return a response whose first candidate has these parts; without content if there are none."""
     first, *others = data["candidates"]
     other_fields = {key: value for key, value in first.items() if key != "content"}
-    content = (
-        {"content": {**(first.get("content") or {}), "parts": parts}} if parts else {}
-    )
+    content = {"content": {**(first.get("content") or {}), "parts": parts}} if parts else {}
     return {**data, "candidates": [{**content, **other_fields}, *others]}
 
 

@@ -48,18 +48,14 @@ class MergedResponsesStream(MergedStream):
             if self.finished_rounds:
                 return None
             response = data.get("response")
-            self._response_id = (
-                response.get("id") if isinstance(response, dict) else None
-            )
+            self._response_id = response.get("id") if isinstance(response, dict) else None
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             return self._finish_response(event, data)
         elif "output_index" in data:
             return self._convert_item(event, data, kind)
         return self._renumber_event(event, data)
 
-    def _convert_item(
-        self, event: SseEvent, data: dict[str, Any], kind: str
-    ) -> SseEvent | None:
+    def _convert_item(self, event: SseEvent, data: dict[str, Any], kind: str) -> SseEvent | None:
         index = data["output_index"]
         if index not in self._positions:
             if is_recall(data.get("item")):
@@ -81,13 +77,9 @@ class MergedResponsesStream(MergedStream):
             event, data if position == index else {**data, "output_index": position}
         )
 
-    def _finish_response(
-        self, event: SseEvent, data: dict[str, Any]
-    ) -> SseEvent | None:
+    def _finish_response(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         response = data.get("response")
-        if not isinstance(response, dict) or not (
-            self.finished_rounds or self.recall_count
-        ):
+        if not isinstance(response, dict) or not (self.finished_rounds or self.recall_count):
             return self._renumber_event(event, data)
         usage = response.get("usage")
         merged_response = {
@@ -114,12 +106,7 @@ class MergedResponsesStream(MergedStream):
 
 def merge_responses_bodies(bodies: Sequence[Any]) -> Any:
     """Merge whole bodies, without the calls that the gateway answered."""
-    items = [
-        item
-        for body in bodies
-        for item in body.get("output") or []
-        if not is_recall(item)
-    ]
+    items = [item for body in bodies for item in body.get("output") or [] if not is_recall(item)]
     merged = {**bodies[-1], "output": items, "id": bodies[0].get("id")}
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
     if usages:

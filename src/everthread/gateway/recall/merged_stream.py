@@ -47,15 +47,11 @@ class MergedStream(ABC):
     def end_round(self) -> tuple[Reply, bytes]:
         """Return the model's reply in this round, and the last bytes of its stream."""
         pending_events = self._events.take_pending()
-        return self._decoder.reply(), self._convert_raw(
-            pending_events
-        ) if pending_events else b""
+        return self._decoder.reply(), self._convert_raw(pending_events) if pending_events else b""
 
     def continue_round(self) -> None:
         """Begin the next round of the response."""
-        self._earlier_output_tokens += self._count_output_tokens(
-            self._decoder.reply().usage or {}
-        )
+        self._earlier_output_tokens += self._count_output_tokens(self._decoder.reply().usage or {})
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)
         self._end_events = []
         self.finished_rounds += 1
@@ -84,11 +80,7 @@ class MergedStream(ABC):
             else self._convert_other(event)
         )
         return (
-            raw
-            if converted is event
-            else encode_event(converted)
-            if converted is not None
-            else b""
+            raw if converted is event else encode_event(converted) if converted is not None else b""
         )
 
     def _convert_other(self, event: SseEvent) -> SseEvent | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from everthread.agent.tools.recall import answer_recall
-from everthread.core.messages import Call, Message, calls_of
+from everthread.core.messages import Message, ToolCall, calls_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import Reply
 from everthread.errors import EverthreadError, InputError
@@ -28,8 +28,7 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
     results = [
-        _make_result(tool_call, await _look_up(store, call, tool_call))
-        for tool_call in recalls
+        _make_result(tool_call, await _look_up(store, call, tool_call)) for tool_call in recalls
     ]
     api = call.settings.api
     wire_messages = encode_messages(api, [reply.message, *results], call.model)
@@ -49,28 +48,20 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
     """Replace the results of the last round, which were too large, by a short refusal."""
-    results = [
-        _make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)
-    ]
-    wire_messages = encode_messages(
-        call.settings.api, [reply.message, *results], call.model
-    )
+    results = [_make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)]
+    wire_messages = encode_messages(call.settings.api, [reply.message, *results], call.model)
     rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(
-        encode_value, wire_messages
-    )
-    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = (
-        wire_messages
-    )
+    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(encode_value, wire_messages)
+    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = wire_messages
     rounds.round_count = MAX_RECALL_ROUNDS
     rounds.is_refused = True
 
 
-async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
+async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:
     """Return the answer to a recall call, or a text that says why it cannot be answered."""
     lookup = StoreLookup(
         store,
-        call.sent.family.tenant,
+        call.caller_history.family.tenant,
         call.thread,
         family=True,
         skip_visible=True,
@@ -80,13 +71,11 @@ async def _look_up(store: Store, call: PreparedCall, recall: Call) -> str:
         if not isinstance(arguments, dict):
             raise InputError("the arguments are no object")
         answer = await answer_recall(lookup, arguments)
-        is_all_in_context = (
-            not call.has_left_messages and len(await lookup.threads()) == 1
-        )
+        is_all_in_context = not call.has_left_messages and len(await lookup.threads()) == 1
     except (EverthreadError, ValueError) as error:
         return redact(f"That could not be looked up: {error}")
     return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
 
 
-def _make_result(call: Call, text: str) -> Message:
+def _make_result(call: ToolCall, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call.id, "content": text}

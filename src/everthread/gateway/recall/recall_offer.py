@@ -38,9 +38,7 @@ class RecallOffers:
 
     def __init__(self, *, enabled: bool) -> None:
         self._is_enabled = enabled
-        self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(
-            MAX_REMEMBERED_SETTINGS
-        )
+        self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(MAX_REMEMBERED_SETTINGS)
         """By the ids of the settings."""
 
     def choose_tool(
@@ -79,9 +77,7 @@ class _ToolOfferFacts:
 
 def _lacks_recall(api: Api, sliced: SlicedBody, settings: Request) -> bool:
     tools = settings.tools if api == "gemini" else sliced.fields.get("tools")
-    return not find_reading_tools(settings.tools) and RECALL not in _list_tool_names(
-        tools
-    )
+    return not find_reading_tools(settings.tools) and RECALL not in _list_tool_names(tools)
 
 
 def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
@@ -104,15 +100,12 @@ def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
     if api != "gemini":
         return True
     config = (
-        get_object_field(
-            get_object_field(fields, "toolConfig") or {}, "functionCallingConfig"
-        )
+        get_object_field(get_object_field(fields, "toolConfig") or {}, "functionCallingConfig")
         or {}
     )
     tools = fields.get("tools") or []
     has_only_functions = all(
-        isinstance(tool, dict)
-        and set(tool) == {find_field_name(tool, "functionDeclarations")}
+        isinstance(tool, dict) and set(tool) == {find_field_name(tool, "functionDeclarations")}
         for tool in tools
     )
     return has_only_functions and get_field(config, "mode") in (
@@ -130,8 +123,6 @@ def _allows_free_choice(choice: Any) -> bool:
 
 def _list_tool_names(tools: Any) -> set[str]:
     definitions = (
-        [tool for tool in tools if isinstance(tool, dict)]
-        if isinstance(tools, list)
-        else ()
+        [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ()
     )
     return {name for tool in definitions for name in tool_names(tool)}

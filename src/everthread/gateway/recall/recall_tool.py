@@ -12,9 +12,7 @@ from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import find_field_name
 
 
-def make_tool_change(
-    api: Api, sliced: SlicedBody, *, forbids_calls: bool = False
-) -> Change:
+def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> Change:
     """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
         return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
@@ -24,9 +22,7 @@ def make_tool_change(
     if span is not None and tools:
         return span[1] - 1, span[1] - 1, f",{tool}"
     tool_choice = (
-        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(
-            api, ',"tool_choice":"none"'
-        )
+        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(api, ',"tool_choice":"none"')
         if forbids_calls
         else ""
     )
@@ -44,11 +40,7 @@ def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
         tools = [{"functionDeclarations": []}]
     name = find_field_name(tools[0], "functionDeclarations")
     tools[0][name] = [*(tools[0].get(name) or ()), declaration]
-    tool_config = (
-        ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}'
-        if forbids_calls
-        else ""
-    )
+    tool_config = ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if forbids_calls else ""
     span = sliced.spans.get("tools")
     if span is not None:
         return (*span, f"{encode_value(tools)}{tool_config}")

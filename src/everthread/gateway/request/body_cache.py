@@ -103,9 +103,7 @@ class BodyCache:
             if cached_body is None:
                 continue
             match = _match(cached_body, origin.api, body)
-            if match and (
-                best_match is None or match.parts.count > best_match.parts.count
-            ):
+            if match and (best_match is None or match.parts.count > best_match.parts.count):
                 best_match = match
             if match and match.parts.count == len(cached_body.layout.ends):
                 break  # nothing can have more in common than the whole
@@ -152,12 +150,8 @@ def _match(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
     if count == 0:
         return None
     tail_bytes = memoryview(cached_body.body)[layout.spans[LIST_FIELD[api]][1] :]
-    has_tail = len(body) - len(tail_bytes) > layout.ends[count - 1] and body.endswith(
-        tail_bytes
-    )
-    return BodyMatch(
-        cached_body, SharedParts(layout, count, len(tail_bytes) if has_tail else 0)
-    )
+    has_tail = len(body) - len(tail_bytes) > layout.ends[count - 1] and body.endswith(tail_bytes)
+    return BodyMatch(cached_body, SharedParts(layout, count, len(tail_bytes) if has_tail else 0))
 
 
 def count_shared_bytes(body: bytes, other_body: bytes) -> int:

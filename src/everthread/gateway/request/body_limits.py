@@ -99,9 +99,7 @@ class Upload:
         self._seconds = seconds
         self.size = 0
         """Bytes received so far."""
-        self.has_body = (
-            "content-length" in head.headers or "transfer-encoding" in head.headers
-        )
+        self.has_body = "content-length" in head.headers or "transfer-encoding" in head.headers
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body piece by piece. Raise `Refused` if the next piece does not arrive in time."""

@@ -26,12 +26,12 @@ from everthread.providers.catalog import (
     OUTPUT_CAP_FIELDS,
     read_window_betas,
 )
-from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
-from everthread.thread.caller.sent_history import (
+from everthread.thread.caller.caller_request import (
+    CallerHistory,
     CallSettings,
     LeadingCompaction,
-    SentHistory,
 )
+from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
 from everthread.thread.matching.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import get_field, get_object_field
@@ -55,7 +55,7 @@ class ClientRequest:
     parsed: ParsedRequest
     recall_tool: Mapping[str, Any] | None
     """Our own tool, if this client accepts it."""
-    sent: SentHistory = field(init=False)
+    caller_history: CallerHistory = field(init=False)
     settings: CallSettings = field(init=False)
     unmanaged_reason: str = field(init=False)
     """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
@@ -65,7 +65,7 @@ class ClientRequest:
     def __post_init__(self) -> None:
         self.unmanaged_reason = find_unmanaged_reason(self.sliced)
         self.settings = self._make_settings()
-        self.sent = self._read_history()
+        self.caller_history = self._read_history()
 
     @property
     def elements(self) -> Sequence[Element]:
@@ -103,7 +103,7 @@ class ClientRequest:
         """Whether the client asks the provider for a compaction."""
         return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
 
-    def _read_history(self) -> SentHistory:
+    def _read_history(self) -> CallerHistory:
         headers = self.incoming.headers
         fields = self.sliced.fields
         client = read_client(headers, fields)
@@ -113,7 +113,7 @@ class ClientRequest:
         def restore(covered_count: int) -> Mapping[int, Any]:
             return restore_unchanged_files(self.sliced.body, elements, covered_count)
 
-        return SentHistory(
+        return CallerHistory(
             Family(self.incoming.tenant, find_scope(headers, fields)),
             self.parsed.history,
             messages=elements,
@@ -129,11 +129,7 @@ class ClientRequest:
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
         fields = self.sliced.fields
-        headers = (
-            read_window_betas(incoming.headers)
-            if BETA_HEADER in incoming.headers
-            else ""
-        )
+        headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
         limit_key = LimitKey(
             incoming.tenant,
             incoming.upstream,
@@ -154,9 +150,7 @@ class ClientRequest:
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             payer=incoming.account,
-            check_permission=None
-            if authorize is None
-            else make_spending_check(authorize),
+            check_permission=None if authorize is None else make_spending_check(authorize),
         )
 
     def _find_leading_compaction(self) -> LeadingCompaction | None:
@@ -179,9 +173,7 @@ class ClientRequest:
 
 def credential_digest(headers: Mapping[str, str]) -> str:
     """Return a digest of a client's credential; empty if it sends none."""
-    credential = next(
-        (headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), ""
-    )
+    credential = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
     return (
         blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
         if credential
@@ -192,20 +184,14 @@ def credential_digest(headers: Mapping[str, str]) -> str:
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
     """Return the field that forbids rewriting a request; empty if it may be rewritten."""
     fields = sliced.fields
-    stateful_field = next(
-        (name for name in STATEFUL_FIELDS if fields.get(name) is not None), ""
-    )
+    stateful_field = next((name for name in STATEFUL_FIELDS if fields.get(name) is not None), "")
     if stateful_field:
         return stateful_field
     if _drops_history(fields.get("context_management")):
         return "context_management"
     if isinstance(fields.get(SUMMARIZE), dict):
         return SUMMARIZE
-    return (
-        TRIGGER
-        if any(_kind(element) == TRIGGER for element in sliced.elements[-1:])
-        else ""
-    )
+    return TRIGGER if any(_kind(element) == TRIGGER for element in sliced.elements[-1:]) else ""
 
 
 def _requested_cap(fields: Mapping[str, Any]) -> int | None:
@@ -215,11 +201,7 @@ def _requested_cap(fields: Mapping[str, Any]) -> int | None:
         get_field(settings, "maxOutputTokens"),
     ]
     return next(
-        (
-            value
-            for value in caps
-            if isinstance(value, int) and not isinstance(value, bool)
-        ),
+        (value for value in caps if isinstance(value, int) and not isinstance(value, bool)),
         None,
     )
 

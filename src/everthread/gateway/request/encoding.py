@@ -35,9 +35,7 @@ def keep_supported_encodings(accepted: bytes) -> bytes:
     """Remove unsupported encodings from `accept-encoding`, because an unreadable answer could not be charged."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]
     readable = [
-        name
-        for name in names
-        if name.partition(";")[0].strip().lower() in SUPPORTED_ENCODINGS
+        name for name in names if name.partition(";")[0].strip().lower() in SUPPORTED_ENCODINGS
     ]
     return ", ".join(readable or ["identity"]).encode("latin-1")
 
@@ -135,9 +133,7 @@ def _gzip_member() -> _Member:
 
 
 def _zstd_frame() -> _Member:
-    return zstd.ZstdDecompressor(
-        options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
-    )
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
 
 
 def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:

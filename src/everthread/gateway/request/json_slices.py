@@ -163,9 +163,7 @@ class BodyLayout:
     def count_complete(self, body: bytes, end: int) -> int:
         """Count the messages that are certainly complete in the first `end` bytes of this body."""
         count = bisect_right(self.ends, end)
-        is_open = (
-            count and self.ends[count - 1] == end and body[end - 1] not in _CLOSING
-        )
+        is_open = count and self.ends[count - 1] == end and body[end - 1] not in _CLOSING
         return count - 1 if is_open else count
 
 
@@ -369,14 +367,10 @@ class _Reader:
             check_values(body[start:position], f"its field `{key[:50]}` has")
             self.fields[key] = decode_value(body[start:position])
             self.spans[key] = (start, position)
-        if _skip_blank(body, _expect(body, _skip_blank(body, position), b"}")) != len(
-            body
-        ):
+        if _skip_blank(body, _expect(body, _skip_blank(body, position), b"}")) != len(body):
             raise WireError("the request continues after its end")
 
-    def _read_elements(
-        self, start: int, position: int, elements: list[msgspec.Raw]
-    ) -> int:
+    def _read_elements(self, start: int, position: int, elements: list[msgspec.Raw]) -> int:
         """Record the positions of the messages, the first of which begins at `position`; return the end of the list."""
         if len(self.starts) + len(elements) > _MAX_ELEMENTS:
             raise ExcessError(f"it has more than {_MAX_ELEMENTS:,} messages")
@@ -393,9 +387,7 @@ class _Reader:
         """Return the start of the message that follows this position, or the end of the list if none follows."""
         match = _AFTER_ELEMENT.match(self.body, position)
         if match is None:
-            raise WireError(
-                f"the request is no JSON at byte {position}: ',' is missing"
-            )
+            raise WireError(f"the request is no JSON at byte {position}: ',' is missing")
         return match.end() if match[1] == b"," else match.end(1)
 
     def _close_list(self, start: int, end: int) -> int:
@@ -439,7 +431,5 @@ def _skip_blank(body: bytes, position: int) -> int:
 def _expect(body: bytes, position: int, sign: bytes) -> int:
     if body[position : position + 1] != sign:
         sign_text = sign.decode()
-        raise WireError(
-            f"the request is no JSON at byte {position}: {sign_text!r} is missing"
-        )
+        raise WireError(f"the request is no JSON at byte {position}: {sign_text!r} is missing")
     return position + 1

@@ -48,17 +48,13 @@ _UNIQUE_FIELDS = (
 _ESCAPED_KEY = re.compile(
     rb'(?<!\\)"(?=\w*\\u00)('
     + b"|".join(
-        b"".join(
-            b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode()
-        )
+        b"".join(b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode())
         for name in _UNIQUE_FIELDS
     )
     + rb')"\s*:'
 )
 """A key of `_UNIQUE_FIELDS` that is spelt with escapes."""
-_OUTER_KEY = re.compile(
-    rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL
-)
+_OUTER_KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
 _AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
 
 
@@ -71,17 +67,13 @@ class OuterFields:
     `sliced`: the sliced body, if there is one. `known`: number of bytes that were read with an earlier body.
     """
 
-    def __init__(
-        self, body: bytes, sliced: SlicedBody | None = None, known: int = 0
-    ) -> None:
+    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known: int = 0) -> None:
         self._body = body
         self._sliced = sliced
         self.new_size = len(body) - known
         """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
-        self._spans = (
-            None if self.is_excessive or sliced is not None else _outer_spans(body)
-        )
+        self._spans = None if self.is_excessive or sliced is not None else _outer_spans(body)
         if self._spans is None and sliced is None:
             _refuse_duplicates(body, is_excessive=self.is_excessive)
 
@@ -91,9 +83,7 @@ class OuterFields:
             if name not in self._sliced.fields:
                 return None
             return Field(self._sliced.fields[name], self._sliced.spans[name][0])
-        if (
-            self._spans is None
-        ):  # Python's parser may accept a body that msgspec refuses
+        if self._spans is None:  # Python's parser may accept a body that msgspec refuses
             return peek_field(self._body, name)
         span = self._spans.get(name)
         if span is None:
@@ -162,9 +152,7 @@ def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
         raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
-    doubtful_names = [
-        name for name in _UNIQUE_FIELDS if body.count(b'"%s"' % name.encode()) > 1
-    ]
+    doubtful_names = [name for name in _UNIQUE_FIELDS if body.count(b'"%s"' % name.encode()) > 1]
     if not doubtful_names:
         return
     if is_excessive:  # to look closely would take seconds

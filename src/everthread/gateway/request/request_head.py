@@ -77,16 +77,10 @@ class RequestHead:
         headers = scope["headers"]
         size = sum([len(name) + len(value) for name, value in headers])
         if size > max_bytes:
-            message = (
-                f"The request's headers have {size:,} bytes, more than allowed here."
-            )
+            message = f"The request's headers have {size:,} bytes, more than allowed here."
             raise Refused(431, "headers_too_large", message)
         raw_path = normalize_path(scope["raw_path"])
-        path = (
-            decode_path(raw_path)
-            if b"%" in raw_path
-            else raw_path.decode("utf-8", "replace")
-        )
+        path = decode_path(raw_path) if b"%" in raw_path else raw_path.decode("utf-8", "replace")
         check_model_name(find_model_in_path(path))
         check_credentials(headers)
         return replace(cls.read_unchecked(scope, caller), path=path, raw_path=raw_path)
@@ -100,11 +94,7 @@ class RequestHead:
     @property
     def credentials(self) -> dict[str, str]:
         """The headers with credentials, by lower-case name."""
-        return {
-            name: self.headers[name]
-            for name in CREDENTIAL_HEADERS
-            if name in self.headers
-        }
+        return {name: self.headers[name] for name in CREDENTIAL_HEADERS if name in self.headers}
 
     @property
     def is_forwarded(self) -> bool:
@@ -118,8 +108,7 @@ class RequestHead:
     def literal_path(self) -> str:
         """The path decoded once, except encoded slashes, as most upstreams read it."""
         return "%2F".join(
-            unquote(part)
-            for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
+            unquote(part) for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
         )
 
     @property
@@ -138,16 +127,14 @@ class RequestHead:
 
     @property
     def is_json(self) -> bool:
-        return self.method == "POST" and self.headers.get(
-            "content-type", ""
-        ).startswith("application/json")
+        return self.method == "POST" and self.headers.get("content-type", "").startswith(
+            "application/json"
+        )
 
 
 def find_conversation_api(path: str) -> Api | None:
     """Return the protocol of a path that answers whole conversations; None for other paths."""
-    return PATHS.get(path.rstrip("/")) or (
-        "gemini" if read_path(path) is not None else None
-    )
+    return PATHS.get(path.rstrip("/")) or ("gemini" if read_path(path) is not None else None)
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
@@ -155,7 +142,9 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
     credentials: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
-            message = f"The header `{name.decode()}` is there twice with different values; send it once."
+            message = (
+                f"The header `{name.decode()}` is there twice with different values; send it once."
+            )
             raise Refused(400, "duplicate_credential", message)
 
 
@@ -176,9 +165,7 @@ def check_model_name(model: str | None) -> None:
 def remove_gateway_keys(text: bytes) -> bytes:
     """Return a header's value or a query without gateway keys."""
     return (
-        _ENCODED_KEY_PATTERN.sub(b"", text)
-        if KEY_PREFIX.encode() in text or b"%" in text
-        else text
+        _ENCODED_KEY_PATTERN.sub(b"", text) if KEY_PREFIX.encode() in text or b"%" in text else text
     )
 
 
@@ -193,7 +180,4 @@ def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
 
 def header_map(scope: Scope) -> dict[str, str]:
     """Return a request's headers by their names, which are in lower case."""
-    return {
-        name.decode("latin-1"): value.decode("latin-1")
-        for name, value in scope["headers"]
-    }
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -85,11 +85,7 @@ class LocatedBody:
     @property
     def added_bytes(self) -> int:
         """Number of bytes after the known messages; messages that differ only in cache marks are known."""
-        if (
-            self.match is None
-            or not self.match.parts.tail_bytes
-            or not self.shared_count
-        ):
+        if self.match is None or not self.match.parts.tail_bytes or not self.shared_count:
             return self.new_bytes
         end = len(self.sliced.body) - self.match.parts.tail_bytes
         return end - self.sliced.layout.ends[self.system_count + self.shared_count - 1]
@@ -117,25 +113,19 @@ class ParsedRequest:
 class RequestReader:
     """Read requests, reusing results of earlier ones."""
 
-    def __init__(
-        self, sizes: SizeCache, call_in_process: CallInProcess | None = None
-    ) -> None:
+    def __init__(self, sizes: SizeCache, call_in_process: CallInProcess | None = None) -> None:
         """`call_in_process`: calls `read_body` in another process; returns None if it cannot."""
         self._call_in_process = call_in_process
         self._identities = IdentityCache()
         self._sizes = sizes
         self._bodies = BodyCache()
-        self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(
-            MAX_SETTINGS_BYTES
-        )
+        self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(MAX_SETTINGS_BYTES)
 
     def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find an earlier body that partly equals this one."""
         return self._bodies.find(origin, body)
 
-    def locate(
-        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> LocatedBody:
+    def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
         sliced = slice_body(body, origin.api, match.parts if match else None)
         if match is None or match.cached_body.system_count >= match.parts.count:
@@ -157,8 +147,7 @@ class RequestReader:
             reminder_count=reminder_count,
             match=match,
             shared_count=_count_shared(match, elements),
-            watched_words=match.cached_body.watched_words
-            | _find_new_words(body, match),
+            watched_words=match.cached_body.watched_words | _find_new_words(body, match),
         )
 
     async def read(self, located_body: LocatedBody) -> ParsedRequest:
@@ -181,9 +170,7 @@ class RequestReader:
         elements = located_body.elements
         settings, settings_tokens = self._read_settings(located_body)
         history = self.read_history(located_body, len(elements))
-        reminders = sliced.elements[
-            len(sliced.elements) - located_body.reminder_count :
-        ]
+        reminders = sliced.elements[len(sliced.elements) - located_body.reminder_count :]
         return ParsedRequest(
             located_body,
             history,
@@ -222,9 +209,7 @@ class RequestReader:
         )
         self._bodies.keep(located_body.origin, cached_body)
 
-    def remember_history(
-        self, thread: str, located_body: LocatedBody, history: History
-    ) -> None:
+    def remember_history(self, thread: str, located_body: LocatedBody, history: History) -> None:
         """Cache the body as the last one of its thread if it continues a cached body with the same settings.
 
         Its new messages are not counted yet.
@@ -244,9 +229,7 @@ class RequestReader:
         )
         self._bodies.keep(located_body.origin, new_body)
 
-    def _count_sizes(
-        self, located_body: LocatedBody, history: History, model: str
-    ) -> list[int]:
+    def _count_sizes(self, located_body: LocatedBody, history: History, model: str) -> list[int]:
         """Return the tokens of each message."""
         known_sizes: list[int] = []
         match = located_body.match
@@ -286,12 +269,8 @@ class RequestReader:
             self._settings.keep(key, entry, DECODED_BYTES * sum(map(len, parts)))
         return entry
 
-    def _count_reminders(
-        self, api: Api, model: str, reminders: Sequence[Element]
-    ) -> int:
-        identities = [
-            self._identities.read_identity(api, reminder) for reminder in reminders
-        ]
+    def _count_reminders(self, api: Api, model: str, reminders: Sequence[Element]) -> int:
+        identities = [self._identities.read_identity(api, reminder) for reminder in reminders]
         return sum(self._sizes.count_messages(api, model, identities, reminders))
 
 
@@ -312,9 +291,7 @@ def _find_new_words(body: bytes, match: BodyMatch) -> frozenset[str]:
 
 
 def _find_watched_words(body: bytes, start: int, end: int) -> frozenset[str]:
-    return frozenset(
-        word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0
-    )
+    return frozenset(word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0)
 
 
 def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
@@ -363,9 +340,7 @@ def _digest(*parts: bytes) -> bytes:
     return running.digest()
 
 
-def _decode_settings(
-    api: Api, sliced: SlicedBody, leading: Sequence[Element]
-) -> Request:
+def _decode_settings(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> Request:
     """Return the request without its messages: model, system prompt and tools."""
     messages = [element.value for element in leading]
     body = {**sliced.fields, LIST_FIELD[api]: messages}

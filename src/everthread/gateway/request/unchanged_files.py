@@ -38,9 +38,7 @@ def restore_unchanged_files(
         return {}
     wire_messages = [element.value for element in elements]
     file_reads = {
-        call: file_read
-        for value in wire_messages
-        for call, file_read in _list_file_reads(value)
+        call: file_read for value in wire_messages for call, file_read in _list_file_reads(value)
     }
     contents: dict[FileRead, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
@@ -92,9 +90,7 @@ def _list_file_reads(value: Any) -> Iterator[tuple[str, FileRead]]:
         arguments = json_value(raw) if isinstance(raw, str) else raw
         if not isinstance(arguments, dict):
             continue
-        path = next(
-            (arguments[key] for key in _PATH_ARGUMENTS if key in arguments), None
-        )
+        path = next((arguments[key] for key in _PATH_ARGUMENTS if key in arguments), None)
         if isinstance(path, str):
             part = str([arguments.get(name) for name in _RANGE_ARGUMENTS])
             yield (

@@ -58,9 +58,7 @@ _SENT_HOOK_EVENTS = frozenset({"SessionStart", "UserPromptSubmit"})
 def _is_message_line(value: Mapping[str, Any]) -> bool:
     message = value.get("message")
     return (
-        kind_of(value) in ("user", "assistant")
-        and isinstance(message, dict)
-        and "role" in message
+        kind_of(value) in ("user", "assistant") and isinstance(message, dict) and "role" in message
     )
 
 
@@ -214,9 +212,7 @@ class ClaudeCodeReader(ClientLogReader):
             self.left_out["a branch that was given up"] += _is_message_line(value)
         elif value.get("subtype") == "compact_boundary":
             self._record_compaction()
-            self.boundary = _Boundary(
-                value, self._message_count, self._list_preserved_texts(value)
-            )
+            self.boundary = _Boundary(value, self._message_count, self._list_preserved_texts(value))
         elif kind_of(value) == "attachment":
             self._read_attachment(value)
         elif _is_message_line(value):
@@ -254,11 +250,7 @@ class ClaudeCodeReader(ClientLogReader):
         )
 
     def _list_preserved_texts(self, value: Mapping[str, Any]) -> list[str]:
-        return [
-            self.texts[uuid]
-            for uuid in _list_preserved_ids(value)
-            if uuid in self.texts
-        ]
+        return [self.texts[uuid] for uuid in _list_preserved_ids(value) if uuid in self.texts]
 
     def _read_attachment(self, value: Mapping[str, Any]) -> None:
         attachment = object_in(value, "attachment")
@@ -280,10 +272,7 @@ class ClaudeCodeReader(ClientLogReader):
                 self.boundary = _Boundary(value, self._message_count, [])
             self.boundary.summary = _text_of(message)
             return
-        if (
-            value.get("isApiErrorMessage") is True
-            or message.get("model") == _SYNTHETIC_MODEL
-        ):
+        if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC_MODEL:
             self.left_out["a notice of the client, not of the model"] += 1
             return
         if text_in(value, "uuid") in self.overview.preserved_texts:
@@ -313,9 +302,7 @@ class ClaudeCodeReader(ClientLogReader):
         """Read a line of an answer. Results of parallel calls between its lines come after the whole answer."""
         self._record_compaction()
         usage = (
-            normalize_usage(message["usage"])
-            if isinstance(message.get("usage"), Mapping)
-            else None
+            normalize_usage(message["usage"]) if isinstance(message.get("usage"), Mapping) else None
         )
         message_id = text_in(message, "id")
         open_answer = self.answers.get(message_id)
@@ -327,9 +314,7 @@ class ClaudeCodeReader(ClientLogReader):
         else:
             index, earlier_answer = open_answer
             blocks = _list_blocks(earlier_answer.message)
-            new_blocks = [
-                block for block in _list_blocks(message) if block not in blocks
-            ]
+            new_blocks = [block for block in _list_blocks(message) if block not in blocks]
             joined_message = {
                 **earlier_answer.message,
                 **message,
@@ -360,18 +345,14 @@ def _choose_larger_output(
     """Return the usage that states more output: the figure grows while the answer streams."""
     if earlier_usage is None or usage is None:
         return usage or earlier_usage
-    return (
-        usage if usage.output_tokens >= earlier_usage.output_tokens else earlier_usage
-    )
+    return usage if usage.output_tokens >= earlier_usage.output_tokens else earlier_usage
 
 
 def _decode_answer(answer: _PartialAnswer) -> LoggedMessage | None:
     name = text_in(answer.message, "model")
     content = [_strip_display_input(block) for block in _list_blocks(answer.message)]
     try:
-        decoded = anthropic.decode_messages(
-            [{"role": "assistant", "content": content}], model=name
-        )
+        decoded = anthropic.decode_messages([{"role": "assistant", "content": content}], model=name)
     except WireError:
         return None
     return (
@@ -399,8 +380,7 @@ def _mark_injected_content(value: Mapping[str, Any], message: Mapping[str, Any])
     """Return the content of a user line; text that the client injected is marked."""
     content = message.get("content")
     is_by_client = (
-        value.get("isMeta") is True
-        or object_in(value, "origin").get("kind", "human") != "human"
+        value.get("isMeta") is True or object_in(value, "origin").get("kind", "human") != "human"
     )
     if not is_by_client:
         return content
@@ -423,9 +403,7 @@ def _split_rejections(messages: list[Message]) -> list[Message]:
     for message in messages:
         content = message.get("content")
         is_rejection = (
-            message["role"] == "tool"
-            and isinstance(content, str)
-            and _REJECTION_PREFIX in content
+            message["role"] == "tool" and isinstance(content, str) and _REJECTION_PREFIX in content
         )
         result, marker, user_words = str(content).partition(_REJECTION_PREFIX)
         if is_rejection and user_words.strip():
@@ -479,16 +457,13 @@ def _list_content_strings(value: Any) -> Iterator[str]:
             "addedNames",
         ):
             if key in value and not (
-                key == "addedNames"
-                and ("addedLines" in value or "addedBlocks" in value)
+                key == "addedNames" and ("addedLines" in value or "addedBlocks" in value)
             ):
                 yield from _list_content_strings(value[key])
 
 
 def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
-    preserved_texts = object_in(
-        object_in(value, "compactMetadata"), "preservedMessages"
-    )
+    preserved_texts = object_in(object_in(value, "compactMetadata"), "preservedMessages")
     ids = preserved_texts.get("allUuids")
     if not isinstance(ids, list):
         return []
@@ -503,9 +478,7 @@ def _is_prompt(value: Mapping[str, Any]) -> bool:
         or value.get("isSidechain")
     ):
         return False
-    return not any(
-        kind_of(block) == "tool_result" for block in _list_blocks(value["message"])
-    )
+    return not any(kind_of(block) == "tool_result" for block in _list_blocks(value["message"]))
 
 
 def _list_blocks(message: Mapping[str, Any]) -> list[Any]:

@@ -83,9 +83,7 @@ class ClientLogReader:
         notes = []
         if self.bad_lines:
             numbers = format_line_numbers(self.bad_lines)
-            notes.append(
-                f"{numbers}: no {self.bad_line_noun} that can be read; skipped"
-            )
+            notes.append(f"{numbers}: no {self.bad_line_noun} that can be read; skipped")
         return notes + [
             f"{count_noun(count, 'line')} left out: {reason}"
             for reason, count in self.left_out.items()

@@ -35,17 +35,13 @@ _ITEM_TYPES = frozenset(
         *RESULT_KIND_BY_CALL_KIND.values(),
     }
 )
-_LINE_TYPES = frozenset(
-    {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
-)
+_LINE_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
 
 
 def _is_item_line(value: Mapping[str, Any]) -> bool:
     kind = kind_of(value)
     return kind in _ITEM_TYPES and (
-        "call_id" in value
-        or "summary" in value
-        or isinstance(value.get("content"), list)
+        "call_id" in value or "summary" in value or isinstance(value.get("content"), list)
     )
 
 
@@ -56,9 +52,7 @@ class CodexReader(ClientLogReader):
     kind: ClassVar[str] = "codex"
     bad_line_noun: ClassVar[str] = "item"
 
-    open_items: list[tuple[int, dict[str, Any], float | None]] = field(
-        default_factory=list
-    )
+    open_items: list[tuple[int, dict[str, Any], float | None]] = field(default_factory=list)
     """The items of the current answer, with the number of the line and the time of each."""
     answer_without_usage: int | None = None
     """Index of the last answer, until its usage is known."""
@@ -84,9 +78,7 @@ class CodexReader(ClientLogReader):
     def finish(self) -> None:
         self._finish_answer()
 
-    def _read_payload(
-        self, kind: str, payload: dict[str, Any], timestamp: float | None
-    ) -> None:
+    def _read_payload(self, kind: str, payload: dict[str, Any], timestamp: float | None) -> None:
         if kind == "response_item":
             self._add_item(payload, timestamp)
         elif kind == "turn_context" and isinstance(payload.get("model"), str):
@@ -128,9 +120,7 @@ class CodexReader(ClientLogReader):
             if is_by_model:
                 self.answer_without_usage = len(self.messages)
             self.messages.append(
-                LoggedMessage(
-                    message, open_items[0][2], model=self.model if is_by_model else ""
-                )
+                LoggedMessage(message, open_items[0][2], model=self.model if is_by_model else "")
             )
 
     def _read_token_count(self, info: Mapping[str, Any]) -> None:
@@ -145,9 +135,7 @@ class CodexReader(ClientLogReader):
         self.total_tokens = total_tokens
         if self.answer_without_usage is not None:
             details = {
-                "input_tokens_details": {
-                    "cached_tokens": usage.get("cached_input_tokens", 0)
-                },
+                "input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens", 0)},
                 "output_tokens_details": {
                     "reasoning_tokens": usage.get("reasoning_output_tokens", 0)
                 },

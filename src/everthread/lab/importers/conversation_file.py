@@ -52,14 +52,10 @@ def read_conversation(file: str) -> ConversationFile:
         if log is None or log.kind not in (*LOG_LOCATIONS, EXPORT_TYPE):
             raise TranscriptError(f"{source}: {problem}") from problem
         if not log.entries:
-            raise TranscriptError(
-                f"{source}: holds no message that can be read"
-            ) from problem
+            raise TranscriptError(f"{source}: holds no message that can be read") from problem
         request = Request(log.model, log.messages, system=log.system, tools=log.tools)
         return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
-    return ConversationFile(
-        source, api, request, is_message_list=isinstance(value, list)
-    )
+    return ConversationFile(source, api, request, is_message_list=isinstance(value, list))
 
 
 def _parse_file(text: str) -> Any:

@@ -59,9 +59,7 @@ class CopilotReader(ClientLogReader):
         elif kind == "session.compaction_complete" and data.get("success") is not False:
             self._add_compaction(data, timestamp)
         elif text_in(data, "parentToolCallId"):
-            self.left_out["a subagent's own conversation"] += (
-                kind == "assistant.message"
-            )
+            self.left_out["a subagent's own conversation"] += kind == "assistant.message"
         elif kind in _MESSAGE_READERS:
             messages = _MESSAGE_READERS[kind](data)
             if not messages:
@@ -110,9 +108,7 @@ def _read_prompt(data: Mapping[str, Any]) -> list[Message]:
     if not user_words.strip():
         return [make_injected_message(sent_text)] if sent_text.strip() else []
     text_before, separator, text_after = sent_text.partition(user_words)
-    added_texts = (
-        [text.strip() for text in (text_before, text_after)] if separator else ["", ""]
-    )
+    added_texts = [text.strip() for text in (text_before, text_after)] if separator else ["", ""]
     messages: list[Message] = [{"role": "user", "content": user_words}]
     if added_texts[0]:
         messages.insert(0, make_injected_message(added_texts[0]))
@@ -128,9 +124,7 @@ def _read_result(data: Mapping[str, Any]) -> list[Message]:
     result = object_in(data, "result")
     text = text_in(result, "content") or text_in(object_in(data, "error"), "message")
     message: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
-    return [
-        message if data.get("success") is not False else {**message, "is_error": True}
-    ]
+    return [message if data.get("success") is not False else {**message, "is_error": True}]
 
 
 _MESSAGE_READERS: Mapping[str, Callable[[Mapping[str, Any]], list[Message]]] = {

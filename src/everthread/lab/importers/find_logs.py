@@ -28,20 +28,12 @@ def find_logs(
 ) -> list[str]:
     """Return the sessions of a program on this machine, the oldest first; raise `InputError` if there are none."""
     if client not in LOG_LOCATIONS:
-        raise InputError(
-            f"--from {client!r} is unknown; use one of: {', '.join(LOG_LOCATIONS)}"
-        )
+        raise InputError(f"--from {client!r} is unknown; use one of: {', '.join(LOG_LOCATIONS)}")
     variable, default_folder, subfolder, pattern = LOG_LOCATIONS[client]
     configured_folder = (os.environ if env is None else env).get(variable)
-    folder = (
-        Path(configured_folder or (home or Path.home()) / default_folder) / subfolder
-    )
+    folder = Path(configured_folder or (home or Path.home()) / default_folder) / subfolder
     files = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path))
-    logs = (
-        _list_opencode_sessions(files)
-        if client == "opencode"
-        else [str(file) for file in files]
-    )
+    logs = _list_opencode_sessions(files) if client == "opencode" else [str(file) for file in files]
     if not logs:
         raise InputError(
             f"there are no sessions of {client} in {folder}; {variable} names another folder"
@@ -75,11 +67,9 @@ def find_latest_logs(*, limit: int = 1, since: float = 0.0) -> list[str]:
         except InputError:
             continue
         dated_logs += [(_find_change_time(log), log) for log in logs]
-    latest = [
-        log
-        for change_time, log in sorted(dated_logs, reverse=True)
-        if change_time >= since
-    ][:limit]
+    latest = [log for change_time, log in sorted(dated_logs, reverse=True) if change_time >= since][
+        :limit
+    ]
     if not latest:
         clients = ", ".join(CLIENT_NAMES[client] for client in LOG_LOCATIONS)
         since_text = " since then" if since else ""

@@ -35,18 +35,14 @@ class GeminiCliReader(ClientLogReader):
 
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Messages by id, in order."""
-    recorded_compactions: list[tuple[int, str | None, float | None]] = field(
-        default_factory=list
-    )
+    recorded_compactions: list[tuple[int, str | None, float | None]] = field(default_factory=list)
     """The number of records before each compaction, its summary and its time."""
     in_context: set[str] = field(default_factory=set)
     """Ids of the messages that the last compaction left in the context."""
 
     @staticmethod
     def is_line(value: Mapping[str, Any]) -> bool:
-        if isinstance(value.get("sessionId"), str) and isinstance(
-            value.get("projectHash"), str
-        ):
+        if isinstance(value.get("sessionId"), str) and isinstance(value.get("projectHash"), str):
             return True
         return (
             value.get("type") == "gemini"
@@ -93,9 +89,7 @@ class GeminiCliReader(ClientLogReader):
         self.records = {key: self.records[key] for key in kept_ids}
         self.in_context &= set(kept_ids)
 
-    def _replace_records(
-        self, records: list[Mapping[str, Any]], timestamp: float | None
-    ) -> None:
+    def _replace_records(self, records: list[Mapping[str, Any]], timestamp: float | None) -> None:
         """Read a whole list of messages: fewer of those in the context mean that the client compacted it."""
         ids = {record["id"] for record in records}
         if self.in_context <= ids:
@@ -116,13 +110,9 @@ class GeminiCliReader(ClientLogReader):
             }
             self.in_context -= copies
             return
-        new_texts = [
-            _text_of(record) for record in records if record["id"] not in self.records
-        ]
+        new_texts = [_text_of(record) for record in records if record["id"] not in self.records]
         summary = "\n".join(text for text in new_texts if text)
-        self.recorded_compactions.append(
-            (len(self.records), summary or None, timestamp)
-        )
+        self.recorded_compactions.append((len(self.records), summary or None, timestamp))
         self.in_context = ids & self.records.keys()
 
 
@@ -168,16 +158,12 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
             yield LoggedMessage({"role": "user", "content": text}, timestamp)
         return
     tools = [
-        call
-        for call in list_objects(record.get("toolCalls"))
-        if isinstance(call.get("id"), str)
+        call for call in list_objects(record.get("toolCalls")) if isinstance(call.get("id"), str)
     ]
     if not text and not tools:
         return
     thoughts = "\n".join(
-        iterate_strings(
-            [_list_thought_texts(thought) for thought in record.get("thoughts") or ()]
-        )
+        iterate_strings([_list_thought_texts(thought) for thought in record.get("thoughts") or ()])
     )
     calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tools]
     yield LoggedMessage(
@@ -221,13 +207,8 @@ def _text_of(record: Mapping[str, Any]) -> str:
 def _read_result_text(call: Mapping[str, Any]) -> str:
     parts = call.get("result")
     parts_list = parts if isinstance(parts, list) else [parts]
-    responses = [
-        object_in(object_in(part, "functionResponse"), "response")
-        for part in parts_list
-    ]
-    return "\n".join(
-        text for response in responses for text in iterate_strings(dict(response))
-    )
+    responses = [object_in(object_in(part, "functionResponse"), "response") for part in parts_list]
+    return "\n".join(text for response in responses for text in iterate_strings(dict(response)))
 
 
 def _read_usage(tokens: Mapping[str, Any]) -> CanonicalUsage | None:

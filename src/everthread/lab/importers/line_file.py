@@ -59,9 +59,7 @@ class LineFile:
                     if not text.isspace():
                         yield number, text
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise TranscriptError(
-                    f"{self._source}: cannot be unpacked: {error}"
-                ) from error
+                raise TranscriptError(f"{self._source}: cannot be unpacked: {error}") from error
 
     def _open_bytes(self) -> IO[bytes]:
         with self._path.open("rb") as file:

@@ -69,9 +69,7 @@ def usage_in(
 def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
     """Return the texts of all parts of one type, joined by line breaks."""
     return "\n".join(
-        part[key]
-        for part in parts
-        if part.get("type") == kind and isinstance(part.get(key), str)
+        part[key] for part in parts if part.get("type") == kind and isinstance(part.get(key), str)
     )
 
 
@@ -79,24 +77,16 @@ def count_in(value: Mapping[str, Any], key: str) -> int | None:
     """Return a count that a log states; None if it is not a positive whole number."""
     number = value.get(key)
     return (
-        number
-        if isinstance(number, int) and number > 0 and not isinstance(number, bool)
-        else None
+        number if isinstance(number, int) and number > 0 and not isinstance(number, bool) else None
     )
 
 
 def list_objects(value: Any) -> list[Mapping[str, Any]]:
     """Return the objects of a list in a log; empty if it is not a list."""
-    return (
-        [item for item in value if isinstance(item, Mapping)]
-        if isinstance(value, list)
-        else []
-    )
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def make_answer(
-    text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]
-) -> Message:
+def make_answer(text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]) -> Message:
     """Return an assistant message with this text, reasoning and calls: id, name and arguments of each."""
     message: Message = {"role": "assistant", "content": text or None}
     if thoughts:

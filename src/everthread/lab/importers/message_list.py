@@ -22,9 +22,7 @@ def read_message_list(value: Any, source: str) -> Log:
     messages before the answer; without it, the entries belong to the answers in order.
     """
     body = value if isinstance(value, Mapping) else {"messages": value}
-    api, request = decode_any(
-        {key: entry for key, entry in body.items() if key != "usage"}
-    )
+    api, request = decode_any({key: entry for key, entry in body.items() if key != "usage"})
     wire_messages = body.get("messages")
     usage = body.get("usage")
     entries = [LoggedMessage(message) for message in request.messages]
@@ -51,9 +49,7 @@ def read_message_list(value: Any, source: str) -> Log:
         if request.system is not None and api == "openai_chat":
             entries = entries[1:]
     if isinstance(usage, list):
-        entries = _add_usage(
-            entries, [entry for entry in usage if isinstance(entry, Mapping)]
-        )
+        entries = _add_usage(entries, [entry for entry in usage if isinstance(entry, Mapping)])
     return Log(
         source,
         api,
@@ -64,13 +60,9 @@ def read_message_list(value: Any, source: str) -> Log:
     )
 
 
-def _add_usage(
-    entries: list[LoggedMessage], usage: list[Mapping[str, Any]]
-) -> list[LoggedMessage]:
+def _add_usage(entries: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     answer_indexes = [
-        index
-        for index, entry in enumerate(entries)
-        if entry.message.get("role") == "assistant"
+        index for index, entry in enumerate(entries) if entry.message.get("role") == "assistant"
     ]
     entries = list(entries)
     for number, figures in enumerate(usage):

@@ -80,9 +80,7 @@ def _read_compaction(
     info: Mapping[str, Any], parts: list[Mapping[str, Any]], message_count: int
 ) -> ClientCompaction:
     timestamp = parse_time(object_in(info, "time").get("created"))
-    return ClientCompaction(
-        message_count, texts_of(parts, "text") or None, timestamp=timestamp
-    )
+    return ClientCompaction(message_count, texts_of(parts, "text") or None, timestamp=timestamp)
 
 
 def split_address(address: str) -> tuple[Path, str] | None:
@@ -121,8 +119,7 @@ def load_from_database(database: Path, session: str) -> dict[str, Any]:
     return {
         "info": {"id": session, "title": rows[0]["title"]},
         "messages": [
-            {"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])}
-            for row in messages
+            {"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])} for row in messages
         ],
     }
 
@@ -136,24 +133,18 @@ def _run_query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
             connection.row_factory = sqlite3.Row
             return connection.execute(sql, values).fetchall()
     except sqlite3.Error as error:
-        raise TranscriptError(
-            f"is not a database that is known of opencode: {error}"
-        ) from error
+        raise TranscriptError(f"is not a database that is known of opencode: {error}") from error
 
 
-def _read_message(
-    info: Mapping[str, Any], parts: list[Mapping[str, Any]]
-) -> list[LoggedMessage]:
+def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     timestamp = parse_time(object_in(info, "time").get("created"))
     if info.get("role") == "user":
         text = texts_of([_mark_synthetic(part) for part in parts], "text")
-        return (
-            [LoggedMessage({"role": "user", "content": text}, timestamp)]
-            if text
-            else []
-        )
+        return [LoggedMessage({"role": "user", "content": text}, timestamp)] if text else []
     steps: list[list[Mapping[str, Any]]] = [[]]
-    for part in parts:  # each step of an answer was a call of its own; its tools' results are between the steps
+    for part in (
+        parts
+    ):  # each step of an answer was a call of its own; its tools' results are between the steps
         if part.get("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
@@ -178,9 +169,7 @@ def _read_step(
     """Return the answer of a step and the results of its tools."""
     text = texts_of(parts, "text")
     tools = [
-        part
-        for part in parts
-        if part.get("type") == "tool" and isinstance(part.get("callID"), str)
+        part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)
     ]
     if not text and not tools:
         return []
@@ -190,11 +179,7 @@ def _read_step(
         state = object_in(part, "state")
         name = str(part.get("tool", ""))
         calls.append((part["callID"], name, state.get("input")))
-        output = (
-            state.get("output")
-            if state.get("output") is not None
-            else state.get("error", "")
-        )
+        output = state.get("output") if state.get("output") is not None else state.get("error", "")
         result: Message = {
             "role": "tool",
             "tool_call_id": part["callID"],
@@ -226,9 +211,7 @@ def _read_usage(step_end: Mapping[str, Any]) -> CanonicalUsage | None:
     thought_tokens = usage_in(
         counts, "", "reasoning", cache_read_key="", cache_write_key=""
     ).output_tokens
-    usage = usage_in(
-        counts, "input", "output", cache_read_key="read", cache_write_key="write"
-    )
+    usage = usage_in(counts, "input", "output", cache_read_key="read", cache_write_key="write")
     return replace(
         usage,
         output_tokens=usage.output_tokens + thought_tokens,

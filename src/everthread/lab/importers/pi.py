@@ -77,9 +77,7 @@ class PiReader(ClientLogReader):
 
     def finish(self) -> None:
         self.system = "\n\n".join(self.sections.values()) or None
-        self.tools = [
-            _make_tool_definition(tool) for tool in self.tools_by_name.values()
-        ]
+        self.tools = [_make_tool_definition(tool) for tool in self.tools_by_name.values()]
 
     def _read_branch_line(self, value: Mapping[str, Any]) -> None:
         kind = value.get("type")
@@ -101,18 +99,14 @@ class PiReader(ClientLogReader):
             entry = _read_message(value)
             if entry is None:
                 self.bad_lines.append(self.line_number)
-            elif entry.message.get("content") is not None or entry.message.get(
-                "tool_calls"
-            ):
+            elif entry.message.get("content") is not None or entry.message.get("tool_calls"):
                 self.message_indexes[text_in(value, "id")] = len(self.messages)
                 self.messages.append(entry)
 
     def _add_message(self, value: Mapping[str, Any], message: Message | None) -> None:
         if message is not None:
             self.message_indexes[text_in(value, "id")] = len(self.messages)
-            self.messages.append(
-                LoggedMessage(message, parse_time(value.get("timestamp")))
-            )
+            self.messages.append(LoggedMessage(message, parse_time(value.get("timestamp"))))
 
     def _add_compaction(self, value: Mapping[str, Any]) -> None:
         first_kept_index = self.message_indexes.get(
@@ -143,9 +137,7 @@ class PiReader(ClientLogReader):
             else texts_of(list_objects(replacement), "text")
         )
         entry = self.messages[index]
-        self.messages[index] = replace(
-            entry, message={**entry.message, "content": text}
-        )
+        self.messages[index] = replace(entry, message={**entry.message, "content": text})
 
     def _read_system(self, record: Mapping[str, Any]) -> None:
         content = _read_text(record.get("content"))
@@ -163,9 +155,7 @@ class PiReader(ClientLogReader):
 
 
 def _make_tool_definition(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {
-        key: tool[key] for key in ("name", "description", "parameters") if key in tool
-    }
+    function = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
     return {"type": "function", "function": function}
 
 
@@ -194,26 +184,18 @@ def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
     if current_id is None:
         return None
     branch: set[str] = set()
-    while (
-        isinstance(current_id, str)
-        and current_id in parents
-        and current_id not in branch
-    ):
+    while isinstance(current_id, str) and current_id in parents and current_id not in branch:
         branch.add(current_id)
         current_id = parents[current_id]
     return branch
 
 
 def _read_text(content: Any) -> str:
-    return (
-        content if isinstance(content, str) else texts_of(list_objects(content), "text")
-    )
+    return content if isinstance(content, str) else texts_of(list_objects(content), "text")
 
 
 def _join_text_and_calls(message: Message) -> str:
-    calls = "\n".join(
-        call["function"]["arguments"] for call in message.get("tool_calls") or ()
-    )
+    calls = "\n".join(call["function"]["arguments"] for call in message.get("tool_calls") or ())
     return f"{text_of(message)}\n{calls}"
 
 
@@ -224,16 +206,12 @@ def _read_injected_message(content: Any) -> Message | None:
 
 def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
     record = value["message"]
-    timestamp = parse_time(value.get("timestamp")) or parse_time(
-        record.get("timestamp")
-    )
+    timestamp = parse_time(value.get("timestamp")) or parse_time(record.get("timestamp"))
     role = record["role"]
     if role == "bashExecution":
         return LoggedMessage(_read_command(record), timestamp)
     if role == "branchSummary":
-        return LoggedMessage(
-            make_injected_message(text_in(record, "summary")), timestamp
-        )
+        return LoggedMessage(make_injected_message(text_in(record, "summary")), timestamp)
     content = record.get("content")
     if not isinstance(content, str | list):
         return None
@@ -256,9 +234,7 @@ def _read_command(record: Mapping[str, Any]) -> Message:
     """Return a command that the user ran as a message, without content if the command is hidden from the model."""
     if record.get("excludeFromContext") is True:
         return {"role": "user"}
-    return make_injected_message(
-        f"Ran `{text_in(record, 'command')}`\n{text_in(record, 'output')}"
-    )
+    return make_injected_message(f"Ran `{text_in(record, 'command')}`\n{text_in(record, 'output')}")
 
 
 def _read_answer(record: Mapping[str, Any], timestamp: float | None) -> LoggedMessage:

@@ -68,9 +68,7 @@ def open_lines(file: str) -> LineFile | None:
     try:
         return lines if lines.begins_with_objects() else None
     except OSError as error:
-        raise TranscriptError(
-            f"{file}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise TranscriptError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
 def parse_lines(lines: LineFile, source: str) -> Log:
@@ -88,10 +86,7 @@ def parse_lines(lines: LineFile, source: str) -> Log:
 def stream_log(lines: LineFile, source: str) -> LogStream:
     """Return the conversation in a file of lines, to be read while it is stored."""
     first_object = lines.first_object
-    if (
-        first_object.get("type") == EXPORT_TYPE
-        or _find_reader(lines) is not ClaudeCodeReader
-    ):
+    if first_object.get("type") == EXPORT_TYPE or _find_reader(lines) is not ClaudeCodeReader:
         log = parse_lines(lines, source)
         return LogStream(log, log.entries)
     stream = ClaudeCodeReader().stream(lines, source)
@@ -116,9 +111,7 @@ def read_text(file: str) -> tuple[str, str]:
     try:
         return source, content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TranscriptError(
-            f"{source}: is not UTF-8 text (byte {error.start})"
-        ) from error
+        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
 
 
 def _read_bytes(file: str) -> tuple[str, bytes]:
@@ -127,15 +120,9 @@ def _read_bytes(file: str) -> tuple[str, bytes]:
     try:
         if address is not None:
             return source, json.dumps(opencode.load_from_database(*address)).encode()
-        content = (
-            sys.stdin.buffer.read()
-            if file == "-"
-            else Path(file).expanduser().read_bytes()
-        )
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise TranscriptError(
-            f"{source}: cannot be read: {error.strerror or error}"
-        ) from error
+        raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
     except (TranscriptError, ValueError) as error:
         raise TranscriptError(f"{source}: {error}") from error
     if content.startswith(GZIP_HEADER):
@@ -162,14 +149,10 @@ def _parse_log(text: str, source: str) -> Log:
     value, problem = load_json(text)
     if problem is not None:
         lines = [*load_lines(text)]
-        objects = [
-            (number, value) for number, value in lines if isinstance(value, dict)
-        ]
+        objects = [(number, value) for number, value in lines if isinstance(value, dict)]
         bad_lines = [number for number, value in lines if not isinstance(value, dict)]
         if not objects:
-            raise TranscriptError(
-                f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS}"
-            )
+            raise TranscriptError(f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS}")
         return _warn_of_bad_lines(_read_lines(objects, source), bad_lines)
     if opencode.is_export(value):
         return opencode.read(value, source)
@@ -251,11 +234,7 @@ def _read_lines(objects: NumberedLines, source: str) -> Log:
 def _read_export(values: list[dict[str, Any]], source: str) -> Log:
     """Read the first thread of an export: every original message, without summaries."""
     end = next(
-        (
-            index
-            for index, value in enumerate(values[1:], 1)
-            if value.get("type") == EXPORT_TYPE
-        ),
+        (index for index, value in enumerate(values[1:], 1) if value.get("type") == EXPORT_TYPE),
         len(values),
     )
     thread_values = values[:end]
@@ -266,14 +245,10 @@ def _read_export(values: list[dict[str, Any]], source: str) -> Log:
         and value.get("kind") == "message"
         and isinstance(value.get("body"), dict)
     ]
-    first_session = next(
-        (value for value in thread_values if value.get("type") == "session"), {}
-    )
+    first_session = next((value for value in thread_values if value.get("type") == "session"), {})
     other_threads = sum(value.get("type") == EXPORT_TYPE for value in values) - 1
     warnings = (
-        [f"{other_threads:,} further threads of the export left out"]
-        if other_threads
-        else []
+        [f"{other_threads:,} further threads of the export left out"] if other_threads else []
     )
     system = first_session.get("system")
     return Log(

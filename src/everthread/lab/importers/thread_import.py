@@ -77,9 +77,7 @@ async def import_stream(
             if entry.usage is not None:
                 new_usage = NewUsage(thread, entry.model or log.model, entry.usage)
                 cost = None if entry.cost is None else Decimal(str(entry.cost))
-                usage.append(
-                    replace(new_usage, cost=cost, event=event, created=timestamp)
-                )
+                usage.append(replace(new_usage, cost=cost, event=event, created=timestamp))
         await store.append(thread, messages)
         await asyncio.gather(*map(store.record_usage, usage))
         await store.index_appended()

@@ -108,9 +108,7 @@ class Record:
             "error",
         )
         output_tokens = self.canonical_usage.output_tokens if self.usage else 0
-        return {name: getattr(self, name) for name in names} | {
-            "output_tokens": output_tokens
-        }
+        return {name: getattr(self, name) for name in names} | {"output_tokens": output_tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +141,7 @@ def refuse(record: Record, refusal: Refusal) -> ProviderAnswer:
     )
 
 
-def fail_stream(
-    call: ProviderCall, events: list[bytes], error: Refusal
-) -> ProviderAnswer:
+def fail_stream(call: ProviderCall, events: list[bytes], error: Refusal) -> ProviderAnswer:
     """Return a stream with status 200 that ends in an error, in the protocol's format."""
     call.record.error = error.text
     if call.protocol.api == "anthropic":
@@ -253,13 +249,7 @@ def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Find the text of an event that may be split: return the object that holds it and its key, or an empty key."""
     match data:
         case {
-            "choices": [
-                {
-                    "delta": {
-                        "tool_calls": [{"function": {"arguments": str()} as parent}]
-                    }
-                }
-            ]
+            "choices": [{"delta": {"tool_calls": [{"function": {"arguments": str()} as parent}]}}]
         }:
             return parent, "arguments" if len(parent) == 1 else ""
         case {"choices": [{"delta": parent}]} | {
@@ -267,9 +257,7 @@ def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
             "delta": parent,
         }:
             names = ("content", "reasoning_content", "text", "thinking", "partial_json")
-            return parent, next(
-                (name for name in names if isinstance(parent.get(name), str)), ""
-            )
+            return parent, next((name for name in names if isinstance(parent.get(name), str)), "")
         case {"candidates": [{"content": {"parts": [{"text": str()} as parent]}}]}:
             return parent, "" if "thoughtSignature" in parent else "text"
         case {"type": str(kind), "delta": str()} if kind.endswith(".delta"):
@@ -303,9 +291,7 @@ class ProviderLogic:
         except InputError as error:
             answer = refuse(
                 record,
-                make_refusal(
-                    protocol.api, 500, f"The simulator cannot answer: {error}."
-                ),
+                make_refusal(protocol.api, 500, f"The simulator cannot answer: {error}."),
             )
         is_hanging = answer.fault is not None and answer.fault.kind == "hang"
         record.status = None if is_hanging else answer.status
@@ -339,9 +325,7 @@ class ProviderLogic:
         }
         return ProviderAnswer(200, json.dumps(body).encode())
 
-    async def _decide_answer(
-        self, protocol: Protocol, record: Record
-    ) -> ProviderAnswer:
+    async def _decide_answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
             return refuse(record, call)
@@ -397,9 +381,7 @@ class ProviderLogic:
         except WireError as error:
             return make_refusal(protocol.api, 400, f"Invalid request: {error}")
         record.request = request
-        reader = self._readers.setdefault(
-            name, PromptReader(self._models[name].tokenizer or name)
-        )
+        reader = self._readers.setdefault(name, PromptReader(self._models[name].tokenizer or name))
         prompt = reader.read(protocol.api, request, record.body)
         record.prompt_tokens = prompt.tokens
         return ProviderCall(protocol, record, request, self._models[name], prompt)
@@ -413,9 +395,7 @@ class ProviderLogic:
             self._reasoning_by_item,
             blocks,
         )
-        return problem or checks.find_image_excess(
-            call.protocol.api, call.model, call.request
-        )
+        return problem or checks.find_image_excess(call.protocol.api, call.model, call.request)
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
         """Return the next reply and its fault. A planned fault without an answer consumes no answer of the script."""
@@ -427,9 +407,7 @@ class ProviderLogic:
             return answer, fault
         if answer.reply is not None:
             return answer.reply, answer
-        return echo(
-            request
-        ) if answer.kind in ANSWERED_FAULTS else UNFINISHED_ANSWER, answer
+        return echo(request) if answer.kind in ANSWERED_FAULTS else UNFINISHED_ANSWER, answer
 
     def _make_answer(
         self, call: ProviderCall, answer: Reply | str, fault: Fault | None

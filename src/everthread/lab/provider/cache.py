@@ -46,9 +46,7 @@ class PrefixDigests:
         self._blocks = blocks
         self._digests = [
             *shared_digests,
-            *digest_prefixes(
-                blocks[same_count:], shared_digests[-1] if shared_digests else b""
-            ),
+            *digest_prefixes(blocks[same_count:], shared_digests[-1] if shared_digests else b""),
         ]
         return self._digests
 
@@ -108,9 +106,7 @@ class ClaudeCache:
             for mark_index in reversed(marked_indexes)
             for index in _list_lookback_positions(blocks, mark_index)
         )
-        hit_index = next(
-            (index for index in candidates if self._is_alive(keys[index], now)), -1
-        )
+        hit_index = next((index for index in candidates if self._is_alive(keys[index], now)), -1)
         for index in {
             hit_index,
             *(index for index in marked_indexes if index < hit_index),
@@ -120,24 +116,16 @@ class ClaudeCache:
                 self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
         read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
         written_indexes = [
-            index
-            for index in marked_indexes
-            if index > hit_index and token_sums[index] >= minimum
+            index for index in marked_indexes if index > hit_index and token_sums[index] >= minimum
         ]
         for index in written_indexes:
             ttl = blocks[index].mark or "5m"
             self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
         hour_sum = max(
-            (
-                token_sums[index]
-                for index in written_indexes
-                if blocks[index].mark == "1h"
-            ),
+            (token_sums[index] for index in written_indexes if blocks[index].mark == "1h"),
             default=read_tokens,
         )
-        last_sum = max(
-            (token_sums[index] for index in written_indexes), default=read_tokens
-        )
+        last_sum = max((token_sums[index] for index in written_indexes), default=read_tokens)
         return CacheUse(
             prompt_tokens,
             read_tokens,
@@ -158,8 +146,7 @@ def _list_lookback_positions(blocks: Sequence[Block], mark_index: int) -> list[i
     positions = []
     for index in range(mark_index, -1, -1):
         is_same_run = index < mark_index and any(
-            blocks[index].kind in kinds and blocks[index + 1].kind in kinds
-            for kinds in _RUN_KINDS
+            blocks[index].kind in kinds and blocks[index + 1].kind in kinds for kinds in _RUN_KINDS
         )
         count += not is_same_run
         if count > MAX_LOOKBACK_POSITIONS:
@@ -243,12 +230,8 @@ class BreakpointCache:
         now = self._clock()
         keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
         token_sums = list(accumulate(block.tokens for block in blocks))
-        marked_indexes = [
-            index for index, block in enumerate(blocks) if block.is_breakpoint
-        ]
-        natural_indexes = [
-            index for index, block in enumerate(blocks) if block.can_end_prefix
-        ]
+        marked_indexes = [index for index, block in enumerate(blocks) if block.is_breakpoint]
+        natural_indexes = [index for index, block in enumerate(blocks) if block.can_end_prefix]
         candidates = sorted({*marked_indexes, *natural_indexes})[-MAX_PREFIX_ENDS:]
         hit_index = next(
             (
@@ -268,19 +251,15 @@ class BreakpointCache:
         for index in {*written_indexes, hit_index} - {-1}:
             self._expiry_times[keys[index]] = now + lifetime
         read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
-        last_sum = max(
-            (token_sums[index] for index in written_indexes), default=read_tokens
-        )
-        return CacheUse(
-            prompt_tokens, read_tokens, write_5m=max(0, last_sum - read_tokens)
-        )
+        last_sum = max((token_sums[index] for index in written_indexes), default=read_tokens)
+        return CacheUse(prompt_tokens, read_tokens, write_5m=max(0, last_sum - read_tokens))
 
 
 class ProviderCaches:
     """The caches of all providers; `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._is_claude = ClaudeCache(clock)
+        self._claude_cache = ClaudeCache(clock)
         self._prefixes = PrefixCache(clock)
         self._breakpoints = BreakpointCache(clock)
 
@@ -295,11 +274,9 @@ class ProviderCaches:
                 lifetime=prompt.lifetime,
             )
         if minimum is None:
-            read_tokens = self._prefixes.use(
-                model, prompt.blocks, prompt_tokens=prompt.tokens
-            )
+            read_tokens = self._prefixes.use(model, prompt.blocks, prompt_tokens=prompt.tokens)
             return CacheUse(prompt.tokens, read_tokens)
-        return self._is_claude.use(
+        return self._claude_cache.use(
             model, prompt.blocks, prompt_tokens=prompt.tokens, minimum=minimum
         )
 

@@ -32,13 +32,9 @@ def refuse_unknown_model(api: Api, name: str) -> Refusal:
     if api == "anthropic":
         return make_refusal(api, 404, f"model: {name}")
     if api == "gemini":
-        return make_refusal(
-            api, 404, f"models/{name} is not found for API version v1beta."
-        )
+        return make_refusal(api, 404, f"models/{name} is not found for API version v1beta.")
     error_text = f"The model `{name}` does not exist or you do not have access to it."
-    return make_refusal(
-        api, 404, error_text, kind="invalid_request_error", code="model_not_found"
-    )
+    return make_refusal(api, 404, error_text, kind="invalid_request_error", code="model_not_found")
 
 
 def refuse_compaction_trigger(api: Api) -> Refusal:
@@ -69,9 +65,7 @@ def check_request(
     Claude, whose cache marks are checked; None for other requests.
     """
     marks = () if blocks is None else _find_mark_problems(blocks, body)
-    problem = next(
-        chain(_find_problems(api, request, body, reasoning_by_item), marks), None
-    )
+    problem = next(chain(_find_problems(api, request, body, reasoning_by_item), marks), None)
     return None if problem is None else make_refusal(api, 400, problem)
 
 
@@ -93,13 +87,9 @@ def find_overflow(
     if prompt_tokens > model.window:
         return make_overflow_refusal(dialect, "prompt_too_long", figures)
     is_capped = (
-        output_cap is not None
-        and model.max_output is not None
-        and output_cap > model.max_output
+        output_cap is not None and model.max_output is not None and output_cap > model.max_output
     )
-    if is_capped and (
-        cap_error := make_overflow_refusal(dialect, "cap_too_large", figures)
-    ):
+    if is_capped and (cap_error := make_overflow_refusal(dialect, "cap_too_large", figures)):
         return cap_error
     if output_cap is not None and prompt_tokens + output_cap > model.window:
         return make_overflow_refusal(dialect, "output_too_large", figures)
@@ -157,8 +147,7 @@ def _find_problems(
         if not body.get("messages"):
             yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
         yield from (
-            _format_problem(api, problem)
-            for problem in validate_messages(body["messages"])
+            _format_problem(api, problem) for problem in validate_messages(body["messages"])
         )
     else:
         if not body.get("input"):
@@ -167,8 +156,7 @@ def _find_problems(
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
         yield from (
-            _format_problem(api, problem)
-            for problem in validate_messages(request.messages)
+            _format_problem(api, problem) for problem in validate_messages(request.messages)
         )
         yield from _find_reasoning_problems(body["input"], reasoning_by_item)
 
@@ -233,16 +221,12 @@ def _find_compaction_problems(items: Any) -> Iterator[str]:
             yield f"The encrypted content of item '{item.get('id')}' could not be verified."
 
 
-def _find_reasoning_problems(
-    items: Any, reasoning_by_item: Mapping[str, str]
-) -> Iterator[str]:
+def _find_reasoning_problems(items: Any, reasoning_by_item: Mapping[str, str]) -> Iterator[str]:
     """Check that reasoning and the item after it come together."""
     item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in item_list}
     for item, next_item in pairwise([*item_list, _NO_ITEM]):
-        if kind_of(item) == "reasoning" and (
-            next_item is _NO_ITEM or _is_input(next_item)
-        ):
+        if kind_of(item) == "reasoning" and (next_item is _NO_ITEM or _is_input(next_item)):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         reasoning_id = reasoning_by_item.get(str(item.get("id")))
         if reasoning_id and reasoning_id not in ids:
@@ -256,9 +240,7 @@ _NO_ITEM: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:
-    return item.get("role", "assistant") != "assistant" or kind_of(item).endswith(
-        "_output"
-    )
+    return item.get("role", "assistant") != "assistant" or kind_of(item).endswith("_output")
 
 
 _PROBLEM_TEXTS: dict[Api, dict[str, str]] = {
@@ -302,9 +284,7 @@ def _format_problem(api: Api, problem: Problem) -> str:
     return template.format(index=problem.index, call=call, message=problem.message)
 
 
-def _find_mark_problems(
-    blocks: Sequence[Block], body: Mapping[str, Any]
-) -> Iterator[str]:
+def _find_mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
     count = sum(block.marks for block in blocks)
     if count > MAX_MARKS:
         yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}."

@@ -89,9 +89,7 @@ class FaultPlan:
     def __post_init__(self) -> None:
         for kind, rate in self.rates.items():
             if not 0 <= rate <= 1:
-                raise InputError(
-                    f"the rate of fault {kind} is {rate}; it must be from 0 to 1"
-                )
+                raise InputError(f"the rate of fault {kind} is {rate}; it must be from 0 to 1")
             Fault(kind)
         self._random = random.Random(self.seed)  # noqa: S311  a plan that can be repeated, no secret  # nosec B311
 
@@ -101,9 +99,7 @@ class FaultPlan:
         for kind, rate in self.rates.items():
             number -= rate
             if number < 0:
-                return Fault(
-                    kind, seconds=self.seconds, after=self._random.randint(1, 6)
-                )
+                return Fault(kind, seconds=self.seconds, after=self._random.randint(1, 6))
         return None
 
 
@@ -140,9 +136,7 @@ class Refusal:
 
 
 _DIALECT_TEXTS: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    resources.files("everthread.lab.provider")
-    .joinpath("dialects.json")
-    .read_text("utf-8")
+    resources.files("everthread.lab.provider").joinpath("dialects.json").read_text("utf-8")
 )
 DIALECTS: tuple[str, ...] = tuple(_DIALECT_TEXTS)
 OWN_DIALECTS: dict[Api, str] = {
@@ -159,11 +153,7 @@ def make_overflow_refusal(
 ) -> Refusal | None:
     """Return the dialect's error of this kind with these figures; None if the dialect lacks such an error."""
     text = _DIALECT_TEXTS[dialect].get(kind)
-    return (
-        None
-        if text is None
-        else Refusal(text["status"], _fill_template(text["body"], figures))
-    )
+    return None if text is None else Refusal(text["status"], _fill_template(text["body"], figures))
 
 
 def make_refusal(
@@ -175,16 +165,10 @@ def make_refusal(
             "type": kind or _ANTHROPIC_KINDS.get(status, "api_error"),
             "message": message,
         }
-        return Refusal(
-            status, {"type": "error", "error": error, "request_id": "req_lab"}
-        )
+        return Refusal(status, {"type": "error", "error": error, "request_id": "req_lab"})
     if api == "gemini":
-        name = _GEMINI_NAMES.get(
-            status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
-        )
-        return Refusal(
-            status, {"error": {"code": status, "message": message, "status": name}}
-        )
+        name = _GEMINI_NAMES.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+        return Refusal(status, {"error": {"code": status, "message": message, "status": name}})
     code = code or ("rate_limit_exceeded" if status == 429 else None)
     kind = kind or _OPENAI_KINDS.get(
         status, "server_error" if status >= 500 else "invalid_request_error"
@@ -203,9 +187,7 @@ def _fill_template(value: Any, figures: Mapping[str, Any]) -> Any:
         return value
     name = value[1:-1]
     return (
-        figures[name]
-        if value == f"{{{name}}}" and name in figures
-        else value.format_map(figures)
+        figures[name] if value == f"{{{name}}}" and name in figures else value.format_map(figures)
     )
 
 

@@ -54,17 +54,13 @@ def _find_pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[st
         yield "Please ensure that function response turn comes immediately after a function call turn."
 
 
-def _find_signature_problems(
-    model: str, contents: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _find_signature_problems(model: str, contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Check that calls since the user's last message have a signature, from the third generation on."""
     generation = _GENERATION.search(model)
     if generation is None or int(generation[1]) < _FIRST_SIGNED_GENERATION:
         return
     for content in reversed(contents):
-        if content.get("role") != "model" and not _count_parts(
-            content, "functionResponse"
-        ):
+        if content.get("role") != "model" and not _count_parts(content, "functionResponse"):
             return
         calls = [part for part in content.get("parts") or () if "functionCall" in part]
         if calls and not calls[0].get("thoughtSignature"):

@@ -70,9 +70,7 @@ def track_connections(connections: Connections) -> type[H11Protocol]:
 class AnswerApp:
     """ASGI app that sends one answer, with its fault if it has one."""
 
-    def __init__(
-        self, provider: Provider, answer: ProviderAnswer, record: Record
-    ) -> None:
+    def __init__(self, provider: Provider, answer: ProviderAnswer, record: Record) -> None:
         self._provider = provider
         self._answer = answer
         self._record = record
@@ -107,11 +105,7 @@ class AnswerApp:
             "cache-control": "no-cache",
         }
         if fault and fault_kind in ("reset", "truncated"):
-            chunks = (
-                chunks[: fault.after]
-                if is_stream
-                else [answer.body[: len(answer.body) // 2]]
-            )
+            chunks = chunks[: fault.after] if is_stream else [answer.body[: len(answer.body) // 2]]
         if not is_stream:
             headers = {
                 "content-type": "application/json",
@@ -167,9 +161,7 @@ class AnswerApp:
         transport.abort()
 
 
-def _make_start_message(
-    answer: ProviderAnswer, headers: Mapping[str, str]
-) -> dict[str, Any]:
+def _make_start_message(answer: ProviderAnswer, headers: Mapping[str, str]) -> dict[str, Any]:
     fields = {
         **headers,
         **answer.headers,
@@ -237,9 +229,7 @@ class Provider:
         await self._server.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, *_error: object
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         self.closing.set()
         if self._server:
             await self._server.stop()
@@ -273,24 +263,15 @@ class Provider:
             for protocol, path, decide in post_routes
         ]
         routes += [
-            Route(protocol.path, self._refuse_websocket, methods=["GET"])
-            for protocol in PROTOCOLS
+            Route(protocol.path, self._refuse_websocket, methods=["GET"]) for protocol in PROTOCOLS
         ]
         routes += [
             Route(path, self._list_models, methods=["GET"])
             for path in ("/v1/models", f"{LOGIN_PATH}/models")
         ]
-        routes.append(
-            Route("/v1beta/models", self._list_gemini_models, methods=["GET"])
-        )
-        routes.append(
-            Route(
-                "/v1beta/models/{name:path}", self._show_gemini_model, methods=["GET"]
-            )
-        )
-        routes.append(
-            Route("/v1/models/{name:path}", self._show_model, methods=["GET"])
-        )
+        routes.append(Route("/v1beta/models", self._list_gemini_models, methods=["GET"]))
+        routes.append(Route("/v1beta/models/{name:path}", self._show_gemini_model, methods=["GET"]))
+        routes.append(Route("/v1/models/{name:path}", self._show_model, methods=["GET"]))
         return Starlette(routes=routes)
 
     def _make_endpoint(
@@ -308,9 +289,7 @@ class Provider:
             record = self._log_request(protocol, http)
             try:
                 record.body = json.loads(
-                    decode_body(
-                        raw, http.headers.get("content-encoding", ""), _MAX_BODY_BYTES
-                    )
+                    decode_body(raw, http.headers.get("content-encoding", ""), _MAX_BODY_BYTES)
                     or b""
                 )
             except ValueError:
@@ -332,14 +311,8 @@ class Provider:
         record = self._log_request(RESPONSES, http)
         record.status = self._upgrade_status if "upgrade" in http.headers else 405
         self.report(record)
-        words = (
-            "Method Not Allowed"
-            if record.status == 405
-            else "WebSockets are not served here"
-        )
-        return JSONResponse(
-            make_refusal(RESPONSES.api, record.status, words).body, record.status
-        )
+        words = "Method Not Allowed" if record.status == 405 else "WebSockets are not served here"
+        return JSONResponse(make_refusal(RESPONSES.api, record.status, words).body, record.status)
 
     def _log_request(self, protocol: Protocol, http: HttpRequest) -> Record:
         record = Record(
@@ -367,11 +340,7 @@ class Provider:
 
     async def _list_gemini_models(self, _http: HttpRequest) -> JSONResponse:
         return JSONResponse(
-            {
-                "models": [
-                    _describe_gemini_model(model) for model in self.models.values()
-                ]
-            }
+            {"models": [_describe_gemini_model(model) for model in self.models.values()]}
         )
 
     async def _show_gemini_model(self, http: HttpRequest) -> JSONResponse:
@@ -404,9 +373,7 @@ def _add_path_fields(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
 
 
 def _describe_gemini_model(model: ServedModel) -> dict[str, Any]:
-    limits = (
-        {"inputTokenLimit": model.window} if model.shows == "inputTokenLimit" else {}
-    )
+    limits = {"inputTokenLimit": model.window} if model.shows == "inputTokenLimit" else {}
     methods = ["generateContent", "countTokens"]
     return {
         "name": f"models/{model.name}",

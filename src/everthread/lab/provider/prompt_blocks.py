@@ -92,9 +92,7 @@ class PromptReader:
             lifetime=find_automatic_lifetime(body),
         )
 
-    def _read_tools(
-        self, api: Api, request: Request, body: Mapping[str, Any]
-    ) -> Iterator[Block]:
+    def _read_tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
         wire_tools = body.get("tools") if api == "anthropic" else None
         tools = (
             wire_tools
@@ -106,9 +104,7 @@ class PromptReader:
             lambda: _count_prefixes(self.counter.tools, request.tools),
         )
         for index, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
-            yield _make_block(
-                tool, tokens, f"tools.{index}", prefix="tool:", kind="tool"
-            )
+            yield _make_block(tool, tokens, f"tools.{index}", prefix="tool:", kind="tool")
 
     def _read_system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
@@ -135,9 +131,7 @@ class PromptReader:
                 content, functools.partial(self._count_message, message, parts)
             )
             for part, tokens in zip(parts, sizes, strict=True):
-                block_prefix = (
-                    f"{prefix}{message.get('role')}:" if content_index == 0 else ""
-                )
+                block_prefix = f"{prefix}{message.get('role')}:" if content_index == 0 else ""
                 block = _make_block(
                     part,
                     tokens,
@@ -156,9 +150,7 @@ class PromptReader:
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._is_claude and message.get("role") != "tool":
-            calls = [
-                {"type": "tool_use", "call": call} for call in list_tool_calls(message)
-            ]
+            calls = [{"type": "tool_use", "call": call} for call in list_tool_calls(message)]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
         return [
@@ -177,9 +169,7 @@ class PromptReader:
         total = self.counter.message(message)
         return [*(min(tokens, total) for tokens in sums), total]
 
-    def _count_blocks(
-        self, content: str, count: Callable[[], list[int]]
-    ) -> tuple[int, ...]:
+    def _count_blocks(self, content: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
         """Return the tokens of each block. `count` returns the tokens of all text up to the end of each block."""
         key = digest_text(content)
         if key not in self._token_counts:
@@ -195,14 +185,10 @@ def _count_prefixes(count: Callable[[list[Any]], int], items: list[Any]) -> list
 
 
 def digest_text(text: str, previous_digest: bytes = b"") -> bytes:
-    return blake2b(
-        previous_digest + text.encode("utf-8", "surrogatepass"), digest_size=20
-    ).digest()
+    return blake2b(previous_digest + text.encode("utf-8", "surrogatepass"), digest_size=20).digest()
 
 
-def _make_block(
-    part: Part, tokens: int, path: str, *, prefix: str = "", kind: str = ""
-) -> Block:
+def _make_block(part: Part, tokens: int, path: str, *, prefix: str = "", kind: str = "") -> Block:
     marks = _list_marks(part)
     mark: Ttl | None = None
     if marks:
@@ -226,10 +212,7 @@ def _list_marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     inner = part.get("content") if kind_of(part) in RESULT_BLOCKS else None
     blocks = inner if isinstance(inner, list) else []
     inner_marks = [
-        mark
-        for block in blocks
-        if isinstance(block, dict)
-        for mark in _list_marks(block)
+        mark for block in blocks if isinstance(block, dict) for mark in _list_marks(block)
     ]
     mark = part.get("cache_control")
     return [*inner_marks, mark] if isinstance(mark, Mapping) else inner_marks
@@ -240,11 +223,7 @@ def _copy_mark(api: Api, message: Message) -> Part:
     if api == "openai_chat":
         marks = [mark for part in parts_of(message) for mark in _list_marks(part)]
         return {"cache_control": marks[-1]} if marks else {}
-    return (
-        {"cache_control": message["cache_control"]}
-        if "cache_control" in message
-        else {}
-    )
+    return {"cache_control": message["cache_control"]} if "cache_control" in message else {}
 
 
 def _format_settings(request: Request) -> str:
@@ -254,9 +233,7 @@ def _format_settings(request: Request) -> str:
         if request.params.get(name) is not None
     }
     settings["images"] = any(
-        True
-        for message in request.messages
-        for _ in iterate_images(message.get("content"))
+        True for message in request.messages for _ in iterate_images(message.get("content"))
     )
     return byte_form_text(settings)
 

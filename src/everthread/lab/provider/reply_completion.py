@@ -42,11 +42,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
     the visible reasoning.
     """
-    reply = (
-        Reply({"role": "assistant", "content": answer})
-        if isinstance(answer, str)
-        else answer
-    )
+    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
     calls = calls_of(reply.message)
     stop = reply.stop or ("tool_calls" if calls else "stop")
     reply = replace(
@@ -69,9 +65,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
         replace(reply, message=_encode_thoughts(reply.message, protocol.api, reply.id))
     )
     if reply.usage is None:
-        reasoning = (
-            _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
-        )
+        reasoning = _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
         body[protocol.usage_field] = protocol.make_usage(
             use, reasoning + count_answer(reply.message, counter), reasoning
         )
@@ -150,16 +144,10 @@ def count_answer(message: Message, counter: TokenCounter) -> int:
         counter.text(call.name) + counter.text(call.arguments) + _CALL_TOKENS
         for call in calls_of(message)
     )
-    return (
-        counter.text(text_of(message))
-        + counter.text(message.get("refusal") or "")
-        + calls
-    )
+    return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
 
 
 def _count_reasoning_tokens(message: Message, counter: TokenCounter) -> int:
     blocks = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
     text_tokens = counter.text(message.get("reasoning_content") or "")
-    return text_tokens + sum(
-        counter.text(str(part.get("thinking") or "")) for part in blocks
-    )
+    return text_tokens + sum(counter.text(str(part.get("thinking") or "")) for part in blocks)

@@ -37,9 +37,7 @@ class ScriptedAnswers:
         step: Step = self._respond
         if self._steps is not None:
             if self._used_count >= len(self._steps):
-                raise InputError(
-                    f"the script has {len(self._steps)} answers, and all were given"
-                )
+                raise InputError(f"the script has {len(self._steps)} answers, and all were given")
             step = self._steps[self._used_count]
         self._used_count += 1
         if not callable(step):
@@ -52,16 +50,11 @@ def echo(request: Request) -> str:
     """Echo the last message, so that a person sees that it arrived."""
     last_message = request.messages[-1] if request.messages else None
     words = (
-        (
-            text_of(last_message)
-            or " ".join(result.text for result in results_of(last_message))
-        )
+        (text_of(last_message) or " ".join(result.text for result in results_of(last_message)))
         if last_message
         else ""
     )
-    return (
-        f"You said: {words[:_MAX_ECHO_CHARS]}" if words.strip() else "You said nothing."
-    )
+    return f"You said: {words[:_MAX_ECHO_CHARS]}" if words.strip() else "You said nothing."
 
 
 class RecordedAnswers:
@@ -94,9 +87,7 @@ class RecordedAnswers:
         )
         return Reply(answers_by_position[self._position])
 
-    def _count_equal_utterances(
-        self, requested: Sequence[_Utterance], position: int
-    ) -> int:
+    def _count_equal_utterances(self, requested: Sequence[_Utterance], position: int) -> int:
         pairs = zip(
             reversed(requested[-_MAX_COMPARED_UTTERANCES:]),
             reversed(self._utterances[: position + 1]),

@@ -75,9 +75,7 @@ def _make_responses_usage(use: CacheUse, output: int, reasoning: int) -> dict[st
     }
 
 
-def _make_anthropic_usage(
-    use: CacheUse, output: int, _reasoning: int
-) -> dict[str, Any]:
+def _make_anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[str, Any]:
     return {
         "input_tokens": use.input,
         "cache_creation_input_tokens": use.write,
@@ -177,9 +175,7 @@ class ServedModel:
                 f"dialect {self.dialect!r} is unknown; use one of: {', '.join(DIALECTS)}"
             )
         if self.window < 1:
-            raise InputError(
-                f"the window of {self.name} is {self.window}; it must be at least 1"
-            )
+            raise InputError(f"the window of {self.name} is {self.window}; it must be at least 1")
 
     def choose_dialect(self, api: Api) -> str:
         """Return the dialect of its errors on this protocol."""
@@ -187,11 +183,7 @@ class ServedModel:
 
     @property
     def min_cached_tokens(self) -> int:
-        return (
-            find_cache_minimum(self.name)
-            if self.cache_minimum is None
-            else self.cache_minimum
-        )
+        return find_cache_minimum(self.name) if self.cache_minimum is None else self.cache_minimum
 
 
 Models = Mapping[str, int] | Iterable[ServedModel]
@@ -221,9 +213,7 @@ def parse_model(
         raise InputError(
             f"--model {text!r} is not NAME=WINDOW or NAME=WINDOW:DIALECT, as in gpt-5=400000:openai"
         )
-    return ServedModel(
-        name, int(window), dialect or None, shows=shows, compacts=compacts
-    )
+    return ServedModel(name, int(window), dialect or None, shows=shows, compacts=compacts)
 
 
 def find_cache_minimum(model: str) -> int:

@@ -33,8 +33,7 @@ def is_forged(part: Mapping[str, Any]) -> bool:
 def sign_text(thinking: str) -> str:
     """Return the signature of a text of reasoning."""
     return (
-        _SIGNATURE_PREFIX
-        + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
+        _SIGNATURE_PREFIX + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
     )
 
 
@@ -63,11 +62,7 @@ _COMPACTION_PREFIX = "bGFiY21w"
 def make_compaction(request: Request, number: int) -> dict[str, Any]:
     """Return an opaque item that represents a conversation."""
     last_words = next(
-        (
-            text_of(message)
-            for message in reversed(request.messages)
-            if message["role"] == "user"
-        ),
+        (text_of(message) for message in reversed(request.messages) if message["role"] == "user"),
         "",
     )
     payload = base64.urlsafe_b64encode(
@@ -89,8 +84,4 @@ def is_own_compaction(item: Mapping[str, Any]) -> bool:
 
 def asks_for_compaction(body: Mapping[str, Any]) -> bool:
     items = body.get("input")
-    return (
-        isinstance(items, list)
-        and bool(items)
-        and kind_of(items[-1]) == COMPACTION_TRIGGER
-    )
+    return isinstance(items, list) and bool(items) and kind_of(items[-1]) == COMPACTION_TRIGGER

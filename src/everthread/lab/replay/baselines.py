@@ -27,16 +27,12 @@ CACHED_STRATEGY = "cached"
 TRUNCATED_STRATEGY = "truncated"
 
 
-def play_baselines(
-    inputs: ReplayInputs, facts: Sequence[StatedFact]
-) -> list[StrategyResult]:
+def play_baselines(inputs: ReplayInputs, facts: Sequence[StatedFact]) -> list[StrategyResult]:
     """Play without caching, with caching, and with truncation. `facts`: look for these in what truncation leaves."""
     cached, messages = _play_history(inputs, CACHED_STRATEGY, "caching, no compaction")
     truncated = replace(cached, name=TRUNCATED_STRATEGY, label=result.TRUNCATION_CAUSE)
     if cached.refused_call is not None or cached.peak > inputs.max_prompt_tokens:
-        truncated, messages = _play_history(
-            inputs, TRUNCATED_STRATEGY, result.TRUNCATION_CAUSE
-        )
+        truncated, messages = _play_history(inputs, TRUNCATED_STRATEGY, result.TRUNCATION_CAUSE)
     kept_facts = locate_facts_in_messages(facts, messages)
     return [
         _price_without_cache(inputs, cached),
@@ -45,9 +41,7 @@ def play_baselines(
     ]
 
 
-def _price_without_cache(
-    inputs: ReplayInputs, cached: StrategyResult
-) -> StrategyResult:
+def _price_without_cache(inputs: ReplayInputs, cached: StrategyResult) -> StrategyResult:
     """Return the same calls at the prices of uncached prompts."""
     uncached_calls = []
     for planned, call in zip(inputs.calls, cached.calls, strict=False):
@@ -108,14 +102,10 @@ def _play_history(
     return StrategyResult(name, label, call_recorder.calls), history
 
 
-def _fit_history(
-    inputs: ReplayInputs, history: list[Message], model: str
-) -> list[Message]:
+def _fit_history(inputs: ReplayInputs, history: list[Message], model: str) -> list[Message]:
     """Return the end of the history that fits, in whole groups of calls and results."""
     counter = inputs.prompts.get_counter(model)
-    size = counter.request(
-        (), system=inputs.system, tools=inputs.tools
-    ) + counter.messages(history)
+    size = counter.request((), system=inputs.system, tools=inputs.tools) + counter.messages(history)
     start = 0
     remaining = size
     for start, dropped_tokens in _list_possible_starts(history, counter.message):
@@ -129,9 +119,7 @@ def _fit_history(
     )
 
 
-def _cut_texts(
-    group: list[Message], kept_share: float, min_chars: int
-) -> list[Message]:
+def _cut_texts(group: list[Message], kept_share: float, min_chars: int) -> list[Message]:
     """Cut the long texts of a last group that does not fit by itself."""
     return [
         with_content(message, text[: int(kept_share * len(text) * 0.9)])
@@ -182,6 +170,4 @@ class CacheMarker:
         )
         self._last_index = len(messages) - 1
         marked_system = mark_system(system, ttl=self._ttl)
-        return Request(
-            model, [*messages[:start], *marked_messages], marked_system, list(tools)
-        )
+        return Request(model, [*messages[:start], *marked_messages], marked_system, list(tools))

@@ -99,9 +99,7 @@ def price_call(
         cache_write_tokens=use.write,
         cache_write_1h_tokens=use.write_1h,
     )
-    return compute_cost(prompt, prices), compute_cost(
-        CanonicalUsage(output_tokens=output), prices
-    )
+    return compute_cost(prompt, prices), compute_cost(CanonicalUsage(output_tokens=output), prices)
 
 
 def _count_readable_tokens(model: str, use: CacheUse) -> int:

@@ -127,9 +127,7 @@ class ConversationPlayer:
                     wall_clock=lambda: inputs.started_at + self._clock.now,
                     timer=self._timer.schedule,
                 )
-                async with await Conversation.open(
-                    setup, tools=inputs.tools
-                ) as conversation:
+                async with await Conversation.open(setup, tools=inputs.tools) as conversation:
                     await self._play_calls(conversation)
                     await self._add_summaries(conversation)
                     yield conversation
@@ -154,9 +152,7 @@ class ConversationPlayer:
                 )
             )
         elif isinstance(event, CompactionFailed):
-            self._add_note(
-                f"a compaction failed before call {number + 1:,}: {event.error}"
-            )
+            self._add_note(f"a compaction failed before call {number + 1:,}: {event.error}")
         elif isinstance(event, Notice):
             self._add_note(event.text)
 
@@ -181,9 +177,7 @@ class ConversationPlayer:
                 return
             request = prepared.request
             use = caches.use(number, request.model, prompt)
-            rewrite_cause = (
-                result.COMPACTION_CAUSE if len(self.compactions) > compactions else ""
-            )
+            rewrite_cause = result.COMPACTION_CAUSE if len(self.compactions) > compactions else ""
             compactions = len(self.compactions)
             self.call_recorder.record_call(
                 request,
@@ -193,9 +187,7 @@ class ConversationPlayer:
                 rewrite_cause=rewrite_cause,
             )
             usage = _USAGE_FORMATTERS[prepared.api](use, call.output_tokens, 0)
-            await conversation.record(
-                Reply(call.answer, usage=usage, model=request.model)
-            )
+            await conversation.record(Reply(call.answer, usage=usage, model=request.model))
             inputs.step()
 
     async def _add_summaries(self, conversation: Conversation) -> None:
@@ -215,20 +207,14 @@ class ConversationPlayer:
         if messages and compact:
             await conversation.add(messages)
             messages = []
-            if (
-                compact(number, conversation)
-                if callable(compact)
-                else number in compact
-            ):
+            if compact(number, conversation) if callable(compact) else number in compact:
                 compaction = await conversation.compress()
                 if not compaction.changed:
                     self._add_note(
                         f"nothing was compacted before call {number + 1:,}: {compaction.reason}"
                     )
         prepared = await conversation.prepare(messages or None)
-        while (
-            prompt := self.inputs.prompts.read(prepared.request)
-        ).tokens > self.inputs.window:
+        while (prompt := self.inputs.prompts.read(prepared.request)).tokens > self.inputs.window:
             refusal = f"prompt is too long: {prompt.tokens} tokens > {self.inputs.window} maximum"
             prepared = await conversation.recover(ModelError(refusal, status=400))
         return prepared, prompt

@@ -37,9 +37,7 @@ class FirstPrompt:
     """See `Recording`."""
 
 
-def complete_prompt(
-    log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
-) -> FirstPrompt:
+def complete_prompt(log: Log, calls: Sequence[PlannedCall], counter: TokenCounter) -> FirstPrompt:
     """Make the first prompt as large as the log states.
 
     The log has neither the system prompt nor the tools of the client. A filler takes their place; the part of it that
@@ -58,29 +56,21 @@ def complete_prompt(
         _find_lasting_tokens(usage) or int(DEFAULT_LASTING_SHARE * fixed_tokens),
         fixed_tokens,
     )
-    sizes = [
-        size for size in (lasting_tokens, fixed_tokens - lasting_tokens) if size > 0
-    ]
+    sizes = [size for size in (lasting_tokens, fixed_tokens - lasting_tokens) if size > 0]
     blocks: list[Any] = [
         {"type": "text", "text": text}
         for text in (
-            fill_text(
-                size, lambda text: counter.system([{"type": "text", "text": text}])
-            )
+            fill_text(size, lambda text: counter.system([{"type": "text", "text": text}]))
             for size in sizes
         )
     ]
     system: System = [*blocks, *parts_of({"content": log.system})]
-    return FirstPrompt(
-        system, _make_earlier_messages(earlier_tokens, counter), lasting_tokens
-    )
+    return FirstPrompt(system, _make_earlier_messages(earlier_tokens, counter), lasting_tokens)
 
 
 def _find_lasting_tokens(usage: CanonicalUsage) -> int:
     """Return how many tokens of the system prompt other sessions keep cached; 0 if the first call cannot tell."""
-    continues_session = (
-        usage.cache_read_tokens >= (1 - MIN_NEW_SHARE) * usage.prompt_tokens
-    )
+    continues_session = usage.cache_read_tokens >= (1 - MIN_NEW_SHARE) * usage.prompt_tokens
     return 0 if continues_session else usage.cache_read_tokens
 
 
@@ -89,9 +79,7 @@ def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
     messages: list[Message] = []
     while tokens > 0:
         size = min(tokens, EARLIER_MESSAGE_TOKENS)
-        text = fill_text(
-            size, lambda filler: counter.message(make_injected_message(filler))
-        )
+        text = fill_text(size, lambda filler: counter.message(make_injected_message(filler)))
         messages.append(make_injected_message(text))
         tokens -= size
     return messages
@@ -110,18 +98,14 @@ def fill_text(tokens: int, count: Callable[[str], int]) -> str:
     return text
 
 
-def add_hidden_reasoning(
-    call: PlannedCall, counter: TokenCounter, *, text_tokens: int
-) -> Message:
+def add_hidden_reasoning(call: PlannedCall, counter: TokenCounter, *, text_tokens: int) -> Message:
     """Add a filler for the reasoning that the log does not hold but that later prompts contained.
 
     Claude gets back everything it wrote. Encrypted reasoning of OpenAI's models is not counted in later prompts.
     """
     usage = call.usage
     thought_tokens = counter.text(call.answer.get("reasoning_content") or "")
-    sent_tokens = (
-        usage.output_tokens - usage.reasoning_tokens if usage is not None else 0
-    )
+    sent_tokens = usage.output_tokens - usage.reasoning_tokens if usage is not None else 0
     missing_tokens = sent_tokens - text_tokens - thought_tokens
     if missing_tokens <= 0:
         return call.answer

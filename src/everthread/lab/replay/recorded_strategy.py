@@ -30,9 +30,7 @@ def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
                 call.output_tokens,
                 timestamp=inputs.started_at + call.sent_at,
             )
-            priced_calls.append(
-                PlayedCall(call.sent_at, messages, use, call.output_tokens, *costs)
-            )
+            priced_calls.append(PlayedCall(call.sent_at, messages, use, call.output_tokens, *costs))
         messages += 1
     return priced_calls
 

@@ -108,27 +108,15 @@ def _find_read_shares(
     shares = {}
     for number in range(1, len(calls)):
         usage = calls[number].usage
-        if (
-            usage is not None
-            and usage.prompt_tokens
-            and number not in calls_after_compaction
-        ):
+        if usage is not None and usage.prompt_tokens and number not in calls_after_compaction:
             readable_share = sizes[number - 1] / sizes[number]
-            shares[number] = (
-                usage.cache_read_tokens / usage.prompt_tokens / readable_share
-            )
+            shares[number] = usage.cache_read_tokens / usage.prompt_tokens / readable_share
     return shares
 
 
-def find_first_call_after(
-    calls: Sequence[PlannedCall], compaction: ClientCompaction
-) -> int:
+def find_first_call_after(calls: Sequence[PlannedCall], compaction: ClientCompaction) -> int:
     """Return the index of the first call after a compaction of the client; the number of calls if no call follows."""
     return next(
-        (
-            number
-            for number, call in enumerate(calls)
-            if call.entry >= compaction.next_entry_index
-        ),
+        (number for number, call in enumerate(calls) if call.entry >= compaction.next_entry_index),
         len(calls),
     )

@@ -59,8 +59,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     prompts = PromptBlockReader()
     default_model = model or log.model or DEFAULT_MODEL
     calls = [
-        _complete_call(call, model or call.model or default_model, prompts)
-        for call in plan.calls
+        _complete_call(call, model or call.model or default_model, prompts) for call in plan.calls
     ]
     counter = prompts.get_counter(calls[0].model)
     system = log.system
@@ -95,9 +94,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     )
 
 
-def _complete_call(
-    call: PlannedCall, model: str, prompts: PromptBlockReader
-) -> PlannedCall:
+def _complete_call(call: PlannedCall, model: str, prompts: PromptBlockReader) -> PlannedCall:
     """Return the call with its model, the tokens of its answer, and the reasoning that later prompts contain."""
     counter = prompts.get_counter(model)
     answer_tokens = counter.message(call.answer)
@@ -109,9 +106,7 @@ def _complete_call(
     )
 
 
-def _count_answer_tokens(
-    call: PlannedCall, counter: TokenCounter, *, text_tokens: int
-) -> int:
+def _count_answer_tokens(call: PlannedCall, counter: TokenCounter, *, text_tokens: int) -> int:
     """Return the tokens of an answer: the reported ones, or our own count if that is higher.
 
     A log may state only the tokens of the stream's beginning.
@@ -121,9 +116,7 @@ def _count_answer_tokens(
     return max(reported_tokens, text_tokens + thought_tokens)
 
 
-def _predict_sizes(
-    log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
-) -> list[int]:
+def _predict_sizes(log: Log, calls: Sequence[PlannedCall], counter: TokenCounter) -> list[int]:
     """Return the predicted prompt tokens of each call, from the usage of the first."""
     usage = calls[0].usage
     size = usage.prompt_tokens if usage is not None else 0

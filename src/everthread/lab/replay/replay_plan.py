@@ -63,9 +63,7 @@ class ReplayPlan:
     @property
     def messages(self) -> list[Message]:
         """Every replayed message."""
-        return [
-            message for call in self.calls for message in (*call.inputs, call.answer)
-        ]
+        return [message for call in self.calls for message in (*call.inputs, call.answer)]
 
 
 def plan_replay(
@@ -81,10 +79,7 @@ def plan_replay(
     Each call keeps the time and the usage of its own answer in the log, however many messages a repair changed.
     """
     repaired = repair(
-        [
-            _prepare_message(message, number)
-            for number, message in enumerate(log.messages)
-        ]
+        [_prepare_message(message, number) for number, message in enumerate(log.messages)]
     )
     calls = []
     recorded_times: list[float | None] = []
@@ -103,9 +98,7 @@ def plan_replay(
         )
         recorded_times.append(sent_times[number])
     if not calls:
-        raise InputError(
-            f"{log.source}: holds no answer of a model, so there is no call to replay"
-        )
+        raise InputError(f"{log.source}: holds no answer of a model, so there is no call to replay")
     notes = (
         [f"repairs: {len(repaired.actions):,}, the first: {repaired.actions[0]}"]
         if repaired.actions
@@ -164,7 +157,9 @@ def _find_call_times(
             notes,
         )
     has_usage = any(_used_cache(call.usage) for call in calls)
-    assumed_text = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
+    assumed_text = (
+        f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
+    )
     reason = (
         "where its usage shows that a cache had forgotten, a pause; else"
         if has_usage
@@ -185,9 +180,7 @@ _INDEX_KEY = "_entry"
 
 def _prepare_message(message: Message, number: int) -> Message:
     """Return the message with its index, without its native value; a later system message becomes a user message."""
-    prepared: dict[str, Any] = {
-        key: value for key, value in message.items() if key != "_native"
-    }
+    prepared: dict[str, Any] = {key: value for key, value in message.items() if key != "_native"}
     if prepared.get("role") in SYSTEM_ROLES:
         prepared["role"] = "user"
     prepared[_INDEX_KEY] = number
@@ -216,9 +209,7 @@ def _find_sent_times(entries: Sequence[LoggedMessage]) -> dict[int, float | None
     last_input_time: float | None = None
     for number, entry in enumerate(entries):
         if _is_answer(entry.message):
-            sent_times[number] = (
-                entry.timestamp if last_input_time is None else last_input_time
-            )
+            sent_times[number] = entry.timestamp if last_input_time is None else last_input_time
             last_input_time = None
         elif entry.timestamp is not None:
             last_input_time = entry.timestamp
@@ -239,11 +230,7 @@ def _complete_times(
         recorded_time = recorded_times[number]
         if recorded_time is None:
             next_time = next(
-                (
-                    later_time
-                    for later_time in recorded_times[number:]
-                    if later_time is not None
-                ),
+                (later_time for later_time in recorded_times[number:] if later_time is not None),
                 math.inf,
             )
             gap = pause if call.has_user_message else step
@@ -259,9 +246,7 @@ def _check_times(times: Sequence[float], count: int) -> list[float]:
             f"times has {len(times):,} entries; the conversation has {count:,} calls, one for each answer"
         )
     if any(later_time < earlier_time for earlier_time, later_time in pairwise(times)):
-        raise InputError(
-            "times goes back: each call is sent at or after the one before"
-        )
+        raise InputError("times goes back: each call is sent at or after the one before")
     return [float(moment) for moment in times]
 
 
@@ -286,6 +271,4 @@ def _assume_times(
 
 
 def _used_cache(usage: CanonicalUsage | None) -> bool:
-    return usage is not None and bool(
-        usage.cache_read_tokens or usage.cache_write_tokens
-    )
+    return usage is not None and bool(usage.cache_read_tokens or usage.cache_write_tokens)

@@ -67,9 +67,7 @@ def render_report(
         command=clean(command),
         date=date,
         script=_read_static("charts.js"),
-        overview=[_make_overview_row(replay) for replay in replays]
-        if len(replays) > 1
-        else [],
+        overview=[_make_overview_row(replay) for replay in replays] if len(replays) > 1 else [],
         lead=_make_headline(replays),
         replays=[
             _make_section(replay, number, show_uncached=show_uncached)
@@ -151,20 +149,14 @@ def _make_overview_row(replay: Replay) -> tuple[str, ...]:
 def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
     """Return the large figures: calls beyond the window, facts kept, dollars against caching alone."""
     pairs = [(replay, replay.strategy("cached")) for replay in replays]
-    shared_counts = [
-        min(len(other.calls), len(replay.everthread.calls)) for replay, other in pairs
-    ]
+    shared_counts = [min(len(other.calls), len(replay.everthread.calls)) for replay, other in pairs]
     calls = sum(len(replay.everthread.calls) for replay in replays)
     calls_beyond = calls - sum(shared_counts)
-    compactions_text = count_noun(
-        sum(len(replay.compactions) for replay in replays), "compaction"
-    )
+    compactions_text = count_noun(sum(len(replay.compactions) for replay in replays), "compaction")
     peak_text = f"{compactions_text}, prompts of at most {max(replay.everthread.peak for replay in replays):,} tokens"
     if calls_beyond:
         detail = f"of {calls:,} in all; {peak_text}"
-        lead_figure = Figure(
-            count_noun(calls_beyond, "call"), "beyond the window", detail
-        )
+        lead_figure = Figure(count_noun(calls_beyond, "call"), "beyond the window", detail)
     else:
         lead_figure = Figure(count_noun(calls, "call"), "within the window", peak_text)
     our_cost = sum_costs(
@@ -172,16 +164,13 @@ def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
         for (replay, _), count in zip(pairs, shared_counts, strict=True)
     )
     caching_cost = sum_costs(
-        other.cost_of_first(count)
-        for (_, other), count in zip(pairs, shared_counts, strict=True)
+        other.cost_of_first(count) for (_, other), count in zip(pairs, shared_counts, strict=True)
     )
     spent_dollars = sum_costs(replay.everthread.cost for replay in replays)
     return [
         replace(lead_figure, is_lead=True),
         *_make_facts_figure(replays),
-        Figure(
-            format_dollars(spent_dollars), "in all", "" if spent_dollars else _NO_PRICE
-        ),
+        Figure(format_dollars(spent_dollars), "in all", "" if spent_dollars else _NO_PRICE),
         *_make_saving_figure(our_cost, caching_cost, sum(shared_counts)),
     ]
 
@@ -227,23 +216,17 @@ def _make_saving_figure(
     return [Figure(format_dollars(abs(caching_cost - our_cost)), label, detail)]
 
 
-def _make_section(
-    replay: Replay, number: int, *, show_uncached: bool
-) -> dict[str, Any]:
+def _make_section(replay: Replay, number: int, *, show_uncached: bool) -> dict[str, Any]:
     """Return the template's values for one replay."""
     strategies = [
-        strategy
-        for strategy in replay.strategies
-        if show_uncached or strategy.name != "uncached"
+        strategy for strategy in replay.strategies if show_uncached or strategy.name != "uncached"
     ]
     facts = (
         replay.everthread.facts
         if replay.everthread.facts is not None and replay.everthread.facts.total
         else None
     )
-    listed_facts = (
-        sorted(facts.facts, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
-    )
+    listed_facts = sorted(facts.facts, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
     return {
         "replay": replay,
         "name": _name_recording(replay),
@@ -272,9 +255,7 @@ def _make_section(
             )
             for cause, count in replay.everthread.misses.most_common()
         ],
-        "facts": _make_fact_rows(facts, replay.strategy("truncated").facts)
-        if facts
-        else [],
+        "facts": _make_fact_rows(facts, replay.strategy("truncated").facts) if facts else [],
         # Facts that left the context come first: a reader wants to check those.
         "named": [
             (one_line_excerpt(text, 120), kind, FACT_LOCATION_LABELS[location])
@@ -304,21 +285,13 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
     )
 
 
-def _make_fact_rows(
-    facts: FactCounts, truncated: FactCounts | None
-) -> list[tuple[str, ...]]:
+def _make_fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tuple[str, ...]]:
     """Return a row for each kind of fact: in the context, found by a search, lost, left by truncation."""
     rows = []
     for kind, counts in facts.kinds.items():
         styled_counts = zip(("kept", "found-part", "lost"), counts, strict=True)
-        segments = [
-            Segment(style, f"{count:,}", count)
-            for style, count in styled_counts
-            if count
-        ]
-        chart_bar = draw_bar(
-            segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context"
-        )
+        segments = [Segment(style, f"{count:,}", count) for style, count in styled_counts if count]
+        chart_bar = draw_bar(segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
         truncated_count = truncated.kinds[kind][0] if truncated else 0
         rows.append(
             (
@@ -332,9 +305,7 @@ def _make_fact_rows(
 
 
 def _make_context_chart(replay: Replay, number: int) -> Chart:
-    strategies = [
-        strategy for strategy in replay.strategies if strategy.name != "uncached"
-    ]
+    strategies = [strategy for strategy in replay.strategies if strategy.name != "uncached"]
     lines = [
         Line(
             strategy.label,
@@ -371,9 +342,7 @@ def _make_context_chart(replay: Replay, number: int) -> Chart:
 
 
 def _make_cost_chart(strategies: Sequence[StrategyResult], number: int) -> Chart:
-    priced_strategies = [
-        strategy for strategy in strategies if strategy.cost is not None
-    ]
+    priced_strategies = [strategy for strategy in strategies if strategy.cost is not None]
     lines = [
         Line(
             strategy.label,
@@ -383,8 +352,7 @@ def _make_cost_chart(strategies: Sequence[StrategyResult], number: int) -> Chart
         for strategy in priced_strategies
     ]
     text = "Dollars spent up to each call. " + " ".join(
-        f"{strategy.label}: {format_dollars(strategy.cost)}."
-        for strategy in priced_strategies
+        f"{strategy.label}: {format_dollars(strategy.cost)}." for strategy in priced_strategies
     )
     return Chart(f"cost-{number}", "Cost so far", text, "$", lines)
 

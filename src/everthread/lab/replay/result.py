@@ -154,11 +154,7 @@ class StrategyResult:
 
     @property
     def mean(self) -> float:
-        return (
-            sum(call.use.prompt for call in self.calls) / len(self.calls)
-            if self.calls
-            else 0.0
-        )
+        return sum(call.use.prompt for call in self.calls) / len(self.calls) if self.calls else 0.0
 
     @property
     def read(self) -> int:
@@ -245,11 +241,7 @@ class Replay:
         count = self.count_shared_calls(other)
         our_cost = self.everthread.cost_of_first(count)
         other_cost = other.cost_of_first(count)
-        return (
-            None
-            if our_cost is None or not other_cost
-            else float(1 - our_cost / other_cost)
-        )
+        return None if our_cost is None or not other_cost else float(1 - our_cost / other_cost)
 
     def share_saved_by_caching(self) -> float | None:
         """Return the share of the input's dollars that the cache alone saves, without compaction."""
@@ -270,9 +262,7 @@ class Replay:
             "caching_saves_of_input": _round_share(self.share_saved_by_caching()),
             "seconds": round(self.seconds, 3),
             "log": None if self.log is None else asdict(self.log),
-            "agreement": None
-            if self.agreement is None
-            else _agreement_as_dict(self.agreement),
+            "agreement": None if self.agreement is None else _agreement_as_dict(self.agreement),
             "compactions": [asdict(compaction) for compaction in self.compactions],
             "ways": [_strategy_as_dict(self, strategy) for strategy in self.strategies],
         }
@@ -283,9 +273,7 @@ def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
         "prompt_error": agreement.prompt_error,
         "input_error": agreement.input_error,
     }
-    return asdict(agreement) | {
-        name: _round_share(error) for name, error in errors.items()
-    }
+    return asdict(agreement) | {name: _round_share(error) for name, error in errors.items()}
 
 
 def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:

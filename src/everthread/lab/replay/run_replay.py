@@ -78,9 +78,7 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     started_at = time.perf_counter()
     log = conversation if isinstance(conversation, Log) else _make_log(conversation)
     settings = replace(options or make_session_options(Config()), background=False)
-    lifetime = find_cache_seconds(
-        model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
-    )
+    lifetime = find_cache_seconds(model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl)
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
     inputs = prepare_inputs(
         log,
@@ -121,18 +119,14 @@ async def _play_strategies(
         threshold = played.threshold
         facts = await locate_facts(stated_facts, played) if with_facts else None
     calls = player.call_recorder.calls
-    strategies = [
-        StrategyResult(EVERTHREAD, "Everthread", calls, player.refused_call, facts)
-    ]
+    strategies = [StrategyResult(EVERTHREAD, "Everthread", calls, player.refused_call, facts)]
     agreement: Agreement | None = None
     if with_baselines:
         baselines = play_baselines(inputs, stated_facts)
         recorded_calls = price_recorded_calls(inputs)
         strategies += [*baselines, *list_recorded_strategy(recorded_calls)]
         call_count = _count_calls_before_compaction(log, inputs)
-        agreement = measure_agreement(
-            baselines[1].calls, recorded_calls, call_count=call_count
-        )
+        agreement = measure_agreement(baselines[1].calls, recorded_calls, call_count=call_count)
     return Replay(
         log.source,
         ", ".join(dict.fromkeys(call.model for call in inputs.calls)),
@@ -162,12 +156,8 @@ def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
     return lambda: progress(next(step_numbers), steps) if progress is not None else None
 
 
-def _make_engine_factory(
-    name: str, options: dict[str, Any]
-) -> Callable[[Services], ContextEngine]:
-    return lambda services: create_engine(
-        name, services, options, home=home_directory()
-    )
+def _make_engine_factory(name: str, options: dict[str, Any]) -> Callable[[Services], ContextEngine]:
+    return lambda services: create_engine(name, services, options, home=home_directory())
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:

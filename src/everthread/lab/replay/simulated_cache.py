@@ -40,8 +40,7 @@ class PromptBlockReader:
             blocks += self._blocks[key][1]
         return Prompt(
             blocks,
-            sum(block.tokens for block in blocks)
-            + self.get_counter(request.model).request(()),
+            sum(block.tokens for block in blocks) + self.get_counter(request.model).request(()),
         )
 
     def _read_head(self, request: Request) -> Sequence[Block]:
@@ -49,9 +48,7 @@ class PromptBlockReader:
         head = replace(request, messages=[], params={})
         if head != self._head:
             self._head = head
-            self._head_blocks = (
-                self._get_reader(request.model).read("openai_chat", head, {}).blocks
-            )
+            self._head_blocks = self._get_reader(request.model).read("openai_chat", head, {}).blocks
         return self._head_blocks
 
     def _get_reader(self, model: str) -> PromptReader:
@@ -64,11 +61,7 @@ class PromptBlockReader:
 
         Reasoning is a block before the others, except encrypted reasoning, which is not in the log.
         """
-        blocks = (
-            self._get_reader(model)
-            .read("openai_chat", Request(model, [message]), {})
-            .blocks
-        )
+        blocks = self._get_reader(model).read("openai_chat", Request(model, [message]), {}).blocks
         thoughts = message.get("reasoning_content")
         if thoughts:
             blocks = [
@@ -80,9 +73,7 @@ class PromptBlockReader:
             return blocks
         return [
             *blocks[:-1],
-            replace(
-                blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1
-            ),
+            replace(blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1),
         ]
 
 
@@ -107,9 +98,7 @@ class ReplayCaches:
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
         is_missed = call_index == 0 or call_index in recording.missed_calls
-        is_partly_missed = (
-            minimum is None and call_index in recording.partly_missed_calls
-        )
+        is_partly_missed = minimum is None and call_index in recording.partly_missed_calls
         if is_missed:
             self._caches = ProviderCaches(self._clock)
             self._fill_caches(model, prompt, recording.count_cached_tokens(call_index))

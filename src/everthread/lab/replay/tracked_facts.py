@@ -14,8 +14,8 @@ from typing import Any
 
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import (
-    Call,
     Message,
+    ToolCall,
     calls_of,
     iterate_strings,
     results_of,
@@ -44,9 +44,7 @@ MAX_FACT_CHARS = 80
 EDGE_CHARS = 200
 """Characters of the start and of the end of a longer user message that are looked for."""
 
-_PATH_KEYS = frozenset(
-    {"path", "file_path", "filename", "file", "target_file", "notebook_path"}
-)
+_PATH_KEYS = frozenset({"path", "file_path", "filename", "file", "target_file", "notebook_path"})
 _COMMAND_KEYS = frozenset({"command", "cmd"})
 _FILE_PATTERN = re.compile(r"[^\s\"'`]{1,160}\.\w{1,8}")
 _ID_PATTERN = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
@@ -68,9 +66,7 @@ class StatedFact:
 
 def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
     """Return every fact of the conversation, once."""
-    user_messages = [
-        user_text(message).strip() for message in messages if is_user_message(message)
-    ]
+    user_messages = [user_text(message).strip() for message in messages if is_user_message(message)]
     texts: dict[str, list[str]] = {kind: [] for kind in FACT_KINDS}
     texts[LATEST_REQUEST_KIND] = user_messages[-1:]
     texts[ERROR_KIND] = [*_find_errors(messages)]
@@ -79,20 +75,15 @@ def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
             for kind, value in _list_facts_in_call(call):
                 texts[kind].append(value)
     facts = {
-        kind: dict.fromkeys(_shorten(value) for value in values)
-        for kind, values in texts.items()
+        kind: dict.fromkeys(_shorten(value) for value in values) for kind, values in texts.items()
     }
     facts[USER_MESSAGE_KIND] = dict.fromkeys(
         edge for text in user_messages[:-1] for edge in _list_message_edges(text)
     )
-    return [
-        StatedFact(kind, text) for kind in FACT_KINDS for text in facts[kind] if text
-    ]
+    return [StatedFact(kind, text) for kind in FACT_KINDS for text in facts[kind] if text]
 
 
-async def locate_facts(
-    facts: Sequence[StatedFact], conversation: Conversation
-) -> FactCounts:
+async def locate_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
     """Count the facts in the context, those that a search of the store finds, and those that are lost."""
     context = read_context(conversation.messages)
     located_facts = []
@@ -138,9 +129,7 @@ class MessageWords:
         while start >= 0:
             end = start + len(phrase)
             starts_whole = (
-                may_start_anywhere
-                or start == 0
-                or not re.match(_NAME_CHAR, self.text[start - 1])
+                may_start_anywhere or start == 0 or not re.match(_NAME_CHAR, self.text[start - 1])
             )
             ends_whole = (
                 may_end_anywhere
@@ -155,9 +144,7 @@ class MessageWords:
 
 def read_context(messages: Sequence[Message]) -> MessageWords:
     return MessageWords(
-        "\n".join(
-            _normalize(text) for message in messages for text in _list_texts(message)
-        )
+        "\n".join(_normalize(text) for message in messages for text in _list_texts(message))
     )
 
 
@@ -176,7 +163,7 @@ def _list_texts(message: Message) -> Iterator[str]:
         yield from iterate_strings(call.parsed)
 
 
-def _list_facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
+def _list_facts_in_call(call: ToolCall) -> Iterator[tuple[str, str]]:
     """Yield kind and text of the things that a call names."""
     parsed: Any = call.parsed
     arguments = parsed if isinstance(parsed, Mapping) else {}
@@ -197,9 +184,7 @@ def _list_facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
 def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
     """Return the last error of every failed command, except commands that print files: their errors may be content."""
     commands = {
-        call.id: " ".join(
-            text for kind, text in _list_facts_in_call(call) if kind == COMMAND_KIND
-        )
+        call.id: " ".join(text for kind, text in _list_facts_in_call(call) if kind == COMMAND_KIND)
         for message in messages
         for call in calls_of(message)
     }

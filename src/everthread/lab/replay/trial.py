@@ -64,9 +64,7 @@ def replay_with_trial_settings(request: TrialRequest) -> TrialResult:
     return TrialResult(runs, trial_replay.notes)
 
 
-def _make_trial_run(
-    name: str, replayed: Replay, strategy_name: str = "everthread"
-) -> TrialRun:
+def _make_trial_run(name: str, replayed: Replay, strategy_name: str = "everthread") -> TrialRun:
     strategy = replayed.strategy(strategy_name)
     facts = strategy.facts
     return TrialRun(
@@ -76,8 +74,6 @@ def _make_trial_run(
         if strategy_name == "everthread"
         else [],
         cost=None if strategy.cost is None else float(strategy.cost),
-        facts=(facts.retained, facts.recoverable, facts.lost)
-        if facts is not None
-        else None,
+        facts=(facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
         refused=strategy.refused_call is not None,
     )

@@ -61,11 +61,7 @@ def _format_duration(seconds: float) -> str:
     if minutes < 60:
         return count_noun(minutes, "minute")
     hours = minutes // 60
-    return (
-        f"{hours:,} h {minutes % 60} min"
-        if hours < 48
-        else count_noun(hours // 24, "day")
-    )
+    return f"{hours:,} h {minutes % 60} min" if hours < 48 else count_noun(hours // 24, "day")
 
 
 def _describe_cost(replay: Replay) -> str:
@@ -95,16 +91,13 @@ def _describe_misses(strategy: StrategyResult) -> str:
 
 def _describe_calls(strategy: StrategyResult) -> str:
     calls = count_noun(len(strategy.calls), "call")
-    return (
-        calls if strategy.refused_call is None else f"the {calls} that fit the window"
-    )
+    return calls if strategy.refused_call is None else f"the {calls} that fit the window"
 
 
 def _count_misses(strategy: StrategyResult) -> int:
     """Return the number of calls, after the first, that read less than half of their prompt from the cache."""
     return sum(
-        call.use.read < MAX_READ_SHARE_OF_MISS * call.use.prompt
-        for call in strategy.calls[1:]
+        call.use.read < MAX_READ_SHARE_OF_MISS * call.use.prompt for call in strategy.calls[1:]
     )
 
 
@@ -123,7 +116,9 @@ def _describe_own_compactions(replay: Replay, comparison: Comparison | None) -> 
         )
     if comparison is not None and comparison.compactions:
         return describe([comparison])
-    return f"{client} compacted it {times}; too little came before or after to measure what was lost."
+    return (
+        f"{client} compacted it {times}; too little came before or after to measure what was lost."
+    )
 
 
 def _describe_unreadable_summary(client: str) -> str:
@@ -140,9 +135,13 @@ def _describe_everthread(replay: Replay) -> str:
         first_call = replay.compactions[0].call + 1
         times = _format_times(len(replay.compactions))
         peak = f"prompts of at most {everthread.peak:,} tokens"
-        compaction_text = f"would have compacted it {times}, first before call {first_call:,}, with {peak}"
+        compaction_text = (
+            f"would have compacted it {times}, first before call {first_call:,}, with {peak}"
+        )
     else:
-        compaction_text = f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
+        compaction_text = (
+            f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
+        )
     facts = everthread.facts
     facts_text = ""
     if facts is not None and facts.total and replay.compactions:

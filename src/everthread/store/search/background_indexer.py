@@ -32,9 +32,7 @@ PAUSE_FACTOR = 3.0
 class BackgroundIndexer:
     """Indexes the texts of one store."""
 
-    def __init__(
-        self, database: Database, *, readers: ReaderPool, writer: StoreWriter
-    ) -> None:
+    def __init__(self, database: Database, *, readers: ReaderPool, writer: StoreWriter) -> None:
         self._database = database
         self._readers = readers
         self._writer = writer
@@ -70,21 +68,15 @@ class BackgroundIndexer:
             while True:
                 start_time = time.monotonic()
                 async with self._lock():
-                    indexed_chars = await self._index_some(
-                        BACKGROUND_BATCH_CHARS, wait=False
-                    )
+                    indexed_chars = await self._index_some(BACKGROUND_BATCH_CHARS, wait=False)
                 if indexed_chars is None:
                     return
                 pause = PAUSE_FACTOR * (time.monotonic() - start_time)
                 await asyncio.sleep(
-                    pause
-                    if indexed_chars > BACKGROUND_BATCH_CHARS
-                    else max(pause, DELAY_SECONDS)
+                    pause if indexed_chars > BACKGROUND_BATCH_CHARS else max(pause, DELAY_SECONDS)
                 )
         except StoreClosedError:
-            log.debug(
-                "the store was closed; the next search indexes the remaining messages"
-            )
+            log.debug("the store was closed; the next search indexes the remaining messages")
         except EverthreadError as error:
             log.warning("indexing is postponed: %s", error)
 
@@ -125,6 +117,4 @@ class BackgroundIndexer:
             )
         if not batches:
             return None
-        return sum(
-            len(part.entry.text) for parts in batches for part in parts if part.is_last
-        )
+        return sum(len(part.entry.text) for parts in batches for part in parts if part.is_last)

@@ -78,9 +78,7 @@ class IndexQuery:
         """The terms that a chunk is ranked by."""
         return list(
             dict.fromkeys(
-                phrase.ranking_term
-                for phrase in self.phrases
-                if phrase.ranking_term is not None
+                phrase.ranking_term for phrase in self.phrases if phrase.ranking_term is not None
             )
         )
 
@@ -144,22 +142,14 @@ def parse_query(text: str) -> ParsedQuery:
     )
 
 
-def _make_typed_phrases(
-    text: str, terms: list[str], *, is_prefix: bool
-) -> list[QueryPhrase]:
+def _make_typed_phrases(text: str, terms: list[str], *, is_prefix: bool) -> list[QueryPhrase]:
     """Return the phrases for a word as typed. Add pairs of characters, which are rarer than single characters."""
     pairs = [first + second for first, second in pairwise(terms)]
     single_terms = query_terms(text)
-    if (
-        pairs
-        and all(map(_is_single_character, terms))
-        and set(pairs) <= set(single_terms)
-    ):
+    if pairs and all(map(_is_single_character, terms)) and set(pairs) <= set(single_terms):
         return [make_phrase(pairs)]
     return [
-        make_phrase(
-            terms, last_is_prefix=is_prefix and not _is_single_character(terms[-1])
-        ),
+        make_phrase(terms, last_is_prefix=is_prefix and not _is_single_character(terms[-1])),
         *_make_single_term_phrases(term for term in single_terms if term in pairs),
     ]
 
@@ -167,9 +157,7 @@ def _make_typed_phrases(
 def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
     """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
     identifiers = identifier_terms(word)
-    identifier_parts = {
-        term for identifier in identifiers for term in query_terms(identifier)
-    }
+    identifier_parts = {term for identifier in identifiers for term in query_terms(identifier)}
     other_terms = [term for term in query_terms(word) if term not in identifier_parts]
     return (
         _make_single_term_phrases([*identifiers, *other_terms][:MAX_PHRASE_TERMS])

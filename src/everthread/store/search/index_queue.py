@@ -207,9 +207,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
         )
         is_output = entry.output is not None
         output_columns = (
-            (entry.output, entry.tool, entry.created)
-            if is_output
-            else NO_OUTPUT_COLUMNS
+            (entry.output, entry.tool, entry.created) if is_output else NO_OUTPUT_COLUMNS
         )
         rows.append((chunk_id, *location, *output_columns))
         chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_names(part)))
@@ -249,9 +247,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
         for part in unindexed_parts
         if part.first_chunk == 0 and _is_indexed(tx, part.entry)
     }
-    finished_ids = indexed_ids | {
-        part.entry.id for part in unindexed_parts if part.is_last
-    }
+    finished_ids = indexed_ids | {part.entry.id for part in unindexed_parts if part.is_last}
     progress = [
         (part.first_chunk + len(part.chunks), part.entry.id)
         for part in unindexed_parts
@@ -269,25 +265,18 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     """Return whether an output is already indexed for its thread, which may cite it more than once."""
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
-    return (
-        entry.output is not None
-        and tx.one(sql, (entry.output, entry.thread_number)) is not None
-    )
+    return entry.output is not None and tx.one(sql, (entry.output, entry.thread_number)) is not None
 
 
 def _list_filter_names(part: IndexPart) -> tuple[str, ...]:
     """Return the filter names of the chunks of a part."""
     entry = part.entry
-    names = _make_filter_names(
-        entry.tenant, entry.thread, role=entry.role, tool=entry.tool
-    )
+    names = _make_filter_names(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
     return (*names, PART_OF_LONG_TEXT) if part.is_of_long_text else names
 
 
 @functools.lru_cache(maxsize=1024)
-def _make_filter_names(
-    tenant: str, thread: str, *, role: str, tool: str
-) -> tuple[str, ...]:
+def _make_filter_names(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
     tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
         make_filter_name("tenant", tenant),
@@ -308,9 +297,7 @@ def index_waiting(database: Database, max_seconds: float) -> bool:
     """
     try:
         with database.lock_indexing() as has_lock:
-            return not has_lock or _index_until(
-                database, time.monotonic() + max_seconds
-            )
+            return not has_lock or _index_until(database, time.monotonic() + max_seconds)
     except Exception as error:
         raise database.explain(error) from error
     finally:

@@ -45,19 +45,13 @@ def find_neighbours(
     `shown_texts`: each message with the text shown of it. A neighbour that this text includes is left out too. An
     output has no neighbours.
     """
-    ids = list(
-        dict.fromkeys(message for message, _ in shown_texts if message is not None)
-    )
+    ids = list(dict.fromkeys(message for message, _ in shown_texts if message is not None))
     neighbours = {
         (shown, side): Neighbour(message, role, tool, _first_words(body))
-        for shown, side, message, role, tool, body in tx.all_for_keys(
-            SELECT_NEIGHBOURS, ids
-        )
+        for shown, side, message, role, tool, body in tx.all_for_keys(SELECT_NEIGHBOURS, ids)
     }
 
-    def find_unshown(
-        message: int | None, side: int, shown_text: str
-    ) -> Neighbour | None:
+    def find_unshown(message: int | None, side: int, shown_text: str) -> Neighbour | None:
         neighbour = neighbours.get((message, side))
         if (
             neighbour is None
@@ -82,7 +76,5 @@ def _first_words(body: bytes) -> str:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:
         return ""
-    words = " ".join(
-        redact_part(text, 0, NEIGHBOUR_CHARS, margin=RAW_SECRET_MARGIN).split()
-    )
+    words = " ".join(redact_part(text, 0, NEIGHBOUR_CHARS, margin=RAW_SECRET_MARGIN).split())
     return f"{words}…" if len(text) > NEIGHBOUR_CHARS else words

@@ -90,9 +90,7 @@ def _find_chunks_of_day(
     if not question.date_spans:
         return set()
     return {
-        chunk.id
-        for chunk in chunks
-        if any(chunk.created in span for span in question.date_spans)
+        chunk.id for chunk in chunks if any(chunk.created in span for span in question.date_spans)
     }
 
 
@@ -118,9 +116,7 @@ def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
         rare_ids = weights.keys() & _find_rarest_identifier_chunks(search.words)
         user_ids = _select_best_chunks(user_weights, MAX_COMPARED_USER_CHUNKS)
         phrase_lengths = _find_phrases(tx, search)
-    weights |= {
-        chunk: weights.get(chunk, PHRASE_ONLY_WEIGHT) for chunk in phrase_lengths
-    }
+    weights |= {chunk: weights.get(chunk, PHRASE_ONLY_WEIGHT) for chunk in phrase_lengths}
     certain_ids = [*sorted(rare_ids), *sorted(phrase_lengths)]
     compared_ids = list(dict.fromkeys([*user_ids, *certain_ids, *best_ids]))
     kept_chunks = _keep_best(
@@ -135,9 +131,7 @@ def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
         key=lambda chunk: (chunk.thread, chunk.id),
     )
     word_scores = {
-        chunk.id: _score_words(chunk, weighed_words)
-        for chunk in chunks
-        if chunk.id in weights
+        chunk.id: _score_words(chunk, weighed_words) for chunk in chunks if chunk.id in weights
     }
     return Candidates(
         chunks,
@@ -187,15 +181,11 @@ def _select_best_chunks(weights: Mapping[int, float], max_chunks: int) -> list[i
 def _drop_weak_chunks(weights: Mapping[int, float]) -> list[int]:
     """Return the chunks with at least `MIN_SHARE_OF_BEST` of the largest weight, the best first."""
     min_weight = MIN_SHARE_OF_BEST * max(weights.values(), default=0.0)
-    strong_weights = {
-        chunk: weight for chunk, weight in weights.items() if weight >= min_weight
-    }
+    strong_weights = {chunk: weight for chunk, weight in weights.items() if weight >= min_weight}
     return _select_best_chunks(strong_weights, len(strong_weights))
 
 
-def _vary_chunks(
-    ordered: Sequence[int], words: Sequence[RecallWord], max_chunks: int
-) -> list[int]:
+def _vary_chunks(ordered: Sequence[int], words: Sequence[RecallWord], max_chunks: int) -> list[int]:
     """Return at most `max_chunks` chunks, the best first, in which no combination of words has more than a quarter.
 
     Chunks beyond that quarter only fill the places that remain. Otherwise the calls of one tool, thousands of which
@@ -209,9 +199,7 @@ def _vary_chunks(
     held_words = zip(*word_tests, strict=True) if words else itertools.repeat(())
     for chunk_id, held in zip(ordered, held_words, strict=False):
         counts[held] += 1
-        (varied_chunks if counts[held] <= max_chunks // 4 else other_chunks).append(
-            chunk_id
-        )
+        (varied_chunks if counts[held] <= max_chunks // 4 else other_chunks).append(chunk_id)
         if len(varied_chunks) == max_chunks:
             break
     return [*varied_chunks, *other_chunks][:max_chunks]
@@ -226,9 +214,7 @@ def _keep_best(
     """Return the certain chunks and those with the best scores by their words; for a page also by words and roles."""
     ordered_chunks = sorted(chunks, key=lambda chunk: (chunk.thread, chunk.id))
     conversation_numbers = list(number_conversations(ordered_chunks))
-    own_scores = [
-        weights[chunk.id] / length_penalty(chunk.length) for chunk in ordered_chunks
-    ]
+    own_scores = [weights[chunk.id] / length_penalty(chunk.length) for chunk in ordered_chunks]
     rankings = [own_scores]
     if search.query.for_page:
         rankings.append(
@@ -243,9 +229,7 @@ def _keep_best(
         for chunk_id in _find_chunks_of_day(ordered_chunks, search.question):
             final_scores[chunk_id] += DAY_SCORE
         kept_ids.update(
-            _vary_chunks(
-                _drop_weak_chunks(final_scores), search.words, MAX_SCORED_CHUNKS
-            )
+            _vary_chunks(_drop_weak_chunks(final_scores), search.words, MAX_SCORED_CHUNKS)
         )
     return [chunk for chunk in ordered_chunks if chunk.id in kept_ids]
 
@@ -270,9 +254,7 @@ def _estimate_scores(
         chunk.id: score
         + neighbour_scores.get(chunk.message, 0.0)
         + conversation_scores[conversation]
-        for chunk, score, conversation in zip(
-            chunks, own_scores, conversation_numbers, strict=True
-        )
+        for chunk, score, conversation in zip(chunks, own_scores, conversation_numbers, strict=True)
     }
 
 
@@ -313,7 +295,9 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkSummary]) -> set[int]:
             for step in steps
         }
     )
-    select_first_chunks = "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
+    select_first_chunks = (
+        "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
+    )
     thread_and_chunk_by_message: dict[int, tuple[str, int]] = {
         row[0]: row[1:] for row in tx.all_for_keys(select_first_chunks, nearby_ids)
     }
@@ -333,10 +317,7 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkSummary]) -> set[int]:
                 for other in nearby_chunks
                 if other is not None and other[0] == chunk.thread
             ]
-            if (
-                chunk.message is not None
-                and len(same_thread_ids) == NEIGHBOURS_PER_SIDE
-            ):
+            if chunk.message is not None and len(same_thread_ids) == NEIGHBOURS_PER_SIDE:
                 neighbours.update(same_thread_ids)
             else:
                 sql = (
@@ -385,9 +366,7 @@ def _discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
     for word in words:
         identifier = word.search_word.forms[0]
         part_weight = sum(
-            weights.get(part, 0.0)
-            for part in query_terms(identifier)
-            if part != identifier
+            weights.get(part, 0.0) for part in query_terms(identifier) if part != identifier
         )
         discounted_words.append(
             replace(word, weight=max(word.weight - part_weight, word.weight / 4))
@@ -409,8 +388,7 @@ def _score_chunks(words: Sequence[RecallWord], max_chunks: int) -> dict[int, flo
     for word in sorted(words, key=lambda word: -word.weight):
         is_complete = is_complete or (
             len(weights) >= max_chunks
-            and sum(value >= remaining_weight for value in weights.values())
-            >= max_chunks
+            and sum(value >= remaining_weight for value in weights.values()) >= max_chunks
         )
         for chunk in weights.keys() & word.chunks if is_complete else word.chunks:
             weights[chunk] = weights.get(chunk, 0.0) + word.weight

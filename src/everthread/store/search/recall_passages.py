@@ -31,9 +31,7 @@ from everthread.store.search.stored_chunks import (
 from everthread.store.search_records import RecallPassage, RecallQuery, SearchQuery
 
 
-def recall_passages(
-    tx: Tx, query: RecallQuery, question: Question
-) -> list[RecallPassage]:
+def recall_passages(tx: Tx, query: RecallQuery, question: Question) -> list[RecallPassage]:
     bounds = SearchQuery(
         "",
         tenant=query.tenant,
@@ -46,9 +44,7 @@ def recall_passages(
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
         scope = replace(scope, filter_names=scope.filter_names[1:])
     counted_thread = None if query.include_family else query.thread
-    words = look_up_words(
-        tx, scope, question.search_words, counted_thread, by_role=query.for_page
-    )
+    words = look_up_words(tx, scope, question.search_words, counted_thread, by_role=query.for_page)
     ranking = rank_chunks(tx, RecallSearch(query, question, scope, words))
     return _make_passages(tx, ranking, words, query)
 
@@ -132,9 +128,7 @@ def _group_words_by_chunk(
     return words_by_chunk
 
 
-def _write_passage(
-    content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int
-) -> str:
+def _write_passage(content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int) -> str:
     """Return the text of a passage: its parts, then previews of the similar texts that differ."""
     excerpt = "\n→ ".join(
         _make_preview(text, part, words_by_chunk.get(part.id, ()))
@@ -187,9 +181,7 @@ def _choose_contents(
             words = words_by_chunk[chunk.id]
             number = exchange_numbers.get(chunk.id)
             is_call = chunk.role == "assistant"
-            partner = (
-                open_exchanges.get((number, is_call)) if number is not None else None
-            )
+            partner = open_exchanges.get((number, is_call)) if number is not None else None
             if partner is not None:
                 if words:  # else it is shown as a preview
                     partner.parts[chunk] = text
@@ -224,18 +216,12 @@ def _add_partners(
 ) -> None:
     """Add the result to each call that is shown alone, and the call to each result: people need both together."""
     single_contents = {
-        content.best_chunk.id: content
-        for content in contents
-        if len(content.parts) == 1
+        content.best_chunk.id: content for content in contents if len(content.parts) == 1
     }
     contents_by_partner: dict[StoredChunk, _PassageContent] = {}
     for exchange in ranking.exchanges:
         call_content = next(
-            (
-                single_contents[chunk.id]
-                for chunk in exchange.calls
-                if chunk.id in single_contents
-            ),
+            (single_contents[chunk.id] for chunk in exchange.calls if chunk.id in single_contents),
             None,
         )
         result_content = next(
@@ -247,9 +233,7 @@ def _add_partners(
             None,
         )
         if call_content is not None:
-            best_result = max(
-                exchange.results, key=lambda chunk: ranking.scores.get(chunk.id, 0.0)
-            )
+            best_result = max(exchange.results, key=lambda chunk: ranking.scores.get(chunk.id, 0.0))
             if not words_by_chunk[best_result.id]:  # the outcome is at the end
                 last_id = tx.value(
                     "SELECT MAX(id) FROM pieces WHERE message_id = ?",
@@ -272,16 +256,11 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
     """Return whether a text repeats another, by their words. Their sizes alone may exclude it, which costs less."""
     size = len(words)
     min_contained = (
-        MIN_CONTAINED_WORD_SHARE * size
-        if size >= MIN_CONTAINED_TEXT_WORDS
-        else math.inf
+        MIN_CONTAINED_WORD_SHARE * size if size >= MIN_CONTAINED_TEXT_WORDS else math.inf
     )
     smaller_size = min(size, len(other_words))
     larger_size = max(size, len(other_words))
-    if (
-        smaller_size < min_contained
-        and smaller_size < MIN_SHARED_WORD_SHARE * larger_size
-    ):
+    if smaller_size < min_contained and smaller_size < MIN_SHARED_WORD_SHARE * larger_size:
         return False
     shared_count = len(words & other_words)
     return shared_count >= min_contained or shared_count >= MIN_SHARED_WORD_SHARE * (
@@ -289,13 +268,9 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
     )
 
 
-def _list_distinct_words(
-    text: str, question_words: Sequence[RecallWord]
-) -> frozenset[str]:
+def _list_distinct_words(text: str, question_words: Sequence[RecallWord]) -> frozenset[str]:
     """Return the words of a text, without those of the question."""
-    question_forms = {
-        form for word in question_words for form in word.search_word.forms
-    }
+    question_forms = {form for word in question_words for form in word.search_word.forms}
     return frozenset(_WORD.findall(text.casefold())) - question_forms
 
 
@@ -314,22 +289,16 @@ def _make_excerpt(
     text: str, chunk: StoredChunk, words: Sequence[RecallWord], max_chars: int
 ) -> str:
     """Return a short text in full, or the part of a longer text with the most words of the question."""
-    return _redact_and_mark_cuts(
-        text, chunk, *_find_excerpt_span(text, words, max_chars)
-    )
+    return _redact_and_mark_cuts(text, chunk, *_find_excerpt_span(text, words, max_chars))
 
 
-def _find_excerpt_span(
-    text: str, words: Sequence[RecallWord], max_chars: int
-) -> tuple[int, int]:
+def _find_excerpt_span(text: str, words: Sequence[RecallWord], max_chars: int) -> tuple[int, int]:
     if len(text) <= max_chars * 5 // 4:
         return 0, len(text)
     position = find_richest_position(
         text, [word.search_word.forms for word in words], max_chars * 3 // 4
     )
-    start = find_sentence_start(
-        text, max(0, min(position - max_chars // 4, len(text) - max_chars))
-    )
+    start = find_sentence_start(text, max(0, min(position - max_chars // 4, len(text) - max_chars)))
     is_cut = len(text) - start > max_chars * 5 // 4
     return start, start + max_chars if is_cut else len(text)
 
@@ -353,11 +322,7 @@ def _redact_and_mark_cuts(text: str, chunk: StoredChunk, start: int, end: int) -
     # Show arguments of a call without JSON's escapes.
     if chunk.role == "assistant" and chunk.tool:
         excerpt = excerpt.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-    return (
-        ("…" if start or chunk.start else "")
-        + excerpt
-        + ("…" if end < len(text) else "")
-    )
+    return ("…" if start or chunk.start else "") + excerpt + ("…" if end < len(text) else "")
 
 
 # A branch continues the count of its parent.
@@ -378,13 +343,10 @@ _SELECT_TURN_AT_TIME = (
 def _number_turns(tx: Tx, chunks: Sequence[StoredChunk]) -> dict[int, int]:
     """Return the turn of each chunk by its id; 0 before the first turn. For an output, its time decides."""
     messages = [chunk.message for chunk in chunks if chunk.message is not None]
-    turns_by_message: dict[int, int] = dict(
-        tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages)
-    )
+    turns_by_message: dict[int, int] = dict(tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages))
     return {
         chunk.id: int(
-            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread))
-            or 0
+            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread)) or 0
         )
         if chunk.message is None
         else turns_by_message.get(chunk.message, 0)

@@ -70,19 +70,13 @@ def rank_chunks(tx: Tx, search: RecallSearch) -> RecallRanking:
     candidates = load_candidates(tx, search)
     texts = [
         list(chunks)
-        for _, chunks in itertools.groupby(
-            candidates.chunks, key=lambda chunk: chunk.text_key
-        )
+        for _, chunks in itertools.groupby(candidates.chunks, key=lambda chunk: chunk.text_key)
     ]
-    scores = _score_with_neighbours(
-        texts, candidates.word_scores, candidates.day_chunks
-    )
+    scores = _score_with_neighbours(texts, candidates.word_scores, candidates.day_chunks)
     speakers = _read_speakers(tx, candidates.chunks, scores)
     named_chunks = _find_chunks_of_named_speakers(speakers, search.words)
     scores = _add_speaker_bonus(scores, named_chunks)
-    showable_chunks = [
-        chunk for chunk in candidates.chunks if _may_be_shown(chunk, query)
-    ]
+    showable_chunks = [chunk for chunk in candidates.chunks if _may_be_shown(chunk, query)]
     ranking = _rank_candidates(showable_chunks, scores)
     if query.for_page:
         role_scores = scores
@@ -92,9 +86,7 @@ def rank_chunks(tx: Tx, search: RecallSearch) -> RecallRanking:
                 _score_with_neighbours(texts, role_word_scores, candidates.day_chunks),
                 named_chunks,
             )
-        rare_chunks = [
-            chunk for chunk in showable_chunks if chunk.id in candidates.rare_chunks
-        ]
+        rare_chunks = [chunk for chunk in showable_chunks if chunk.id in candidates.rare_chunks]
         ranking = _interleave_rankings(
             [
                 _rank_candidates(showable_chunks, role_scores),
@@ -107,16 +99,12 @@ def rank_chunks(tx: Tx, search: RecallSearch) -> RecallRanking:
     closeness_by_chunk |= dict.fromkeys(
         closeness_by_chunk.keys() & candidates.phrase_lengths.keys(), 1.0
     )
-    if (
-        max(islice(closeness_by_chunk.values(), DECIDING_RANKS), default=0.0)
-        < query.min_closeness
-    ):
+    if max(islice(closeness_by_chunk.values(), DECIDING_RANKS), default=0.0) < query.min_closeness:
         return RecallRanking()
     ranking = [
         chunk
         for rank, chunk in enumerate(ranking)
-        if rank < MAX_EXEMPT_RANKS
-        or closeness_by_chunk[chunk.id] >= query.min_other_closeness
+        if rank < MAX_EXEMPT_RANKS or closeness_by_chunk[chunk.id] >= query.min_other_closeness
     ]
     exchanges = _find_exchanges(candidates.chunks) if query.for_page else ()
     return RecallRanking(ranking, scores, closeness_by_chunk, exchanges)
@@ -148,9 +136,7 @@ def _measure_closeness(
     for word in counted_words:
         # A chunk from a day that the question names need not mention the day.
         matching_chunks = (
-            word.chunks
-            if word.search_word.is_counted
-            else word.chunks.union(day_chunks)
+            word.chunks if word.search_word.is_counted else word.chunks.union(day_chunks)
         )
         for chunk_id in matching_chunks & held_weights.keys():
             held_weights[chunk_id] += word.weight
@@ -245,17 +231,14 @@ def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
     if not other_scores:
         return _sum_scores(own_scores)
     increases = [
-        max(0.0, score - own_scores.get(word, 0.0))
-        for word, score in other_scores.items()
+        max(0.0, score - own_scores.get(word, 0.0)) for word, score in other_scores.items()
     ]
     return _sum_scores(own_scores) + sum(increases)
 
 
 def _may_be_shown(chunk: StoredChunk, query: RecallQuery) -> bool:
     """Return whether a chunk may be shown: not in the context, not a lookup, and of the query's role and tool."""
-    if chunk.message in query.visible_messages or (
-        chunk.tool and _has_lookup(chunk.tool)
-    ):
+    if chunk.message in query.visible_messages or (chunk.tool and _has_lookup(chunk.tool)):
         return False
     if query.speech_only and (chunk.tool or chunk.role == "tool"):
         return False

@@ -62,9 +62,7 @@ def look_up_words(
         matching_count = len(newest_chunks)
         if thread is None and matching_count == MAX_CHUNKS_PER_WORD:
             matching_count = _estimate_matching_count(newest_chunks, chunk_count)
-        is_distinguishing = search_word.is_counted and is_distinctive(
-            matching_count, chunk_count
-        )
+        is_distinguishing = search_word.is_counted and is_distinctive(matching_count, chunk_count)
         of_users = _find_user_chunks(tx, index_query, newest_chunks) if by_role else ()
         words.append(
             RecallWord(
@@ -105,14 +103,10 @@ def _find_user_chunks(
 def _estimate_matching_count(newest_chunks: Sequence[int], chunk_count: int) -> int:
     """Estimate how many chunks hold a word from the newest that do, as if it were as frequent in older chunks."""
     newest_id_span = chunk_count - min(newest_chunks) + 1
-    return max(
-        len(newest_chunks), round(len(newest_chunks) * chunk_count / newest_id_span)
-    )
+    return max(len(newest_chunks), round(len(newest_chunks) * chunk_count / newest_id_span))
 
 
-def _add_older_chunks(
-    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]
-) -> list[RecallWord]:
+def _add_older_chunks(tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]) -> list[RecallWord]:
     """Add to the frequent words older chunks that also hold other words of the question.
 
     Such a chunk holds one of the rarer words, all frequent words, or all frequent words but one.
@@ -126,9 +120,7 @@ def _add_older_chunks(
     )
     more_chunks: dict[int, set[int]] = {id(word): set() for word in frequent_words}
 
-    def require_together(
-        required: Sequence[RecallWord], *others: tuple[str, ...]
-    ) -> None:
+    def require_together(required: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
         index_query = replace(
             scope,
             any_of=(*(_encode_forms(word.search_word) for word in required), *others),
@@ -142,13 +134,8 @@ def _add_older_chunks(
     if len(frequent_words) > 1:
         require_together(frequent_words)
         for omitted_word in frequent_words if len(frequent_words) > 2 else ():
-            require_together(
-                [word for word in frequent_words if word is not omitted_word]
-            )
-    return [
-        replace(word, chunks=word.chunks | more_chunks.get(id(word), set()))
-        for word in words
-    ]
+            require_together([word for word in frequent_words if word is not omitted_word])
+    return [replace(word, chunks=word.chunks | more_chunks.get(id(word), set())) for word in words]
 
 
 def _encode_forms(search_word: SearchWord) -> tuple[str, ...]:
@@ -162,9 +149,7 @@ def _pick_distinguishing_words(
     counted_words: list[tuple[int, SearchWord]] = []
     for search_word in search_words:
         index_query = replace(scope, any_of=((encode_term(search_word.forms[0]),),))
-        counted_words.append(
-            (len(tx.match_ids(index_query, COMMON_CHUNK_COUNT)), search_word)
-        )
+        counted_words.append((len(tx.match_ids(index_query, COMMON_CHUNK_COUNT)), search_word))
     rare_words = sorted(
         (pair for pair in counted_words if 0 < pair[0] < COMMON_CHUNK_COUNT),
         key=lambda pair: pair[0],
@@ -173,11 +158,7 @@ def _pick_distinguishing_words(
     ordered_words = [
         *(search_word for _, search_word in rare_words),
         *absent_words,
-        *(
-            search_word
-            for count, search_word in counted_words
-            if count == COMMON_CHUNK_COUNT
-        ),
+        *(search_word for count, search_word in counted_words if count == COMMON_CHUNK_COUNT),
     ]
     return ordered_words[:MAX_LOOKED_UP_WORDS], absent_words[
         max(0, MAX_LOOKED_UP_WORDS - len(rare_words)) :

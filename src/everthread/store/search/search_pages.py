@@ -64,9 +64,7 @@ def find_page(tx: Tx, query: SearchQuery, now: float) -> HitPage:
     )
 
 
-def _find_closest(
-    tx: Tx, query: SearchQuery, count: int, *, now: float
-) -> list[RecallPassage]:
+def _find_closest(tx: Tx, query: SearchQuery, count: int, *, now: float) -> list[RecallPassage]:
     """Return up to `count` of the closest texts; none for a single word or a quoted query.
 
     For a question one of its rare words is enough; a text must hold more of a shorter query.
@@ -99,8 +97,6 @@ def _find_closest(
     ]
     # The best answers may hold little of the query; the others must hold more of it.
     other_passages = (
-        passage
-        for passage in passages[BEST_ANSWERS:]
-        if passage.closeness >= MIN_ANSWER_CLOSENESS
+        passage for passage in passages[BEST_ANSWERS:] if passage.closeness >= MIN_ANSWER_CLOSENESS
     )
     return [*passages[:BEST_ANSWERS], *other_passages][:count]

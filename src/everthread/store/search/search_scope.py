@@ -40,23 +40,16 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     if query.thread is not None:
         thread = _load_session_bounds(tx, query.thread, query.tenant)[0]
         sources = (
-            list_family(tx, thread)
-            if query.include_family
-            else list_source_threads(tx, thread)
+            list_family(tx, thread) if query.include_family else list_source_threads(tx, thread)
         )
-        filter_names.append(
-            tuple(make_filter_name("thread", source) for source in sources)
-        )
+        filter_names.append(tuple(make_filter_name("thread", source) for source in sources))
         if len(sources) > 1 and not query.include_family:
             conditions.append(IN_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
         thread, started, ended = _load_session_bounds(tx, query.session, query.tenant)
         filter_names.append(
-            tuple(
-                make_filter_name("thread", source)
-                for source in list_source_threads(tx, thread)
-            )
+            tuple(make_filter_name("thread", source) for source in list_source_threads(tx, thread))
         )
         conditions.append(IN_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
@@ -102,9 +95,7 @@ def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
         (session_id,),
     )
     if row is None or tenant not in (None, row[3]):
-        raise UnknownIdError(
-            f"there is no thread or session {session_id!r} to search in"
-        )
+        raise UnknownIdError(f"there is no thread or session {session_id!r} to search in")
     return row[:3]
 
 
@@ -135,9 +126,7 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
     chunks = tx.match_ids(replace(scope, phrases=variants[0]), MAX_PATH_CALLS)
     select_bodies = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
     bodies = (decode_body(row[0]) for row in tx.all_for_keys(select_bodies, chunks))
-    return {
-        call.id for body in bodies for call in calls_of(body) if path in call.arguments
-    }
+    return {call.id for body in bodies for call in calls_of(body) if path in call.arguments}
 
 
 def touches_path(tx: Tx, chunk: StoredChunk, path: str, path_calls: set[str]) -> bool:

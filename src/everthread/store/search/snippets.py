@@ -19,14 +19,10 @@ SECRET_MARGIN = 200
 """Characters around a snippet to search for secrets too."""
 RAW_SECRET_MARGIN = 2_000
 """Characters around a part of an original message to search for secrets too: a secret is recognised by its context."""
-_CHARACTER_CLUSTER = re.compile(
-    r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL
-)
+_CHARACTER_CLUSTER = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
 
 
-def make_snippet(
-    text: str, words: Sequence[Sequence[str]], *, is_continued: bool = False
-) -> str:
+def make_snippet(text: str, words: Sequence[Sequence[str]], *, is_continued: bool = False) -> str:
     """Return the part of a text with the most of the words, on one line.
 
     `is_continued`: the text is a chunk that begins inside a longer one.
@@ -51,9 +47,7 @@ def make_snippet(
     )
 
 
-def find_richest_position(
-    text: str, words: Sequence[Sequence[str]], length: int
-) -> int:
+def find_richest_position(text: str, words: Sequence[Sequence[str]], length: int) -> int:
     """Return the start of the part of `length` characters with the most different words. A word is given by its forms.
 
     Words are searched without patterns, so that many words cost little.
@@ -75,13 +69,7 @@ def find_sentence_start(text: str, position: int) -> int:
         text.rfind("\n", search_start, position),
         text.rfind(". ", search_start, position),
     )
-    return (
-        previous_end + 1
-        if previous_end >= 0
-        else search_start
-        if not search_start
-        else position
-    )
+    return previous_end + 1 if previous_end >= 0 else search_start if not search_start else position
 
 
 def _find_richest_start(
@@ -140,9 +128,7 @@ def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
         pattern_in_row,
         "|".join(map(re.escape, word)),
     ):
-        matches = zip(
-            re.finditer(pattern, folded_text), range(MAX_WORD_POSITIONS), strict=False
-        )
+        matches = zip(re.finditer(pattern, folded_text), range(MAX_WORD_POSITIONS), strict=False)
         if positions := [match.start() for match, _ in matches]:
             return positions
     return []
@@ -159,6 +145,4 @@ def _fold_text(text: str) -> tuple[str, list[int] | None]:
         (match.start(), unicodedata.normalize("NFKC", match[0]).casefold())
         for match in _CHARACTER_CLUSTER.finditer(text)
     ]
-    return "".join(part for _, part in parts), [
-        start for start, part in parts for _ in part
-    ]
+    return "".join(part for _, part in parts), [start for start, part in parts for _ in part]

@@ -45,18 +45,14 @@ def searchable_text(message: Mapping[str, Any]) -> str:
     words = [text_of(message)] if message.get("role") != "tool" else []
     calls = [f"{call.name} {call.arguments}" for call in calls_of(message)]
     return "\n".join(
-        text
-        for text in (*words, *calls, *(result.text for result in results_of(message)))
-        if text
+        text for text in (*words, *calls, *(result.text for result in results_of(message))) if text
     )
 
 
 def redact_and_split(text: str) -> tuple[list[TextChunk], bool]:
     """Redact a text and split it into chunks; return the chunks, and whether anything was redacted."""
     redacted_text = redact(text)
-    return [
-        chunk for chunk in split_text(redacted_text) if chunk.terms
-    ], redacted_text is not text
+    return [chunk for chunk in split_text(redacted_text) if chunk.terms], redacted_text is not text
 
 
 def split_text(text: str) -> Iterator[TextChunk]:
@@ -83,9 +79,7 @@ def split_text(text: str) -> Iterator[TextChunk]:
 
 def _find_split_point(text: str, position: int, max_distance: int) -> int:
     """Return the position after the last white space within `max_distance` before, or else the position itself."""
-    space = max(
-        text.rfind(separator, position - max_distance, position) for separator in " \n"
-    )
+    space = max(text.rfind(separator, position - max_distance, position) for separator in " \n")
     return space + 1 if space >= 0 else position
 
 
@@ -96,20 +90,14 @@ def _fits_index_limits(terms: str) -> bool:
     if len(term_list) - len(set(term_list)) < MAX_TERM_REPEATS:
         return len(term_list) <= MAX_CHUNK_TERMS
     return (
-        len(term_list) <= MAX_CHUNK_TERMS
-        and max(Counter(term_list).values()) <= MAX_TERM_REPEATS
+        len(term_list) <= MAX_CHUNK_TERMS and max(Counter(term_list).values()) <= MAX_TERM_REPEATS
     )
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def make_filter_name(kind: str, value: str) -> str:
     """Join a property and its value to one name that no tokenizer splits or changes, such as `role_user`."""
-    if (
-        len(value) <= 64
-        and value.isascii()
-        and value.isalnum()
-        and value == value.lower()
-    ):
+    if len(value) <= 64 and value.isascii() and value.isalnum() and value == value.lower():
         return f"{kind}_{value}"
     return f"{kind}__{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 

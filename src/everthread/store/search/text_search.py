@@ -71,9 +71,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     return _make_hits(tx, list(matches.values())[first_rank:], parsed, query.session)
 
 
-def _match_variants(
-    tx: Tx, parsed: ParsedQuery, scope: IndexQuery
-) -> Iterator[ScoredChunk]:
+def _match_variants(tx: Tx, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[ScoredChunk]:
     """Yield matches, those of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
     if _lacks_required_term(parsed, sample):
@@ -82,9 +80,7 @@ def _match_variants(
         index_query = replace(scope, phrases=phrases)
         weights: list[float] = []
         while candidates := tx.match(index_query, MATCHES_PER_BATCH):
-            weights = weights or _compute_term_weights(
-                sample, index_query.ranking_terms
-            )
+            weights = weights or _compute_term_weights(sample, index_query.ranking_terms)
             yield from _rank_chunks(
                 tx, candidates, weights, bonus=len(parsed.variants) - variant_number
             )
@@ -92,9 +88,7 @@ def _match_variants(
                 break
             index_query = replace(index_query, before_id=candidates[-1].id)
     if len(parsed.variants[-1]) > 1:
-        yield from _match_across_chunks(
-            tx, replace(scope, phrases=parsed.variants[-1]), sample
-        )
+        yield from _match_across_chunks(tx, replace(scope, phrases=parsed.variants[-1]), sample)
 
 
 class _PhraseSample:
@@ -108,9 +102,7 @@ class _PhraseSample:
     def count(self, phrase: QueryPhrase) -> int:
         if phrase not in self._counts:
             index_query = IndexQuery((phrase,), self._tenant_filter, self._first_id)
-            self._counts[phrase] = len(
-                self._tx.match_ids(index_query, RARITY_SAMPLE_CHUNKS)
-            )
+            self._counts[phrase] = len(self._tx.match_ids(index_query, RARITY_SAMPLE_CHUNKS))
         return self._counts[phrase]
 
     def is_absent(self, phrase: QueryPhrase) -> bool:
@@ -120,11 +112,7 @@ class _PhraseSample:
 
     @functools.cached_property
     def _first_id(self) -> int:
-        return (
-            (self._tx.value("SELECT MAX(id) FROM pieces") or 0)
-            - RARITY_SAMPLE_CHUNKS
-            + 1
-        )
+        return (self._tx.value("SELECT MAX(id) FROM pieces") or 0) - RARITY_SAMPLE_CHUNKS + 1
 
 
 def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
@@ -137,9 +125,7 @@ def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
         for phrases in parsed.variants
     ]
     required_terms = [
-        term
-        for term in terms_of_variants[-1]
-        if all(term in terms for terms in terms_of_variants)
+        term for term in terms_of_variants[-1] if all(term in terms for terms in terms_of_variants)
     ]
     return len(required_terms) >= MIN_CHECKED_TERMS and any(
         sample.is_absent(QueryPhrase((term,))) for term in required_terms
@@ -162,9 +148,7 @@ def _rank_chunks(
 ) -> list[ScoredChunk]:
     """Return the chunks, the best first. Of equal chunks the newest is first, and in one text the earliest."""
     weights_by_chunk = {
-        candidate.id: sum(map(operator.mul, weights, candidate.strengths))
-        if weights
-        else 1.0
+        candidate.id: sum(map(operator.mul, weights, candidate.strengths)) if weights else 1.0
         for candidate in candidates
     }
 
@@ -205,9 +189,7 @@ def _match_across_chunks(
             else []
         )
         filter_names = (*index_query.filter_names, (PART_OF_LONG_TEXT,), *thread_names)
-        phrase_query = replace(
-            index_query, phrases=(phrase,), filter_names=filter_names
-        )
+        phrase_query = replace(index_query, phrases=(phrase,), filter_names=filter_names)
         chunks = load_chunks(tx, tx.match_ids(phrase_query, MAX_COMBINED_CHUNKS))
         phrase_texts = {chunk.text_key: chunk for chunk in sorted(chunks, reverse=True)}
         texts = (
@@ -219,18 +201,14 @@ def _match_across_chunks(
             break
     return [
         (0.0, chunk)
-        for chunk in sorted(
-            texts.values(), key=lambda chunk: (-chunk.created, -chunk.id)
-        )
+        for chunk in sorted(texts.values(), key=lambda chunk: (-chunk.created, -chunk.id))
     ]
 
 
 def _make_hits(
     tx: Tx, matches: Sequence[ScoredChunk], parsed: ParsedQuery, session: str | None
 ) -> list[SearchHit]:
-    sessions_by_message = _find_original_sessions(
-        tx, [chunk.message for _, chunk in matches]
-    )
+    sessions_by_message = _find_original_sessions(tx, [chunk.message for _, chunk in matches])
     hits = []
     for (score, chunk), text in zip(
         matches, read_chunk_texts(tx, [chunk for _, chunk in matches]), strict=True
@@ -267,14 +245,10 @@ def _find_original_sessions(
     return {message: (session, thread) for message, session, thread in reversed(rows)}
 
 
-def make_hits_of_passages(
-    tx: Tx, results: Sequence[SearchHit | RecallPassage]
-) -> list[SearchHit]:
+def make_hits_of_passages(tx: Tx, results: Sequence[SearchHit | RecallPassage]) -> list[SearchHit]:
     """Return the hits, and the passages as hits in the sessions in which they were said."""
     passages = [result for result in results if isinstance(result, RecallPassage)]
-    sessions_by_message = _find_original_sessions(
-        tx, [passage.message for passage in passages]
-    )
+    sessions_by_message = _find_original_sessions(tx, [passage.message for passage in passages])
     return [
         result
         if isinstance(result, SearchHit)

@@ -114,9 +114,7 @@ def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
             cache_miss=raw_usage.get("cache_miss", ""),
         )
         records.append(
-            UsageRecord(
-                *[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]]
-            )
+            UsageRecord(*[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]])
         )
     return records
 
@@ -175,9 +173,7 @@ def load_insights(
     )
 
 
-def _sum_calls_by_group(
-    tx: Tx, where: str, values: Sequence[Any]
-) -> dict[str, list[UsageRow]]:
+def _sum_calls_by_group(tx: Tx, where: str, values: Sequence[Any]) -> dict[str, list[UsageRow]]:
     """Return the sums of calls by day, model, platform and task, under the names of the fields of `Insights`."""
     key_columns = {
         "by_day": tx.dialect.utc_date.format("u.created"),
@@ -186,9 +182,7 @@ def _sum_calls_by_group(
         "by_task": "u.task",
     }
     return {
-        name: sum_calls_by(
-            tx, key_column, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values
-        )
+        name: sum_calls_by(tx, key_column, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
         for name, key_column in key_columns.items()
     }
 

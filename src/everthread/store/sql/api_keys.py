@@ -59,9 +59,7 @@ def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
 def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]:
     """Return all keys, also revoked ones, the newest first."""
     where, values = ("", ()) if tenant is None else (" WHERE k.tenant = ?", (tenant,))
-    return _load_keys(
-        tx, f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values, day
-    )
+    return _load_keys(tx, f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values, day)
 
 
 def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
@@ -73,9 +71,7 @@ def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[Stored
         else []
     )
     last_times = (
-        tx.all_of_each([(SELECT_LAST_USED, (row[0], row[0])) for row in rows])
-        if rows
-        else []
+        tx.all_of_each([(SELECT_LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
     )
     return [
         _decode_key(row, use[0], last_time[0][0])
@@ -96,9 +92,7 @@ def revoke_key(tx: Tx, now: float, key_id: str) -> float:
     return float(row[0])
 
 
-def add_use(
-    tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]
-) -> dict[str, KeyUse]:
+def add_use(tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
     """Add to the use of keys, by their ids; return the day's sums, with the use by other processes.
 
     Each use is a new row, so that writers do not block each other.
@@ -156,9 +150,7 @@ def load_or_store_secret(tx: Tx, name: str, new_secret: bytes) -> bytes:
     )
     secret = find_secret(tx, name)
     if secret is None:
-        raise StoreDamagedError(
-            f"the shared secret {name} was neither stored nor found"
-        )
+        raise StoreDamagedError(f"the shared secret {name} was neither stored nor found")
     return secret
 
 
@@ -167,9 +159,7 @@ def _decode_use(row: Row) -> KeyUse:
 
 
 def _decode_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
-    limits = KeyLimits(
-        row[6], row[7], None if row[8] is None else row[8] / PICO_DOLLARS_PER_DOLLAR
-    )
+    limits = KeyLimits(row[6], row[7], None if row[8] is None else row[8] / PICO_DOLLARS_PER_DOLLAR)
     key = NewKey(
         row[0],
         row[1],

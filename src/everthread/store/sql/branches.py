@@ -51,9 +51,7 @@ def branch_thread(
         )
         _copy_citations(tx, thread, branch.id)
         # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
-        shared_nodes = [
-            node for node in list_nodes(tx, thread) if node.last_message <= at_message
-        ]
+        shared_nodes = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
         put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes], None)
         copy_pins(tx, thread, branch.id)
         recount_thread(tx, branch.id)
@@ -93,18 +91,12 @@ def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
     """Return whether the summary at the beginning of a session covers messages after `at_message`."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
     later_ids = (
-        [
-            message_id
-            for message_id in decode_json(record)["covered"]
-            if message_id > at_message
-        ]
+        [message_id for message_id in decode_json(record)["covered"] if message_id > at_message]
         if record
         else []
     )
     return bool(
-        tx.all_for_keys(
-            "SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids
-        )
+        tx.all_for_keys("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids)
     )
 
 
@@ -136,18 +128,14 @@ def _insert_shared_messages(
         (session_id, seq - len(history_ids), message_id)
         for seq, message_id in enumerate(history_ids)
     )
-    tx.run_many(
-        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
-    )
+    tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Let the branch cite the outputs that its shared messages cite, so that they are kept as long as the branch."""
     stored_ids = {
         row[0]
-        for row in tx.all(
-            "SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,)
-        )
+        for row in tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
     }
     if not stored_ids:
         return
@@ -156,9 +144,7 @@ def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
         "WHERE p.session_id = ?",
         (session_id,),
     )
-    cited_ids = {
-        key for row in rows for key in OUTPUT_ID_PATTERN.findall(unpack_body(row[1]))
-    }
+    cited_ids = {key for row in rows for key in OUTPUT_ID_PATTERN.findall(unpack_body(row[1]))}
     for batch in split_batches(sorted(stored_ids & cited_ids)):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "

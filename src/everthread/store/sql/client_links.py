@@ -34,9 +34,7 @@ from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_codec import decode_body
 
-LINK_COLUMNS = (
-    "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
-)
+LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +123,7 @@ def extend_thread(
     if not inserted_links:
         return links
     _open_thread(tx, inserted_links[0].new_link, session, now)
-    messages_by_link = append_messages(
-        tx, [prepared.append_request for prepared in inserted_links]
-    )
+    messages_by_link = append_messages(tx, [prepared.append_request for prepared in inserted_links])
     for index, (prepared, messages) in enumerate(
         zip(inserted_links, messages_by_link, strict=True)
     ):
@@ -151,9 +147,7 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
         if row[1] == new.session.kind == "side":
             promote_side_call(tx, new.link.thread, row[2])
         elif row[1] == "side" and _turns_into_conversation(tx, new):
-            tx.run(
-                "UPDATE sessions SET kind = 'branch' WHERE id = ?", (new.link.thread,)
-            )
+            tx.run("UPDATE sessions SET kind = 'branch' WHERE id = ?", (new.link.thread,))
         return
     if new.branch_of is not None:
         thread, message = new.branch_of
@@ -177,9 +171,7 @@ def _turns_into_conversation(tx: Tx, new: NewThreadLink) -> bool:
     return first_row is not None
 
 
-def find_link(
-    tx: Tx, tenant: str, scope: str, digests: Sequence[str]
-) -> ThreadLinkMatch | None:
+def find_link(tx: Tx, tenant: str, scope: str, digests: Sequence[str]) -> ThreadLinkMatch | None:
     """Find the longest stored beginning of a history. `digests`: those of all beginnings, the shortest first."""
     for batch in batch_longest_first(digests):
         row = tx.one(
@@ -214,9 +206,7 @@ def load_conversation_end(
         (thread, max_messages),
     )
     return (
-        ConversationEnd(thread, rows[0][0], [decode_body(row[1]) for row in rows])
-        if rows
-        else None
+        ConversationEnd(thread, rows[0][0], [decode_body(row[1]) for row in rows]) if rows else None
     )
 
 

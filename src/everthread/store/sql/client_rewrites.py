@@ -36,9 +36,7 @@ def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
         (new.tenant, new.engine, new.digest, new.strength),
     )
     if row is None:
-        raise StoreDamagedError(
-            f"the rewrite {new.digest} was neither stored nor found"
-        )
+        raise StoreDamagedError(f"the rewrite {new.digest} was neither stored nor found")
     return decode_rewrite(row)
 
 
@@ -68,9 +66,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
         now=now,
         lease=None,
     )
-    stored_rewrite = put_rewrite(
-        tx, now, replace(rewrite, session=continuation.session.id)
-    )
+    stored_rewrite = put_rewrite(tx, now, replace(rewrite, session=continuation.session.id))
     if stored_rewrite.session != continuation.session.id:
         raise StoreDamagedError(
             f"the rewrite {rewrite.digest} belongs to the session {stored_rewrite.session}"
@@ -140,20 +136,14 @@ def resolve_stored_context(
 
     entries: list[int | NewMessage] = list(history[: context.leading_count])
     for entry in context.entries:
-        message = (
-            None if entry.position is None else find_stored_message(entry.position)
-        )
+        message = None if entry.position is None else find_stored_message(entry.position)
         if message is not None and not entry.is_changed:
             entries.append(message)
         elif entry.body is not None:
             kind: MessageKind = "summary" if entry.position is None else "derived"
-            entries.append(
-                NewMessage(entry.body, kind, tokens=entry.tokens, origin=message)
-            )
+            entries.append(NewMessage(entry.body, kind, tokens=entry.tokens, origin=message))
     covered_ids = [
-        message
-        for message in map(find_stored_message, context.covered)
-        if message is not None
+        message for message in map(find_stored_message, context.covered) if message is not None
     ]
     return entries, replace(new.record, covered=covered_ids)
 
@@ -185,13 +175,9 @@ def match_rewrites(
     searched.
     """
     if not tx.dialect.select_newest:
-        return _match_rewrites(
-            tx, tenant, engines, digests, skeletons, searched_length=0
-        ), None
+        return _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0), None
     newest_rewrite = tx.one(tx.dialect.select_newest.format("rewrites"))
-    if last_search is not None and _continues_search(
-        last_search, engines, digests, newest_rewrite
-    ):
+    if last_search is not None and _continues_search(last_search, engines, digests, newest_rewrite):
         unsearched_digests = [
             *last_search.found_digests,
             *digests[last_search.length :],
@@ -205,13 +191,9 @@ def match_rewrites(
             searched_length=last_search.length,
         )
         # If the earlier rewrite is no longer there, search from the start.
-        if not last_search.found_digests or any(
-            exact_matches for exact_matches, _ in matches
-        ):
+        if not last_search.found_digests or any(exact_matches for exact_matches, _ in matches):
             return matches, _remember_search(engines, digests, newest_rewrite, matches)
-    matches = _match_rewrites(
-        tx, tenant, engines, digests, skeletons, searched_length=0
-    )
+    matches = _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0)
     return matches, _remember_search(engines, digests, newest_rewrite, matches)
 
 
@@ -239,9 +221,7 @@ def _match_rewrites(
             ]
             if skeleton
         ]
-        similar_matches = _find_rewrites(
-            tx, "skeleton", tenant, engine, longer_skeletons
-        )
+        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_skeletons)
         matches.append((exact_matches, similar_matches))
         if exact_matches:
             break
@@ -272,9 +252,7 @@ def _remember_search(
     if not digests or any(similar for _, similar in matches):
         return None
     found_digests = [
-        rewrite.digest
-        for exact_matches, _ in matches
-        for rewrite in reversed(exact_matches)
+        rewrite.digest for exact_matches, _ in matches for rewrite in reversed(exact_matches)
     ]
     return RewriteSearch(
         tuple(engines), len(digests), digests[-1], newest_rewrite, tuple(found_digests)

@@ -64,9 +64,7 @@ def continue_session(
             "SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
             (session_id,),
         )
-        return Continuation(
-            load_session(tx, old_tip.id), is_committed=first_id == new_id
-        )
+        return Continuation(load_session(tx, old_tip.id), is_committed=first_id == new_id)
     require_lease(tx, old_tip.thread, lease)
     if not 0 <= seen_count <= old_tip.next_seq:
         raise InputError(
@@ -82,24 +80,18 @@ def continue_session(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
         (session_id, seen_count),
     )
-    placed_ids = [
-        _keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted
-    ]
+    placed_ids = [_keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted]
     place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
     put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes], lease)
     copy_activity(tx, session_id, new_id)
     # A thread that has ended stays ended.
     _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
-    _insert_compaction(
-        tx, (old_tip.thread, session_id, new_id, now), compaction or NewCompaction()
-    )
+    _insert_compaction(tx, (old_tip.thread, session_id, new_id, now), compaction or NewCompaction())
     return Continuation(load_session(tx, new_id), is_committed=True)
 
 
-def _insert_continuation(
-    tx: Tx, parent: Session, new_id: str, system: System, now: float
-) -> None:
+def _insert_continuation(tx: Tx, parent: Session, new_id: str, system: System, now: float) -> None:
     """Insert a session that continues another, with the same system prompt unless another is given."""
     new = NewSession(
         id=new_id,
@@ -134,9 +126,7 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
         )
         if tx.one(select_if_in_thread, (entry, thread, thread)) is None:
-            raise UnknownIdError(
-                f"thread {thread} has no message {entry}; nothing was changed"
-            )
+            raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
         return entry
     if entry.kind == "message":
         raise InputError(
@@ -155,38 +145,27 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
     """Place messages at the beginning of a new session, each once. They count as inherited, not as new."""
     unique_ids = list(dict.fromkeys(ids))
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique_ids))
-    tx.run_many(
-        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
-    )
+    tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
         "UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?",
         (len(unique_ids), len(unique_ids), session_id),
     )
 
 
-def undo_compaction(
-    tx: Tx, now: float, session_id: str, *, lease: Lease | None = None
-) -> Session:
+def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None = None) -> Session:
     """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
     tip = lock_tip(tx, session_id)
     require_lease(tx, tip.thread, lease)
     if tip.kind != "continuation" or tip.parent is None:
-        raise NothingToUndoError(
-            f"thread {tip.thread} has no compaction that could be undone"
-        )
+        raise NothingToUndoError(f"thread {tip.thread} has no compaction that could be undone")
     parent = load_session(tx, tip.parent)
     added_rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
         (tip.id,),
     )
-    rows = [
-        (parent.id, parent.messages + offset, row[0])
-        for offset, row in enumerate(added_rows)
-    ]
-    tx.run_many(
-        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
-    )
+    rows = [(parent.id, parent.messages + offset, row[0]) for offset, row in enumerate(added_rows)]
+    tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
         "UPDATE sessions SET next_seq = ? WHERE id = ?",
         (parent.messages + len(rows), parent.id),

@@ -19,9 +19,7 @@ def delete_thread(tx: Tx, thread: str) -> int:
         threads,
     )
     ids = [row[0] for row in rows]
-    tx.run_many(
-        "DELETE FROM places WHERE session_id = ?", [(session_id,) for session_id in ids]
-    )
+    tx.run_many("DELETE FROM places WHERE session_id = ?", [(session_id,) for session_id in ids])
     orphan_rows = tx.all(
         f"SELECT m.id FROM messages m WHERE m.thread_id IN ({thread_placeholders}) "
         "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
@@ -41,15 +39,9 @@ def delete_thread(tx: Tx, thread: str) -> int:
         "turns",
         "pins",
     ):
-        tx.run(
-            f"DELETE FROM {table} WHERE thread_id IN ({thread_placeholders})", threads
-        )
-    tx.run_many(
-        "DELETE FROM state WHERE scope = ?", [(session_id,) for session_id in ids]
-    )
-    tx.run_many(
-        "DELETE FROM sessions WHERE id = ?", [(session_id,) for session_id in ids]
-    )
+        tx.run(f"DELETE FROM {table} WHERE thread_id IN ({thread_placeholders})", threads)
+    tx.run_many("DELETE FROM state WHERE scope = ?", [(session_id,) for session_id in ids])
+    tx.run_many("DELETE FROM sessions WHERE id = ?", [(session_id,) for session_id in ids])
     _delete_prompts(tx, sorted({row[1] for row in rows if row[1] is not None}))
     return len(ids)
 
@@ -133,9 +125,7 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
         threads,
     )
     thread_numbers = THREAD_NUMBERS.format(thread_placeholders)
-    _delete_chunks(
-        tx, f"thread IN ({thread_numbers}) AND output_id IS NOT NULL", threads
-    )
+    _delete_chunks(tx, f"thread IN ({thread_numbers}) AND output_id IS NOT NULL", threads)
     cited_outputs = tx.all(
         f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({thread_placeholders})",
         threads,
@@ -151,9 +141,7 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
             (tenant, output_id),
         )
         if citing_thread is None:
-            tx.run(
-                "DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, output_id)
-            )
+            tx.run("DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, output_id))
         else:
             # The output is indexed for the first thread that cites it.
             queue_output(tx, citing_thread, output_id)

@@ -36,9 +36,7 @@ def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
     return _ThreadExport(tx).make_lines(thread)[0]
 
 
-def salvage_thread(
-    tx: Tx, database: Database, thread: str
-) -> tuple[list[ExportLine], list[str]]:
+def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[ExportLine], list[str]]:
     return _ThreadExport(tx, database).make_lines(thread)
 
 
@@ -65,27 +63,18 @@ class _ThreadExport:
         ]
         place_lines: list[ExportLine] = []
         for session, inherited_count in sessions:
-            shown_ids = [
-                message_id for seq, message_id in places[session.id] if seq >= 0
-            ]
-            inherited_ids = [
-                message_id for seq, message_id in places[session.id] if seq < 0
-            ]
+            shown_ids = [message_id for seq, message_id in places[session.id] if seq >= 0]
+            inherited_ids = [message_id for seq, message_id in places[session.id] if seq < 0]
             line = dataclasses.asdict(session) | {
                 "carried": sum(
-                    message_id in numbers_by_id
-                    for message_id in shown_ids[:inherited_count]
+                    message_id in numbers_by_id for message_id in shown_ids[:inherited_count]
                 )
             }
             line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
             del line["messages"], line["thread"]
             lines.append({"type": "session", **line})
             shown_numbers, inherited_numbers = (
-                [
-                    numbers_by_id[message_id]
-                    for message_id in ids
-                    if message_id in numbers_by_id
-                ]
+                [numbers_by_id[message_id] for message_id in ids if message_id in numbers_by_id]
                 for ids in (shown_ids, inherited_ids)
             )
             place_lines.append(
@@ -118,15 +107,10 @@ class _ThreadExport:
             (thread,),
         )
         loaded = [
-            self._try_read(f"session {row[0]}", self._load_session, row[0])
-            for row in rows or ()
+            self._try_read(f"session {row[0]}", self._load_session, row[0]) for row in rows or ()
         ]
         return sorted(
-            (
-                session_and_inherited
-                for session_and_inherited in loaded
-                if session_and_inherited
-            ),
+            (session_and_inherited for session_and_inherited in loaded if session_and_inherited),
             key=lambda session_and_inherited: (
                 session_and_inherited[0].started,
                 session_and_inherited[0].id,
@@ -134,19 +118,12 @@ class _ThreadExport:
         )
 
     def _load_session(self, session: str) -> tuple[Session, int]:
-        inherited_count = self.tx.value(
-            "SELECT carried FROM sessions WHERE id = ?", (session,)
-        )
+        inherited_count = self.tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
         return load_session(self.tx, session), int(inherited_count)
 
     def _load_places(self, session: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
-        return (
-            self._try_read(
-                f"the order of session {session}", self.tx.all, sql, (session,)
-            )
-            or []
-        )
+        return self._try_read(f"the order of session {session}", self.tx.all, sql, (session,)) or []
 
     def _make_message_lines(
         self, thread: str, places: Mapping[str, Sequence[Row]]
@@ -191,9 +168,7 @@ class _ThreadExport:
             if self.database is None:
                 raise
             cause = (
-                error
-                if isinstance(error, MALFORMED_LINE_ERRORS)
-                else self.database.explain(error)
+                error if isinstance(error, MALFORMED_LINE_ERRORS) else self.database.explain(error)
             )
             if not isinstance(
                 cause,
@@ -241,9 +216,7 @@ def _make_compaction_lines(
             for message_id in compaction.record.covered
             if message_id in numbers_by_id
         ]
-        record["cost"] = (
-            None if compaction.record.cost is None else str(compaction.record.cost)
-        )
+        record["cost"] = None if compaction.record.cost is None else str(compaction.record.cost)
         times = {"created": compaction.created, "reverted": compaction.reverted}
         yield {
             "type": "compaction",
@@ -260,9 +233,7 @@ def _make_usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
         "raw, created"
     )
     names = columns.replace("session_id", "session").split(", ")
-    for row in tx.all(
-        f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread,)
-    ):
+    for row in tx.all(f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread,)):
         line = dict(zip(names, row, strict=True))
         yield {"type": "usage", **line, "raw": decode_json(line["raw"])}
 
@@ -282,18 +253,14 @@ def _make_output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
         }
 
 
-def _make_node_lines(
-    tx: Tx, thread: str, numbers_by_id: Mapping[int, int]
-) -> Iterator[ExportLine]:
+def _make_node_lines(tx: Tx, thread: str, numbers_by_id: Mapping[int, int]) -> Iterator[ExportLine]:
     for node in list_nodes(tx, thread):
         line = {**dataclasses.asdict(node), "sources": list(node.sources)}
         for name in ("first_message", "last_message"):
             line[name] = numbers_by_id.get(line[name], 0)
         if node.level == 0:
             source_numbers = (numbers_by_id.get(int(source)) for source in node.sources)
-            line["sources"] = [
-                str(number) for number in source_numbers if number is not None
-            ]
+            line["sources"] = [str(number) for number in source_numbers if number is not None]
         yield {"type": "node", **line}
 
 
@@ -304,9 +271,7 @@ def _make_pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
 
 def _make_state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
     for scope in scopes:
-        for row in tx.all(
-            "SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)
-        ):
+        for row in tx.all("SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)):
             yield {
                 "type": "state",
                 "scope": scope,

@@ -244,12 +244,8 @@ class _ThreadImport:
                 try:
                     apply_line(line)
                 except MALFORMED_LINE_ERRORS as error:
-                    reason = (
-                        f"it does not fit the others ({type(error).__name__}: {error})"
-                    )
-                    raise TranscriptError(
-                        f"line {number} cannot be imported: {reason}"
-                    ) from error
+                    reason = f"it does not fit the others ({type(error).__name__}: {error})"
+                    raise TranscriptError(f"line {number} cannot be imported: {reason}") from error
 
     # Sessions
 
@@ -268,17 +264,13 @@ class _ThreadImport:
     def _insert_session(self, line: ExportLine) -> None:
         kind: SessionKind = line.get("kind") or self._guess_kind(line)
         if kind not in get_args(SessionKind):
-            raise TranscriptError(
-                f"session {line['id']} is of the unknown kind {kind!r}"
-            )
+            raise TranscriptError(f"session {line['id']} is of the unknown kind {kind!r}")
         names = {field.name for field in dataclasses.fields(NewSession)} - {"kind"}
         new = NewSession(
             kind=kind, **{name: value for name, value in line.items() if name in names}
         )
         is_in_thread_of_parent = kind in ("continuation", "reverted")
-        thread = (
-            lock_thread(self.tx, line["parent"]) if is_in_thread_of_parent else new.id
-        )
+        thread = lock_thread(self.tx, line["parent"]) if is_in_thread_of_parent else new.id
         if not insert_session(self.tx, new, thread=thread, now=self.now):
             raise StoreError(
                 f"session {new.id} is in this store already; delete its thread first, or leave it"
@@ -302,13 +294,9 @@ class _ThreadImport:
             (line["parent"],),
         )
         starts_after_parent = (
-            parent is not None
-            and parent[1] == "compression"
-            and line["started"] >= parent[0]
+            parent is not None and parent[1] == "compression" and line["started"] >= parent[0]
         )
-        return (
-            "continuation" if starts_after_parent and not continuation else "subagent"
-        )
+        return "continuation" if starts_after_parent and not continuation else "subagent"
 
     def _check_chain(self, thread: str) -> None:
         """Refuse sessions that form no chain. Reopen the last session if its continuation was not exported."""
@@ -321,9 +309,7 @@ class _ThreadImport:
         if set(reasons) != set(chain) or any(
             reasons[session] != "compression" for session in chain[:-1]
         ):
-            raise TranscriptError(
-                f"the sessions of thread {thread} do not continue one another"
-            )
+            raise TranscriptError(f"the sessions of thread {thread} do not continue one another")
         if self.tx.one(
             "SELECT 1 FROM sessions WHERE thread_id = ? AND (carried < 0 OR carried > next_seq)",
             (thread,),
@@ -341,9 +327,7 @@ class _ThreadImport:
 
     def _assign_threads(self, line: ExportLine) -> None:
         for number in (*line["messages"], *line.get("taken_over", ())):
-            self.threads_by_number.setdefault(
-                number, self.threads_by_session[line["session"]]
-            )
+            self.threads_by_number.setdefault(number, self.threads_by_session[line["session"]])
 
     def _import_message(self, line: ExportLine) -> None:
         number = line["number"]
@@ -356,9 +340,7 @@ class _ThreadImport:
             raise TranscriptError(
                 f"message {number} is listed twice, is in no session, or has an unknown kind"
             )
-        origin = (
-            None if line.get("origin") is None else self.ids_by_number[line["origin"]]
-        )
+        origin = None if line.get("origin") is None else self.ids_by_number[line["origin"]]
         event = line.get("event") or new_id()
         new = NewMessage(
             line["body"],
@@ -384,21 +366,18 @@ class _ThreadImport:
         session = line["session"]
         shown_messages = line["messages"]
         inherited_messages = line.get("taken_over", [])
-        if len(set(shown_messages)) < len(shown_messages) or len(
-            set(inherited_messages)
-        ) < len(inherited_messages):
+        if len(set(shown_messages)) < len(shown_messages) or len(set(inherited_messages)) < len(
+            inherited_messages
+        ):
             raise TranscriptError(f"session {session} shows a message twice")
         rows = [
-            (session, seq, self.ids_by_number[number])
-            for seq, number in enumerate(shown_messages)
+            (session, seq, self.ids_by_number[number]) for seq, number in enumerate(shown_messages)
         ]
         rows += [
             (session, seq - len(inherited_messages), self.ids_by_number[number])
             for seq, number in enumerate(inherited_messages)
         ]
-        self.tx.run_many(
-            "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
-        )
+        self.tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
         branch_point = self.branch_points[session]
         self.tx.run(
             "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
@@ -412,9 +391,7 @@ class _ThreadImport:
     # Records beside the messages
 
     def _import_compaction(self, line: ExportLine) -> None:
-        covered_ids = [
-            self.ids_by_number[number] for number in line["record"]["covered"]
-        ]
+        covered_ids = [self.ids_by_number[number] for number in line["record"]["covered"]]
         record = decode_record({"cost": None, **line["record"], "covered": covered_ids})
         self.tx.run(
             "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
@@ -476,9 +453,7 @@ class _ThreadImport:
         }
         record["thread"] = self.threads_by_session[self.thread]
         if line["level"] == 0:
-            record["sources"] = [
-                str(self.ids_by_number[int(source)]) for source in line["sources"]
-            ]
+            record["sources"] = [str(self.ids_by_number[int(source)]) for source in line["sources"]]
         put_nodes(self.tx, [decode_node(record)], None)
 
     def _import_state(self, line: ExportLine) -> None:

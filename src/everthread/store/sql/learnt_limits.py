@@ -12,7 +12,9 @@ LIMIT_LIFE_SECONDS = 7 * 24 * 3600.0
 """Seconds until a learnt limit expires, because providers change them. For as long an accepted prompt disproves smaller
 windows."""
 DAY_SECONDS = 24 * 3600.0
-LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
+LIMIT_COLUMNS = (
+    "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
+)
 
 
 def learn_limit(
@@ -118,14 +120,10 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
     return [ModelLimit(*row) for row in rows]
 
 
-def forget_limits(
-    tx: Tx, *, base_url: str | None = None, model: str | None = None
-) -> int:
+def forget_limits(tx: Tx, *, base_url: str | None = None, model: str | None = None) -> int:
     """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
     where, values = make_equality_condition({"base_url": base_url, "model": model})
-    return len(
-        tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values)
-    )
+    return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values))
 
 
 def record_success(

@@ -14,9 +14,7 @@ from everthread.store.sql.session_rows import lock_thread
 def _lock_session(tx: Tx, thread: str) -> None:
     """Lock a thread's session before its lease, as every writer does, to avoid deadlocks."""
     if tx.dialect.for_update:
-        tx.one(
-            f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread,)
-        )
+        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread,))
 
 
 def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
@@ -69,9 +67,7 @@ def require_lease(tx: Tx, thread: str, lease: Lease | None) -> None:
 def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
     """Raise an error if a lease is not the newest. `row`: number and holder of the newest lease, if there is one."""
     if lease.thread != thread or row is None or row[0] != lease.fence:
-        holder_text = (
-            f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
-        )
+        holder_text = f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
         raise LeaseLostError(
             f"the lease {lease.fence} on thread {lease.thread} is lost: {holder_text}; nothing was written"
         )

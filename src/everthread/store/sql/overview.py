@@ -61,9 +61,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             "prompt_tokens": prompt_tokens,
             "cache_read_tokens": cache_read,
             "output_tokens": output_tokens,
-            "cost": None
-            if unpriced_calls == all_calls
-            else pico_dollars / PICO_DOLLARS_PER_DOLLAR,
+            "cost": None if unpriced_calls == all_calls else pico_dollars / PICO_DOLLARS_PER_DOLLAR,
         }
     for row in tx.all_for_keys(
         "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
@@ -84,8 +82,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
             compactions=int(row[1]), last_compacted=row[2]
         )
     return {
-        thread: ThreadFigures(thread, **figures)
-        for thread, figures in figures_by_thread.items()
+        thread: ThreadFigures(thread, **figures) for thread, figures in figures_by_thread.items()
     }
 
 
@@ -161,9 +158,7 @@ def list_context_sizes(
     return [(row[0], row[1], bool(row[2]), int(row[3])) for row in rows]
 
 
-def split_shown_messages(
-    tx: Tx, session_id: str, ids: Sequence[int]
-) -> tuple[set[int], set[int]]:
+def split_shown_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
     """Return the messages among these that a session shows unchanged, and those that it shows shortened."""
     unchanged_ids: set[int] = set()
     shortened_ids: set[int] = set()
@@ -210,16 +205,12 @@ def sum_usage_by(
     return sum_calls_by(tx, GROUP_COLUMNS[group], source, (*values, limit))
 
 
-def make_change_marker(
-    tx: Tx, *, tenant: str | None = None, thread: str | None = None
-) -> str:
+def make_change_marker(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
     """Return a text that changes with every message, call and compaction, and is cheap to compute."""
     if thread is not None:
         thread_id = find_thread(tx, thread)
         rows = [
-            tx.one(
-                "SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)
-            ),
+            tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)),
             tx.one(
                 "SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?",
                 (thread_id,),

@@ -16,7 +16,9 @@ SESSION_COLUMNS = (
     "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "
     "s.started, s.ended, s.end_reason, s.next_seq, s.branched_at, s.client, s.client_session"
 )
-SELECT_SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
+SELECT_SESSION = (
+    f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
+)
 
 THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
 """The numbers of threads, used instead of their ids in the table `pieces`."""
@@ -36,9 +38,7 @@ def load_session(tx: Tx, session_id: str) -> Session:
 
 def find_thread(tx: Tx, session_id: str) -> str:
     """Return the thread of a session. A thread can be named by the id of any of its sessions."""
-    thread: str | None = tx.value(
-        "SELECT thread_id FROM sessions WHERE id = ?", (session_id,)
-    )
+    thread: str | None = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
     if thread is None:
         raise UnknownIdError(f"there is no thread or session {session_id!r}")
     return thread
@@ -60,11 +60,7 @@ def lock_thread(tx: Tx, session_id: str) -> str:
 
 def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
     """Return the thread of each session that exists."""
-    return dict(
-        tx.all_for_keys(
-            "SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids
-        )
-    )
+    return dict(tx.all_for_keys("SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids))
 
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
@@ -98,9 +94,7 @@ def list_sessions(
 ) -> list[Session]:
     """Return sessions, the newest first."""
     where, values = make_equality_condition({"s.tenant": tenant, "s.kind": kind})
-    sql = (
-        f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
-    )
+    sql = f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
     return [decode_session(row) for row in tx.all(sql, (*values, limit, offset))]
 
 
@@ -265,10 +259,7 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
     prompt_hash = hashlib.sha256(body.encode()).hexdigest()
     # Read with a lock, because another process may be deleting the prompt as unused.
     while (
-        tx.one(
-            f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (prompt_hash,)
-        )
-        is None
+        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.for_share}", (prompt_hash,)) is None
     ):
         tx.run(
             "INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING",
@@ -292,9 +283,7 @@ def list_family(tx: Tx, thread: str) -> list[str]:
     while current is not None and current not in ancestors:
         first_session = load_session(tx, load_session(tx, current).thread)
         ancestors |= {current: None, first_session.id: None}
-        family |= dict.fromkeys(
-            [first_session.id, *_list_client_threads(tx, first_session)]
-        )
+        family |= dict.fromkeys([first_session.id, *_list_client_threads(tx, first_session)])
         current = first_session.parent
     return list(family)
 

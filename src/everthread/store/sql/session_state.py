@@ -27,9 +27,7 @@ def put_pin(tx: Tx, now: float, thread: str, text: str, *, max_pins: int = 50) -
         )
         >= max_pins
     ):
-        raise InputError(
-            f"{max_pins} texts are pinned to this thread already; delete one first"
-        )
+        raise InputError(f"{max_pins} texts are pinned to this thread already; delete one first")
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
         (thread, make_pin_id(text), text, now),
@@ -73,9 +71,7 @@ def put_state(tx: Tx, now: float, scope: str, key: str, value: Any) -> None:
 
 
 def get_state(tx: Tx, scope: str, key: str) -> Any | None:
-    value = tx.value(
-        "SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key)
-    )
+    value = tx.value("SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key))
     return None if value is None else decode_json(value)
 
 
@@ -83,9 +79,7 @@ FAILURE_SCOPE_PREFIX = "failures:"
 """The prefix of the scope that counts a tenant's failed requests: one row for each day and kind, with the count."""
 
 
-def add_failures(
-    tx: Tx, now: float, counts: Mapping[tuple[str, str, str], int]
-) -> None:
+def add_failures(tx: Tx, now: float, counts: Mapping[tuple[str, str, str], int]) -> None:
     """Add to the counts of failed requests that were passed through.
 
     The keys are tenant, thread and kind; without a tenant, the thread's is used.
@@ -110,9 +104,7 @@ def add_failures(
         )
 
 
-def sum_failures(
-    tx: Tx, *, since: float = 0.0, tenant: str | None = None
-) -> list[tuple[str, int]]:
+def sum_failures(tx: Tx, *, since: float = 0.0, tenant: str | None = None) -> list[tuple[str, int]]:
     """Return the number of failures of each kind since a time, the most frequent first."""
     condition = "scope LIKE ?" if tenant is None else "scope = ?"
     scope = f"{FAILURE_SCOPE_PREFIX}{'%' if tenant is None else tenant}"

@@ -10,9 +10,7 @@ from everthread.store.records import NewSession
 from everthread.store.value_codec import clean_text, decode_body
 
 
-def find_conversation(
-    tx: Tx, tenant: str, client_session: str, platform: str
-) -> str | None:
+def find_conversation(tx: Tx, tenant: str, client_session: str, platform: str) -> str | None:
     """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
     thread: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
@@ -35,9 +33,7 @@ def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
     conversation waits for the results of its calls.
     """
     conversation = find_conversation(tx, new.tenant, client_parent, new.platform)
-    if conversation is not None and (
-        new.kind != "main" or has_open_calls(tx, conversation)
-    ):
+    if conversation is not None and (new.kind != "main" or has_open_calls(tx, conversation)):
         return replace(new, kind="side", parent=conversation)
     return replace(new, kind="side") if new.kind == "subagent" else new
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from everthread.core.messages import Call, calls_of, results_of
+from everthread.core.messages import ToolCall, calls_of, results_of
 from everthread.core.turns import is_user_message
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import (
@@ -52,7 +52,7 @@ class PreparedMessage(NamedTuple):
     tool: str
     opens_turn: bool = False
     """Whether this is a message of the user, which begins a turn."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     answered_calls: tuple[str, ...] = ()
     """Ids of the calls whose results the message holds, if the results do not name their tools."""
 
@@ -75,28 +75,24 @@ class PreparedMessage(NamedTuple):
         )
 
 
-INSERT_COLUMNS = "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
+INSERT_COLUMNS = (
+    "thread_id, event, kind, role, tool, tokens, created, origin, opens_turn, chars, checksum, body"
+)
 
 
 def prepare_message(new: NewMessage) -> PreparedMessage:
     body = new.body
     if not isinstance(body, dict):
-        raise InputError(
-            f"a message is an object with a role, not {type(body).__name__}"
-        )
+        raise InputError(f"a message is an object with a role, not {type(body).__name__}")
     tokens: Any = new.tokens  # whatever an import may hold
-    if tokens is not None and (
-        type(tokens) is not int or not 0 <= tokens < MAX_MESSAGE_TOKENS
-    ):
+    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < MAX_MESSAGE_TOKENS):
         raise InputError(f"a message cannot have {tokens!r} tokens")
     text = encode_json(body)  # first: it refuses endless nesting
     calls = calls_of(body)
     results = results_of(body)
     result_name = next((result.name for result in results if result.name), "")
     tool = result_name or ",".join(dict.fromkeys(call.name for call in calls))
-    unnamed_calls = (
-        () if result_name else (result.call_id for result in results if result.call_id)
-    )
+    unnamed_calls = () if result_name else (result.call_id for result in results if result.call_id)
     return PreparedMessage(
         new,
         pack_body(text),
@@ -113,13 +109,11 @@ CALLS_PER_READ = 8
 """Messages with calls to read at once; a result mostly follows its call closely."""
 
 
-def map_calls_to_tools(calls: Iterable[Call]) -> dict[str, str]:
+def map_calls_to_tools(calls: Iterable[ToolCall]) -> dict[str, str]:
     return {call.id: call.name for call in calls}
 
 
-def name_tool(
-    message: PreparedMessage, find_tool_name: Callable[[str], str]
-) -> PreparedMessage:
+def name_tool(message: PreparedMessage, find_tool_name: Callable[[str], str]) -> PreparedMessage:
     """Return a message with the tool names of its calls, if its results do not name their tools."""
     if not message.answered_calls:
         return message
@@ -136,9 +130,7 @@ def decode_message(row: Row) -> StoredMessage:
     return StoredMessage(*[*row[:4], decode_body(row[4]), *row[5:]])
 
 
-def insert_message(
-    tx: Tx, thread: str, message: PreparedMessage, now: float
-) -> int | None:
+def insert_message(tx: Tx, thread: str, message: PreparedMessage, now: float) -> int | None:
     """Return the new message's id; None if its event is already stored."""
     message_id: int | None = tx.value(
         f"INSERT INTO messages ({INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -192,9 +184,7 @@ def list_visible_ids(tx: Tx, thread: str) -> list[int]:
     return [row[0] for row in rows]
 
 
-def load_message(
-    tx: Tx, message_id: int, *, tenant: str | None = None
-) -> StoredMessage:
+def load_message(tx: Tx, message_id: int, *, tenant: str | None = None) -> StoredMessage:
     """Return one message, with its position in the session of origin."""
     row = tx.one(
         f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
@@ -274,9 +264,7 @@ class AppendRequest:
         self.prepared = [prepare_message(new) for new in self.new]
 
 
-def append_messages(
-    tx: Tx, requests: Sequence[AppendRequest]
-) -> list[list[StoredMessage]]:
+def append_messages(tx: Tx, requests: Sequence[AppendRequest]) -> list[list[StoredMessage]]:
     """Append messages to their threads, and reopen threads that ended. Skip messages whose events are stored."""
     locked_threads = _lock_and_read(tx, requests)
     appends_by_thread: dict[str, _ThreadAppend] = {}
@@ -320,9 +308,7 @@ class _LockedThreads:
 def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
     session_ids = list(dict.fromkeys(request.session for request in requests))
     leased_threads = list(
-        dict.fromkeys(
-            request.lease.thread for request in requests if request.lease is not None
-        )
+        dict.fromkeys(request.lease.thread for request in requests if request.lease is not None)
     )
     message_count = sum(len(request.prepared) for request in requests)
     if tx.dialect.for_update:
@@ -330,9 +316,7 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
             LOCK_THREADS.format(placeholders(session_ids), tx.dialect.for_update),
             session_ids,
         )
-    select_lease = (
-        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}"
-    )
+    select_lease = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}"
     tips, ids, *other_rows = tx.all_of_each(
         [
             (SELECT_TIPS.format(placeholders(session_ids)), session_ids),
@@ -343,14 +327,10 @@ def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
     )
     newest_leases = {
         thread: rows[0]
-        for thread, rows in zip(
-            leased_threads, other_rows[: len(leased_threads)], strict=True
-        )
+        for thread, rows in zip(leased_threads, other_rows[: len(leased_threads)], strict=True)
         if rows
     }
-    events = {
-        (row[0], row[1]) for rows in other_rows[len(leased_threads) :] for row in rows
-    }
+    events = {(row[0], row[1]) for rows in other_rows[len(leased_threads) :] for row in rows}
     return _LockedThreads(
         {row[0]: ThreadTip(*row[1:]) for row in tips},
         newest_leases,
@@ -470,6 +450,4 @@ def _write_new_rows(tx: Tx, threads: Sequence[_ThreadAppend]) -> None:
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
         [(message.session, message.seq, message.id) for message in messages],
     )
-    tx.run_many(
-        UPDATE_ACTIVITY, [thread.make_session_values() for thread in changed_threads]
-    )
+    tx.run_many(UPDATE_ACTIVITY, [thread.make_session_values() for thread in changed_threads])

@@ -52,21 +52,16 @@ def put_output(
         (thread, tenant, output_key, call_id, tool, now),
     )
     queue_output(tx, thread, output_key)
-    return StoredOutput(
-        output_key, thread, call_id=call_id, tool=tool, size=len(text), created=now
-    )
+    return StoredOutput(output_key, thread, call_id=call_id, tool=tool, size=len(text), created=now)
 
 
 def queue_output(tx: Tx, thread: str, key: str) -> None:
     """Queue an output to be indexed for a thread that cites it, unless it is indexed or queued already."""
     select = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
     if not any(
-        tx.one(select.format(table), (thread, key))
-        for table in ("unindexed", "piece_details")
+        tx.one(select.format(table), (thread, key)) for table in ("unindexed", "piece_details")
     ):
-        tx.run(
-            "INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread, key)
-        )
+        tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread, key))
 
 
 def load_output(tx: Tx, key: str, *, tenant: str | None = DEFAULT_TENANT) -> str:
@@ -88,13 +83,9 @@ def _decompress_output(key: str, content: bytes) -> str:
     try:
         text = zlib.decompress(content).decode("utf-8", "surrogatepass")
     except (zlib.error, UnicodeDecodeError) as error:
-        raise StoreDamagedError(
-            f"the stored output {key} cannot be read: {error}"
-        ) from error
+        raise StoreDamagedError(f"the stored output {key} cannot be read: {error}") from error
     if output_id(text) != key:
-        raise StoreDamagedError(
-            f"the stored output {key} is not what its id was made from"
-        )
+        raise StoreDamagedError(f"the stored output {key} is not what its id was made from")
     return text
 
 

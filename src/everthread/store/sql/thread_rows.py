@@ -31,9 +31,7 @@ AND_NOT_SIDE_CALL = (
 """SQL condition that leaves out side calls, which are listed under their conversation."""
 
 
-COUNT_SIDE_CALLS = (
-    "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
-)
+COUNT_SIDE_CALLS = "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
 
 
 def list_threads(

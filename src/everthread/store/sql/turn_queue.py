@@ -28,9 +28,7 @@ _IS_RUNNING = "state = 'running' AND ended IS NULL"
 _IS_QUEUED = "state = 'queued' AND ended IS NULL"
 
 
-def queue_turn(
-    tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float
-) -> QueuedTurn | None:
+def queue_turn(tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float) -> QueuedTurn | None:
     """Queue a turn and return it, or return the stored turn with the same key; None if the queue is full."""
     thread = lock_thread(tx, new.thread)
     key = clean_text(new.key)
@@ -125,9 +123,7 @@ def cancel_turn(tx: Tx, now: float, turn_id: str, *, tenant: str) -> QueuedTurn:
     """Cancel a waiting turn. For a running turn, ask the process that runs it to cancel."""
     turn = load_turn(tx, turn_id, tenant=tenant)
     lock_thread(tx, turn.thread)
-    result = encode_json(
-        {"code": "cancelled", "message": "It was cancelled before it began."}
-    )
+    result = encode_json({"code": "cancelled", "message": "It was cancelled before it began."})
     tx.run(
         f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_IS_QUEUED}",
         (result, now, turn_id),

@@ -86,26 +86,20 @@ class CallerContext:
     @property
     def size(self) -> PromptSize:
         call = self._call
-        tokens = (
-            self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
-        )
-        fixed_tokens = round(
-            call.settings.tokens * self.state.calibration.factor(call.model)
-        )
+        tokens = self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
+        fixed_tokens = round(call.settings.tokens * self.state.calibration.factor(call.model))
         return PromptSize(
             tokens,
             fixed_tokens,
             call.budget(self._services.setup.options),
             output_cap=call.settings.output_cap,
-            is_mid_turn=call.sent.is_mid_turn,
+            is_mid_turn=call.caller_history.is_mid_turn,
         )
 
     @property
     def prices(self) -> CallPrices:
         call = self._call
-        has_cache_marks = (
-            find_cache_route(call.model, "auto", call.settings.upstream) is not None
-        )
+        has_cache_marks = find_cache_route(call.model, "auto", call.settings.upstream) is not None
         summarizer = self._services.setup.summarizer(self._summarizer_context())
         return CallPrices(call.model, "auto", has_cache_marks, summarizer)
 
@@ -131,20 +125,18 @@ class CallerContext:
             self.state.retry_above_tokens = 0
         call.is_compaction_undone = isinstance(
             undone_state, dict
-        ) and call.sent.size < undone_state.get("until", 0)
+        ) and call.caller_history.size < undone_state.get("until", 0)
         if rounds:
             call.rounds.load(
-                pending_rounds or rounds[0] or (), call.sent, call.settings.api
+                pending_rounds or rounds[0] or (), call.caller_history, call.settings.api
             )
 
-    async def _find_rewrite(
-        self, state_keys: Sequence[tuple[str, str]] = ()
-    ) -> FoundRewrite:
+    async def _find_rewrite(self, state_keys: Sequence[tuple[str, str]] = ()) -> FoundRewrite:
         call = self._call
         finder = self._services.rewrite_finder
         keys = self._engine_keys
         search_result = await finder.find(
-            call.sent, keys, call.memory.last_search, state_keys=state_keys
+            call.caller_history, keys, call.memory.last_search, state_keys=state_keys
         )
         call.memory.last_search = search_result.search
         if call.memory.engine_keys == keys or not call.match.matched_count:
@@ -152,7 +144,7 @@ class CallerContext:
         call.memory.engine_keys = keys
         found_rewrite = search_result.rewrite
         longer_rewrite = await finder.adopt_longer(
-            call.sent,
+            call.caller_history,
             call.match.source,
             keys[0],
             found_rewrite.length if found_rewrite else 0,
@@ -163,9 +155,7 @@ class CallerContext:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
         call = self._call
         setup = self._services.setup
-        finder = ExcerptFinder(
-            setup.store, setup.options.recall, TokenCounter(call.model)
-        )
+        finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
         max_tokens = finder.find_max_tokens(self.size)
         is_complete = not call.has_left_messages and call.match.branch_of is None
         if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
@@ -182,15 +172,13 @@ class CallerContext:
         return await finder.find(visible_thread, max_tokens, setup.listener)
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
-        return not self._call.sent.is_single_text
+        return not self._call.caller_history.is_single_text
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
         """Return a rewrite of the history: another process's if it covers more, else a new one."""
         newer_rewrite = None if order.is_manual else await self._find_newer_rewrite()
         if newer_rewrite is not None:
-            return RewriteDraft(
-                self._describe_adopted_rewrite(newer_rewrite), newer_rewrite
-            )
+            return RewriteDraft(self._describe_adopted_rewrite(newer_rewrite), newer_rewrite)
         task = await self._make_task(order)
         context = self._summarizer_context()
         summarizer = self._services.setup.summarizer(context)
@@ -209,21 +197,15 @@ class CallerContext:
             return draft.compaction.reason
         tokens_before = self._services.sizer.count_tokens(call, call.rewrite)
         is_new = draft.new_rewrite is not None
-        call.rewrite = (
-            await self._services.rewrite_maker.commit(draft)
-            if is_new
-            else draft.rewrite
-        )
-        if is_new and draft.history_length < len(call.sent.messages):
+        call.rewrite = await self._services.rewrite_maker.commit(draft) if is_new else draft.rewrite
+        if is_new and draft.history_length < len(call.caller_history.messages):
             await self._shorten_new_messages(order)
         self.state.pause.unjudged_tokens_before = (
             tokens_before if order.reason in AUTOMATIC_REASONS else 0
         )
         self.state.call_pattern = self.state.call_pattern.after_compaction()
         if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
-            self.emit(
-                events.Notice(self.session_id, make_fading_notice(call.rewrite.depth))
-            )
+            self.emit(events.Notice(self.session_id, make_fading_notice(call.rewrite.depth)))
         return ""
 
     async def _shorten_new_messages(self, order: CompactionOrder) -> None:
@@ -231,10 +213,7 @@ class CallerContext:
         call = self._call
         maker = self._services.rewrite_maker
         budget = call.budget(self._services.setup.options)
-        if (
-            self._services.sizer.count_tokens(call, call.rewrite)
-            <= budget.compacted_limit
-        ):
+        if self._services.sizer.count_tokens(call, call.rewrite) <= budget.compacted_limit:
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
@@ -250,9 +229,7 @@ class CallerContext:
         shorter_draft = await maker.draft(task, engine, journal)
         current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
         if shorter_draft.rewrite is not None:
-            shorter_tokens = self._services.sizer.count_tokens(
-                call, shorter_draft.rewrite
-            )
+            shorter_tokens = self._services.sizer.count_tokens(call, shorter_draft.rewrite)
             if (
                 shorter_tokens <= budget.compacted_limit
                 or shorter_tokens <= MAX_SECOND_REWRITE_SHARE * current_tokens
@@ -260,16 +237,12 @@ class CallerContext:
                 call.rewrite = await maker.commit(shorter_draft)
 
     async def discard(self, draft: RewriteDraft, reason: str) -> None:
-        self.emit(
-            events.CompactionVoid(self.session_id, reason or draft.compaction.reason)
-        )
+        self.emit(events.CompactionVoid(self.session_id, reason or draft.compaction.reason))
 
     async def account_cancelled(self) -> None:
         await self._services.accounting.record_cancelled(self.session_id)
 
-    async def learn_limit(
-        self, verdict: ErrorVerdict, refusal: ProviderRefusal
-    ) -> None:
+    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
         call = self._call
         limits = self._services.limits
         learnt = await limits.learn_refusal(
@@ -284,9 +257,7 @@ class CallerContext:
         await self.load_caps()
         if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
             # The prompt stays the same, and the provider has counted it.
-            self.state.calibration.observe(
-                call.model, verdict.input_tokens, call.estimate
-            )
+            self.state.calibration.observe(call.model, verdict.input_tokens, call.estimate)
         if learnt is not None:
             call.limits.window = learnt.tokens
             event = events.LimitLearnt(
@@ -308,15 +279,12 @@ class CallerContext:
             call.settings.limit_key
         )
 
-    def choose_step(
-        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
-    ) -> RecoveryStep:
+    def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
         call = self._call
         return attempts.next_step(
             verdict,
             output_cap=call.output_cap or call.settings.output_cap,
-            enabled=self._services.setup.options.enabled
-            and not call.sent.is_single_text,
+            enabled=self._services.setup.options.enabled and not call.caller_history.is_single_text,
             thinking_budget=call.settings.thinking_budget,
         )
 
@@ -354,7 +322,7 @@ class CallerContext:
             setup.engine,
             self.model,
             budget,
-            setup.find_summary_key(self._call.sent.family.tenant),
+            setup.find_summary_key(self._call.caller_history.family.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
@@ -366,9 +334,9 @@ class CallerContext:
         """Return whether a rewrite is of this history and covers more than the one in use."""
         call = self._call
         covered_count = call.rewrite.length if call.rewrite else 0
-        if not covered_count < rewrite.length <= len(call.sent.history):
+        if not covered_count < rewrite.length <= len(call.caller_history.history):
             return False
-        return call.sent.history.digest(rewrite.length) == rewrite.digest
+        return call.caller_history.history.digest(rewrite.length) == rewrite.digest
 
     def _describe_adopted_rewrite(self, rewrite: Rewrite) -> Compaction:
         """Return the figures of a rewrite that another request or process made."""
@@ -385,7 +353,7 @@ class CallerContext:
         setup = self._services.setup
         match = await self._services.recorder.store_request(call)
         return RewriteTask(
-            call.sent,
+            call.caller_history,
             call.settings,
             thread=match.thread,
             engine_key=self._engine_keys[0],
@@ -398,11 +366,7 @@ class CallerContext:
     def _count_prompt_tokens(self, order: CompactionOrder) -> int:
         """Return the prompt's tokens; at least the window, if the provider refused the prompt as too long."""
         tokens = self._services.sizer.count_tokens(self._call, self._call.rewrite)
-        return (
-            max(tokens, self._call.limits.window)
-            if order.reason == "overflow"
-            else tokens
-        )
+        return max(tokens, self._call.limits.window) if order.reason == "overflow" else tokens
 
     def _summarizer_context(self) -> SummarizerContext:
         call = self._call

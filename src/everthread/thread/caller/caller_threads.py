@@ -25,6 +25,7 @@ from everthread.store.rewrite_records import Rewrite
 from everthread.store.usage_records import NewUsage
 from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
+from everthread.thread.caller.caller_request import CallerHistory, CallSettings, Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
@@ -32,7 +33,6 @@ from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
-from everthread.thread.caller.sent_history import CallSettings, Outcome, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
@@ -91,16 +91,12 @@ class CallerThreads:
             limits=self.limits,
             recorder=self._recorder,
             rewrite_finder=RewriteFinder(setup.store, setup.listener),
-            rewrite_maker=RewriteMaker(
-                setup.store, setup.listener, self.accounting, self.runner
-            ),
+            rewrite_maker=RewriteMaker(setup.store, setup.listener, self.accounting, self.runner),
             hidden_rounds=self._hidden_rounds,
             sizer=self._sizer,
         )
         policy = CompactionPolicy(setup.options, setup.wall_clock)
-        self._thread_services = ThreadServices(
-            policy, setup.options, setup.wall_clock, setup.timer
-        )
+        self._thread_services = ThreadServices(policy, setup.options, setup.wall_clock, setup.timer)
 
     # Finding
 
@@ -108,22 +104,18 @@ class CallerThreads:
         """Return this process's memory of a thread; None if it has not seen the thread."""
         return self._memories.find(thread)
 
-    def hold_thread_while_opening(
-        self, thread: str | None
-    ) -> AbstractAsyncContextManager[None]:
+    def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
         memory = None if thread is None else self._memories.find(thread)
         return nullcontext() if memory is None else memory.matching_lock
 
-    def hold_session_while_reading(
-        self, family: Family
-    ) -> AbstractContextManager[None]:
+    def hold_session_while_reading(self, family: Family) -> AbstractContextManager[None]:
         """Return a context that makes other calls of a session wait while an answered call is still being read."""
         return self._index.hold_session_while_reading(family)
 
     async def open(
         self,
-        sent: SentHistory,
+        sent: CallerHistory,
         settings: CallSettings,
         thread: str = "",
         known_length: int = 0,
@@ -135,9 +127,7 @@ class CallerThreads:
         """
         match = self._index.match_end(sent, thread, known_length)
         match = match or await self._index.find_match(sent, settings)
-        memory = await self._load_memory(
-            match, is_shortened=sent.leading_compaction is not None
-        )
+        memory = await self._load_memory(match, is_shortened=sent.leading_compaction is not None)
         call = PreparedCall(sent, settings, match, memory)
         window = await self.load_window(settings)
         call.limits.window = await self.limits.find_window(settings.limit_key, window)
@@ -162,9 +152,7 @@ class CallerThreads:
             )
         return self._windows[key]
 
-    async def _load_memory(
-        self, match: ThreadMatch, *, is_shortened: bool
-    ) -> ThreadMemory:
+    async def _load_memory(self, match: ThreadMatch, *, is_shortened: bool) -> ThreadMemory:
         """Return the memory of a thread. `is_shortened`: whether the caller no longer sends the thread's beginning."""
         memory = self._memories.find(match.thread)
         if memory is not None:
@@ -172,12 +160,8 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = (
-            await store.get_state(source, CALLER_STATE) if match.matched_count else None
-        )
-        new_memory = self._memories.remember(
-            match.thread, state, is_stored=not match.is_new
-        )
+        state = await store.get_state(source, CALLER_STATE) if match.matched_count else None
+        new_memory = self._memories.remember(match.thread, state, is_stored=not match.is_new)
         new_memory.has_hidden_rounds = await self._hidden_rounds.has_any(match)
         new_memory.continues_other = is_shortened or (
             match.continues_other
@@ -199,36 +183,26 @@ class CallerThreads:
 
     async def _compact_if_needed(self, call: PreparedCall) -> None:
         """Look up the call's rewrite and hidden rounds, and compact if the policy says so."""
-        if call.sent.is_single_text or self._needs_no_compaction(call):
+        if call.caller_history.is_single_text or self._needs_no_compaction(call):
             return
         context = CallerContext(call, self._services)
         async with call.memory.compaction_lock:
             await context.look_up()
             if call.is_compaction_undone and not context.size.is_full:
-                call.decision = PolicyDecision(
-                    "send", "the last compaction was taken back by hand"
-                )
+                call.decision = PolicyDecision("send", "the last compaction was taken back by hand")
                 return
-            thread = ManagedThread(
-                context, self._thread_services, call.memory.preparation
-            )
+            thread = ManagedThread(context, self._thread_services, call.memory.preparation)
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
         """Return whether a call needs neither a compaction nor a rewrite or hidden rounds of its thread."""
         options = self.setup.options
         memory = call.memory
-        if (
-            memory.is_payload_shrunk
-            or memory.continues_other
-            or memory.has_hidden_rounds
-        ):
+        if memory.is_payload_shrunk or memory.continues_other or memory.has_hidden_rounds:
             return False
         budget = call.budget(options)
         min_tokens = (
-            MIN_THRESHOLD_SHARE * budget.threshold
-            if options.economics
-            else budget.background_start
+            MIN_THRESHOLD_SHARE * budget.threshold if options.economics else budget.background_start
         )
         return self._sizer.count_tokens(call, None) < min_tokens
 
@@ -249,9 +223,7 @@ class CallerThreads:
             unreported = (
                 tokens_after
                 if is_new
-                else context.calibration.count_unreported_tokens(
-                    call.model, call.estimate
-                )
+                else context.calibration.count_unreported_tokens(call.model, call.estimate)
             )
             call.limits.fitting_output = compute_max_output(
                 call.limits.learnt_window, tokens_after, unreported=unreported
@@ -295,15 +267,11 @@ class CallerThreads:
             step = await self._managed_thread(call).recover(call.attempts, refusal)
         return step is not None and step.action != "give_up"
 
-    def expect_answer(
-        self, call: PreparedCall, outcome: Outcome
-    ) -> PendingAnswer | None:
+    def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
         """Announce an answer before it is stored, so that a call that continues it is matched from now on."""
         answer = self._recorder.expect_answer(call, outcome)
         if answer is not None:
-            rows = call.rounds.collect_rows(
-                call.sent, answer.history, call.covered_count
-            )
+            rows = call.rounds.collect_rows(call.caller_history, answer.history, call.covered_count)
             if rows:
                 call.memory.has_hidden_rounds = True
                 call.rounds.rows = rows
@@ -327,13 +295,11 @@ class CallerThreads:
             if answer is not None:
                 self._recorder.drop_answer(answer)
                 self._hidden_rounds.stop_expecting(call.rounds.rows)
-        is_managed = call.settings.is_rewritable and not call.sent.is_single_text
+        is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             context = CallerContext(call, self._services)
             context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = ManagedThread(
-                context, self._thread_services, call.memory.preparation
-            )
+            thread = ManagedThread(context, self._thread_services, call.memory.preparation)
             await thread.prepare_ahead()
             if self.setup.options.idle:
                 thread.start_idle_timer()
@@ -347,7 +313,7 @@ class CallerThreads:
         """
         if outcome.is_success and outcome.reply is not None:
             for name in names:
-                self._index.expect_replacement(call.match, call.sent.history, name)
+                self._index.expect_replacement(call.match, call.caller_history.history, name)
             await self._recorder.store_request(call)
             try:
                 await self._index.store_replacements()
@@ -357,7 +323,7 @@ class CallerThreads:
 
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
         """Store that the compaction of this name replaces the history of this call in later requests."""
-        self._index.expect_replacement(call.match, call.sent.history, name)
+        self._index.expect_replacement(call.match, call.caller_history.history, name)
         await self._index.store_replacements()
 
     async def _store_outcome(
@@ -368,9 +334,7 @@ class CallerThreads:
         earlier_usage: Sequence[CanonicalUsage],
     ) -> None:
         """Store the answer and its usage, and learn from the usage."""
-        reported = (
-            outcome.usage if outcome.is_success and not outcome.estimated else None
-        )
+        reported = outcome.usage if outcome.is_success and not outcome.estimated else None
         if reported is not None:
             calibration = call.memory.context.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)

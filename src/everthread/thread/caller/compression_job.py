@@ -94,9 +94,7 @@ class CompressionJob:
             compaction,
             engine_input.messages,
             inherited_count=len(
-                decode_messages(
-                    self.api, self.wire_messages[: self.inherited_count], model
-                )
+                decode_messages(self.api, self.wire_messages[: self.inherited_count], model)
             ),
             counter=counter,
         )
@@ -134,9 +132,7 @@ class PruningJob:
         messages = recognize_summaries(
             decode_messages(self.api, self.wire_messages, model), self.summary_key
         )
-        rewritten_messages = self.wire_messages[
-            : len(self.wire_messages) - self.max_tail_count
-        ]
+        rewritten_messages = self.wire_messages[: len(self.wire_messages) - self.max_tail_count]
         start = len(decode_messages(self.api, rewritten_messages, model))
         prepared = Compaction(
             messages=messages[:start],
@@ -154,9 +150,7 @@ class PruningJob:
             tools=self.request.tools,
         )
 
-    def make_result(
-        self, engine_input: RefitInput, compaction: Compaction
-    ) -> CompressionResult:
+    def make_result(self, engine_input: RefitInput, compaction: Compaction) -> CompressionResult:
         """Return the pruned messages in the client's protocol; without a replacement if the engine summarised."""
         messages = [*engine_input.prepared.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
@@ -184,20 +178,14 @@ def describe_context(
     """Describe each message of a compacted context: its index in the history, or its new content."""
     entries = []
     for message, position in zip(compaction.messages, compaction.kept, strict=True):
-        if (
-            position is not None
-            and position >= inherited_count
-            and message == messages[position]
-        ):
+        if position is not None and position >= inherited_count and message == messages[position]:
             entries.append(ContextEntry(position))
             continue
         [body] = strip_summary_marks([message])
         is_changed = position is not None and message != messages[position]
         index = None if is_summary(message) else position
         entries.append(
-            ContextEntry(
-                index, body, tokens=counter.message(body), is_changed=is_changed
-            )
+            ContextEntry(index, body, tokens=counter.message(body), is_changed=is_changed)
         )
     return ProxiedContext(
         entries,

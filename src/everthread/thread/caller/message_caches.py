@@ -68,25 +68,17 @@ class SizeCache:
         """Return the tokens of each message."""
         counts = [self._tokens.get((model, identity.key)) for identity in identities]
         return [
-            self.count_together(api, model, identity.key, [message.value])
-            if size is None
-            else size
-            for identity, message, size in zip(
-                identities, messages, counts, strict=True
-            )
+            self.count_together(api, model, identity.key, [message.value]) if size is None else size
+            for identity, message, size in zip(identities, messages, counts, strict=True)
         ]
 
-    def count_together(
-        self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]
-    ) -> int:
+    def count_together(self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]) -> int:
         """Return the tokens of these messages together. They are cached under `key`, of which only a digest is kept."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._count_once(
             (model, key),
-            lambda: TokenCounter(model).messages(
-                decode_messages(api, wire_messages, model)
-            ),
+            lambda: TokenCounter(model).messages(decode_messages(api, wire_messages, model)),
         )
 
     def count_text(self, model: str, text: str) -> int:

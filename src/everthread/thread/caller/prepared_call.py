@@ -8,6 +8,7 @@ from typing import Any
 
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
+from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
 from everthread.thread.caller.replacement_text import (
     match_unchanged,
@@ -15,7 +16,6 @@ from everthread.thread.caller.replacement_text import (
     split_messages,
 )
 from everthread.thread.caller.rewrite_task import RewriteState
-from everthread.thread.caller.sent_history import CallSettings, SentHistory
 from everthread.thread.caller.thread_memory import ThreadMemory
 from everthread.thread.matching.pending_links import PendingLink
 from everthread.thread.matching.thread_match import ThreadMatch
@@ -66,7 +66,7 @@ class CallStorage:
 class PreparedCall:
     """One call of a managed thread and the decisions about it."""
 
-    sent: SentHistory
+    caller_history: CallerHistory
     settings: CallSettings
     match: ThreadMatch
     memory: ThreadMemory
@@ -111,9 +111,7 @@ class PreparedCall:
     @property
     def cost_decision_text(self) -> str:
         """The reason in dollars why to compact now or later, in one line; empty if it was not computed."""
-        cost_decision = (
-            self.decision.cost_decision if self.decision is not None else None
-        )
+        cost_decision = self.decision.cost_decision if self.decision is not None else None
         return "" if cost_decision is None else str(cost_decision)
 
     @property
@@ -122,7 +120,7 @@ class PreparedCall:
         return (
             bool(self.settings.request.tools)
             or bool(self.match.matched_count)
-            or self.sent.has_answer
+            or self.caller_history.has_answer
         )
 
     @property
@@ -135,13 +133,9 @@ class PreparedCall:
             self.limits.learnt_output_cap,
             self.limits.fitting_output,
         )
-        usable_limits = [
-            limit for limit in known_caps if limit and limit > thinking_budget
-        ]
+        usable_limits = [limit for limit in known_caps if limit and limit > thinking_budget]
         cap = min(usable_limits, default=None)
-        is_caller_cap_fine = caller_cap is None or (
-            cap is not None and caller_cap <= cap
-        )
+        is_caller_cap_fine = caller_cap is None or (cap is not None and caller_cap <= cap)
         return None if self.attempts.cap is None and is_caller_cap_fine else cap
 
     def budget(self, options: ContextOptions) -> Budget:
@@ -164,7 +158,7 @@ class PreparedCall:
     def list_messages_to_send(self) -> list[Any]:
         """List the messages to send: those of the rewrite, if there is one, then the caller's."""
         caller_messages = [
-            message.value for message in self.sent.messages[self.covered_count :]
+            message.value for message in self.caller_history.messages[self.covered_count :]
         ]
         if self.rewrite is None:
             return caller_messages
@@ -176,27 +170,21 @@ class PreparedCall:
     def restored_messages(self, length: int) -> dict[int, Any]:
         """Return replacements, by index, of messages that refer to content which a rewrite of this length covers."""
         if length not in self._restored:
-            self._restored[length] = dict(self.sent.restore(length))
+            self._restored[length] = dict(self.caller_history.restore(length))
         return self._restored[length]
 
     def edits(self) -> list[Edit]:
         """Return our changes of the caller's messages. They do not overlap."""
         edits = []
         if self.rewrite is not None:
-            edits.append(
-                Edit(0, self.rewrite.length, self.rewrite.replacement.decode())
-            )
+            edits.append(Edit(0, self.rewrite.length, self.rewrite.replacement.decode()))
         for start, end, hidden in self.rounds.rounds_after(self.covered_count):
             edits.append(Edit(start, end, ",".join(hidden.texts)))
             if hidden.blocks:
-                text = self._add_blocks(self.sent.wire_messages[end], hidden.blocks)
+                text = self._add_blocks(self.caller_history.wire_messages[end], hidden.blocks)
                 edits.append(Edit(end, end + 1, text))
         edited_indexes = {edit.start for edit in edits}
-        restored = (
-            self.restored_messages(self.covered_count)
-            if self.rewrite is not None
-            else {}
-        )
+        restored = self.restored_messages(self.covered_count) if self.rewrite is not None else {}
         for index, value in restored.items():
             if index not in edited_indexes:
                 edits.append(Edit(index, index + 1, encode_value(value)))
@@ -210,14 +198,14 @@ class PreparedCall:
             items += range(index, edit.start)
             items += self._list_edit_items(edit)
             index = edit.end
-        items += range(index, len(self.sent))
+        items += range(index, len(self.caller_history))
         return items
 
     def _list_edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
         """Return the messages of an edit, with the index in place of each message that it leaves unchanged."""
         messages = split_messages(edit.text)
         covered_texts = [
-            message.text for message in self.sent.messages[edit.start : edit.end]
+            message.text for message in self.caller_history.messages[edit.start : edit.end]
         ]
         indexes = match_unchanged([text for _, text in messages], covered_texts)
         return [
@@ -230,6 +218,4 @@ class PreparedCall:
         name = RESULT_PARTS[self.settings.api]
         content = ",".join([blocks, *map(encode_value, value[name])])
         text_without_content = encode_value({**value, name: None})
-        return text_without_content.replace(
-            f'"{name}":null', f'"{name}":[{content}]', 1
-        )
+        return text_without_content.replace(f'"{name}":null', f'"{name}":[{content}]', 1)

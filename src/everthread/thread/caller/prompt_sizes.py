@@ -15,9 +15,7 @@ from everthread.thread.caller.rewrite_task import RewriteState
 class MessageSizes(Protocol):
     """A counter of messages that counts each once."""
 
-    def count_together(
-        self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]
-    ) -> int:
+    def count_together(self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]) -> int:
         """Return the tokens of messages, cached under a key."""
         ...
 
@@ -41,21 +39,17 @@ class PromptSizer:
         """Return our own estimate of the prompt's tokens, without the correction by the provider's reports."""
         if rewrite is None:
             return (
-                call.settings.tokens
-                + call.sent.size
-                + self._count_added_tokens(call, 0)
+                call.settings.tokens + call.caller_history.size + self._count_added_tokens(call, 0)
             )
         state = RewriteState.load(rewrite.state)
         if state.model == call.model:
             rewrite_tokens = state.tokens
         else:
             wire_messages = [value for value, _ in parse_replacement(rewrite)]
-            rewrite_tokens = self._count_together(
-                call, rewrite.replacement, wire_messages
-            )
+            rewrite_tokens = self._count_together(call, rewrite.replacement, wire_messages)
         if state.note:
             rewrite_tokens += self._sizes.count_text(call.model, state.note)
-        tail_tokens = sum(call.sent.sizes[rewrite.length :])
+        tail_tokens = sum(call.caller_history.sizes[rewrite.length :])
         return (
             call.settings.tokens
             + rewrite_tokens
@@ -65,10 +59,10 @@ class PromptSizer:
 
     def _count_added_tokens(self, call: PreparedCall, length: int) -> int:
         """Return the tokens of hidden rounds and restored files, less those of the messages they replace."""
-        sizes = call.sent.sizes
+        sizes = call.caller_history.sizes
         tokens = 0
         for index, value in call.restored_messages(length).items():
-            key = ("restored", call.sent.history.digest(index + 1))
+            key = ("restored", call.caller_history.history.digest(index + 1))
             tokens += self._count_together(call, key, [value]) - sizes[index]
         texts, wire_messages = call.rounds.list_added_messages(length)
         if not texts:
@@ -78,9 +72,5 @@ class PromptSizer:
             tokens -= sum(sizes[start:end])
         return tokens
 
-    def _count_together(
-        self, call: PreparedCall, key: Any, wire_messages: Sequence[Any]
-    ) -> int:
-        return self._sizes.count_together(
-            call.settings.api, call.model, key, wire_messages
-        )
+    def _count_together(self, call: PreparedCall, key: Any, wire_messages: Sequence[Any]) -> int:
+        return self._sizes.count_together(call.settings.api, call.model, key, wire_messages)

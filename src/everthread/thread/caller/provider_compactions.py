@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.thread.caller.sent_history import SentMessage
+from everthread.thread.caller.caller_request import CallerMessage
 
 COMPACTION_MARK = '"compaction"'
 """A text that every message with a compaction of the provider contains."""
 
 
-def count_protected_messages(
-    messages: Sequence[SentMessage], texts: Sequence[str]
-) -> int:
+def count_protected_messages(messages: Sequence[CallerMessage], texts: Sequence[str]) -> int:
     """Count the messages up to the provider's own last compaction, which are never covered, edited or dropped.
 
     `texts`: the texts of the messages.
@@ -31,8 +29,4 @@ def is_compaction(value: Any) -> bool:
         return False
     content = value.get("content")
     parts = content if isinstance(content, list) else ()
-    return any(
-        kind_of(part) == "compaction"
-        for part in (value, *parts)
-        if isinstance(part, dict)
-    )
+    return any(kind_of(part) == "compaction" for part in (value, *parts) if isinstance(part, dict))

@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import SentHistory
+from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.wire.gemini.fields import get_object_field
@@ -52,11 +52,7 @@ class HiddenRounds:
         end = _find_position(history.digests, self.end)
         if end is None and self.end_skeleton in history.skeletons:
             end = len(history) - history.skeletons[::-1].index(self.end_skeleton)
-        return (
-            (start, end)
-            if start is not None and end is not None and start < end
-            else None
-        )
+        return (start, end) if start is not None and end is not None and start < end else None
 
 
 def _find_position(chain: Sequence[str], digest: str) -> int | None:
@@ -97,9 +93,7 @@ class CallRounds:
         self.wire_messages = []
         self.call_count = 0
 
-    def load(
-        self, rows: Sequence[Mapping[str, Any]], sent: SentHistory, api: Api
-    ) -> None:
+    def load(self, rows: Sequence[Mapping[str, Any]], sent: CallerHistory, api: Api) -> None:
         """Load the thread's stored rounds whose answers are in the history."""
         self.earlier_rounds = []
         for row in rows:
@@ -123,7 +117,7 @@ class CallRounds:
         return texts + self.texts, wire_messages + self.wire_messages
 
     def collect_rows(
-        self, sent: SentHistory, answered_history: History, covered_count: int
+        self, sent: CallerHistory, answered_history: History, covered_count: int
     ) -> list[dict[str, Any]]:
         """Return the rounds that later prompts need, in stored form; empty if this answer had none.
 
@@ -144,18 +138,12 @@ class CallRounds:
         return [*rows, asdict(rounds)][-_MAX_KEPT_ROUNDS:]
 
 
-def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
+def _can_take_blocks(caller_history: CallerHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds the caller's results, so that hidden ones can go before them."""
     value = (
-        sent_history.wire_messages[index]
-        if index < len(sent_history.wire_messages)
-        else None
+        caller_history.wire_messages[index] if index < len(caller_history.wire_messages) else None
     )
-    if (
-        not isinstance(value, dict)
-        or value.get("role") == "assistant"
-        or api not in RESULT_PARTS
-    ):
+    if not isinstance(value, dict) or value.get("role") == "assistant" or api not in RESULT_PARTS:
         return False
     parts = value.get(RESULT_PARTS[api])
     return isinstance(parts, list) and any(_is_result(part) for part in parts)
@@ -164,8 +152,7 @@ def _can_take_blocks(sent_history: SentHistory, index: int, api: Api) -> bool:
 def _is_result(part: Any) -> bool:
     """Return whether a part is a tool result."""
     is_response = (
-        isinstance(part, Mapping)
-        and get_object_field(part, "functionResponse") is not None
+        isinstance(part, Mapping) and get_object_field(part, "functionResponse") is not None
     )
     return is_response or kind_of(part) == "tool_result"
 
@@ -199,8 +186,6 @@ class HiddenRoundsStore:
     def stop_expecting(self, rows: list[dict[str, Any]]) -> None:
         """Stop expecting rounds, whether they were stored or not. Later calls read the store only."""
         for thread in [
-            thread_id
-            for thread_id, pending_rows in self._expected.items()
-            if pending_rows is rows
+            thread_id for thread_id, pending_rows in self._expected.items() if pending_rows is rows
         ]:
             del self._expected[thread]

@@ -17,8 +17,8 @@ from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError
 from everthread.store.records import NewSession
 from everthread.store.usage_records import NewUsage
+from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
 from everthread.thread.matching.history import (
     History,
@@ -43,9 +43,7 @@ MAX_LOOP_MESSAGES = 32
 class PendingAnswer:
     """An answer to be stored, and the history that ends with it."""
 
-    def __init__(
-        self, message: Message, history: History, pending_link: PendingLink
-    ) -> None:
+    def __init__(self, message: Message, history: History, pending_link: PendingLink) -> None:
         self.message = message
         self.history = history
         self.pending_link = pending_link
@@ -74,7 +72,7 @@ class ThreadRecorder:
     def expect_request(self, call: PreparedCall) -> None:
         """Announce a request before it is stored, so that a request that continues it is matched."""
         call.storage.pending_request = self._threads.expect_history(
-            call.match, call.sent.history
+            call.match, call.caller_history.history
         )
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool = False) -> None:
@@ -91,9 +89,7 @@ class ThreadRecorder:
         )
         is_delayed = is_answered or (is_certain and self._is_sole_writer())
         if is_delayed and call.storage.pending_request is not None:
-            call.storage.pending_request.store_now = functools.partial(
-                self._store_now, call
-            )
+            call.storage.pending_request.store_now = functools.partial(self._store_now, call)
             call.storage.delay_timer = asyncio.get_running_loop().call_later(
                 _DELAY_SECONDS, call.storage.pending_request.store_now
             )
@@ -111,22 +107,16 @@ class ThreadRecorder:
         """Store the request's new messages, even if the caller is cancelled."""
         return await asyncio.shield(self._store_now(call))
 
-    def expect_answer(
-        self, call: PreparedCall, outcome: Outcome
-    ) -> PendingAnswer | None:
+    def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
         """Announce a complete answer before it is stored, so that a request that continues it is matched."""
-        if (
-            not (200 <= outcome.status < 300)
-            or outcome.reply is None
-            or outcome.reply.stop is None
-        ):
+        if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
             return None
         identities = identify_answer(call.settings.api, outcome.reply, call.model)
         if not identities:
             return None
-        answered_history = call.sent.history.extend(identities)
+        answered_history = call.caller_history.history.extend(identities)
         pending_link = self._threads.expect_history(
-            call.match.match_after(call.sent.history), answered_history
+            call.match.match_after(call.caller_history.history), answered_history
         )
         pending_link.is_answer = True
         pending_link.waits_for_request = (
@@ -143,9 +133,7 @@ class ThreadRecorder:
     ) -> None:
         """Store the answer, usage and state, and the request if storing it was delayed."""
         if call.storage.storing_task is None:
-            call.storage.storing_task = storing = (
-                asyncio.get_running_loop().create_future()
-            )
+            call.storage.storing_task = storing = asyncio.get_running_loop().create_future()
             try:
                 await self._store_unstored(call, answer, usage, state)
             finally:
@@ -180,9 +168,7 @@ class ThreadRecorder:
             call.storage.delay_timer.cancel()
             call.storage.delay_timer = None
         try:
-            is_certain = call.storage.is_stored or await self._threads.wait_for_others(
-                call.match
-            )
+            is_certain = call.storage.is_stored or await self._threads.wait_for_others(call.match)
             if not is_certain:
                 call.match = await self._match_again(call)
             await self._store_steps(call, answer, usage, state)
@@ -247,14 +233,12 @@ class ThreadRecorder:
         """Find the thread of a request again, only in the store."""
         match = call.match
         self._threads.forget_links(match)
-        return await self._threads.find_match(
-            call.sent, call.settings, uses_memory=False
-        )
+        return await self._threads.find_match(call.caller_history, call.settings, uses_memory=False)
 
 
 async def _make_steps(call: PreparedCall) -> list[ThreadStep]:
     """List the steps of a request; off the event loop if it has many new messages."""
-    new_count = len(call.sent.history) - call.match.matched_count
+    new_count = len(call.caller_history.history) - call.match.matched_count
     if new_count <= MAX_LOOP_MESSAGES:
         return _list_request_steps(call)
     return await asyncio.to_thread(_list_request_steps, call)
@@ -266,11 +250,11 @@ def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
     A new thread also has a link at the end of its opening: another process may be about to store that request.
     """
     match = call.match
-    history = call.sent.history
+    history = call.caller_history.history
     if match.matched_count == len(history) and not match.is_new:
         return []
     if match.is_new and not match.previous and match.branch_of is None:
-        opening = count_opening_messages(call.sent.wire_messages)
+        opening = count_opening_messages(call.caller_history.wire_messages)
         return [
             _make_request_step(call, start, end)
             for start, end in ((0, opening), (opening, len(history)))
@@ -282,10 +266,10 @@ def _list_request_steps(call: PreparedCall) -> list[ThreadStep]:
 def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
     """Return the step that stores these messages of a request."""
     match = call.match
-    client = call.sent.client
+    client = call.caller_history.client
     session = NewSession(
         id=match.thread,
-        kind="side" if match.side_of else call.sent.kind,
+        kind="side" if match.side_of else call.caller_history.kind,
         parent=match.side_of or None,
         tenant=match.tenant,
         platform=client.platform,
@@ -294,19 +278,17 @@ def _make_request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
         client=client.client,
         client_session=client.session,
     )
-    wire_messages = [element.value for element in call.sent.messages[start:end]]
+    wire_messages = [element.value for element in call.caller_history.messages[start:end]]
     previous_message = (
-        call.sent.messages[start - 1].value
-        if start and match.branch_of is None
-        else None
+        call.caller_history.messages[start - 1].value if start and match.branch_of is None else None
     )
     messages = decode_messages(
         call.settings.api, wire_messages, call.model, previous_message=previous_message
     )
     return ThreadStep(
-        call.sent.history.first_messages(end),
+        call.caller_history.history.first_messages(end),
         messages,
-        sizes=call.sent.sizes[start:end],
+        sizes=call.caller_history.sizes[start:end],
         session=session,
         client_parent=client.parent or client.session,
     )
@@ -317,7 +299,7 @@ def _make_answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
     session = NewSession(
         id=call.match.thread,
         tenant=call.match.tenant,
-        platform=call.sent.client.platform,
+        platform=call.caller_history.client.platform,
     )
     size = TokenCounter(call.model).message(answer.message)
     return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)
@@ -335,7 +317,5 @@ def identify_answer(api: Api, reply: Reply, model: str) -> list[MessageIdentity]
 def _has_content(value: Mapping[str, Any]) -> bool:
     """Return whether a message has any content. Empty answers are not stored: clients drop or repeat them."""
     return any(
-        content
-        for name, content in value.items()
-        if name not in ("role", "type", "id", "status")
+        content for name, content in value.items() if name not in ("role", "type", "id", "status")
     )

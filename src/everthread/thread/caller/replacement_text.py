@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everthread.store.rewrite_records import Rewrite
-from everthread.thread.caller.sent_history import SentMessage
+from everthread.thread.caller.caller_request import CallerMessage
 from everthread.thread.wire_messages import encode_value
 
 
 def render_replacement(
-    replacement: Sequence[Any], sent: Sequence[SentMessage], lead_count: int = 0
+    replacement: Sequence[Any], sent: Sequence[CallerMessage], lead_count: int = 0
 ) -> str:
     """Return the replacement as text; unchanged messages at its start keep the client's own bytes.
 
@@ -51,9 +51,7 @@ def split_messages(text: str) -> list[RenderedMessage]:
     return messages
 
 
-def match_unchanged(
-    replacement: Sequence[str], covered: Sequence[str]
-) -> list[int | None]:
+def match_unchanged(replacement: Sequence[str], covered: Sequence[str]) -> list[int | None]:
     """Return, for each text of a replacement, the index of the covered message that equals it, or None.
 
     Compare the beginning in order, then backwards from the end: of equal messages a compaction keeps the newest.
@@ -71,9 +69,7 @@ def match_unchanged(
     limit = len(covered)
     for position in range(len(replacement) - 1, shared_count - 1, -1):
         earlier_indexes = [
-            index
-            for index in indexes_by_text.get(replacement[position], ())
-            if index < limit
+            index for index in indexes_by_text.get(replacement[position], ()) if index < limit
         ]
         if earlier_indexes:
             indexes[position] = limit = earlier_indexes[-1]

@@ -98,13 +98,8 @@ class RewriteMaker:
         start_replacement = result.cover
         if start_replacement is None:
             return RewriteDraft(replace(compaction, changed=False))
-        if (
-            start_replacement.tail_count == task.new_count
-            or not start_replacement.replacement
-        ):
-            return RewriteDraft(
-                replace(compaction, changed=False, reason=NOTHING_TO_REPLACE)
-            )
+        if start_replacement.tail_count == task.new_count or not start_replacement.replacement:
+            return RewriteDraft(replace(compaction, changed=False, reason=NOTHING_TO_REPLACE))
         state = _make_counted_state(task, messages, result)
         note = base_state.note or compaction.system_note
         rewrite = replace(
@@ -117,7 +112,7 @@ class RewriteMaker:
             rewrite,
             _make_new_rewrite(task, messages, result, rewrite=rewrite, cost=cost),
             is_background=task.order.is_background,
-            history_length=len(task.sent),
+            history_length=len(task.caller_history),
         )
 
     async def commit(self, draft: RewriteDraft) -> Rewrite:
@@ -126,9 +121,7 @@ class RewriteMaker:
             raise EngineError("a compaction that changed nothing cannot be committed")
         rewrite = draft.new_rewrite.rewrite
         compaction = draft.compaction
-        await store_outputs(
-            self._store, rewrite.thread, compaction.to_store, compaction.messages
-        )
+        await store_outputs(self._store, rewrite.thread, compaction.to_store, compaction.messages)
         stored_rewrite = await self._store.commit_rewrite(draft.new_rewrite)
         if stored_rewrite.replacement == rewrite.replacement:
             self._listener(_make_done_event(draft, draft.new_rewrite))
@@ -213,15 +206,11 @@ class RewriteMaker:
             depth=task.base_rewrite.depth if task.base_rewrite else 0,
             state=state if task.base_rewrite else {},
         )
-        covered_texts = messages.texts[
-            : len(messages.texts) - start_replacement.tail_count
-        ]
+        covered_texts = messages.texts[: len(messages.texts) - start_replacement.tail_count]
         chars_before = sum(len(text) for text in covered_texts)
         chars_after = len(rewrite.replacement.decode())
         self._listener(
-            Slimmed(
-                task.thread, rewrite.length, chars_before, chars_after, len(to_store)
-            )
+            Slimmed(task.thread, rewrite.length, chars_before, chars_after, len(to_store))
         )
         return await self._store.put_rewrite(rewrite)
 
@@ -254,13 +243,13 @@ def _make_rewrite(
     task: RewriteTask, messages: TaskMessages, start_replacement: StartReplacement
 ) -> Rewrite:
     """Return the rewrite that covers the history up to the messages that stay unchanged."""
-    history = task.sent.history
+    history = task.caller_history.history
     length = len(history) - start_replacement.tail_count
     text = render_replacement(
         start_replacement.replacement, messages.messages, messages.protected_count
     )
     return Rewrite(
-        tenant=task.sent.family.tenant,
+        tenant=task.caller_history.family.tenant,
         engine=task.engine_key,
         digest=history.digest(length),
         strength=int(task.order.level),
@@ -290,18 +279,14 @@ def _make_new_rewrite(
     cost: Decimal | None,
 ) -> NewRewrite:
     """Return the record that stores a rewrite and its compaction."""
-    lead_messages = [
-        message.value for message in messages.messages[: messages.protected_count]
-    ]
-    lead_count = len(
-        decode_messages(task.settings.api, lead_messages, task.settings.model)
-    )
+    lead_messages = [message.value for message in messages.messages[: messages.protected_count]]
+    lead_count = len(decode_messages(task.settings.api, lead_messages, task.settings.model))
     return NewRewrite(
         rewrite,
         make_compaction_record(result.compaction, task.order, cost),
         replace(result.context, leading_count=lead_count),
-        scope=task.sent.family.scope,
-        digest=task.sent.digest,
+        scope=task.caller_history.family.scope,
+        digest=task.caller_history.digest,
         base_session=task.base_rewrite.session if task.base_rewrite else "",
-        digests=task.sent.history.digests,
+        digests=task.caller_history.history.digests,
     )

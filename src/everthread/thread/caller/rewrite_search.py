@@ -9,7 +9,7 @@ from typing import Any
 from everthread.compaction.summary.summary_message import split_tools_key
 from everthread.store.rewrite_records import Rewrite, RewriteSearch
 from everthread.store.store import Store
-from everthread.thread.caller.sent_history import SentHistory
+from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.caller.start_replacement import (
     rename_reader,
 )
@@ -48,7 +48,7 @@ class RewriteFinder:
 
     async def find(
         self,
-        sent: SentHistory,
+        sent: CallerHistory,
         engine_keys: Sequence[str],
         last_search: RewriteSearch | None,
         *,
@@ -69,16 +69,14 @@ class RewriteFinder:
         )
         for exact_rewrites, similar_rewrites in candidates:
             longest = exact_rewrites[0].length if exact_rewrites else 0
-            drifted_rewrites = await self._find_drifted(
-                similar_rewrites, history, longest
-            )
+            drifted_rewrites = await self._find_drifted(similar_rewrites, history, longest)
             best_rewrite = next(iter([*drifted_rewrites, *exact_rewrites]), None)
             if best_rewrite is not None:
                 return FoundRewrite(best_rewrite, search, stored_states)
         return FoundRewrite(None, search, stored_states)
 
     async def adopt_longer(
-        self, sent: SentHistory, thread: str, engine_key: str, length: int
+        self, sent: CallerHistory, thread: str, engine_key: str, length: int
     ) -> Rewrite | None:
         """Return a rewrite longer than `length` that was made when the client had other reading tools.
 
@@ -95,9 +93,7 @@ class RewriteFinder:
                 length = rewrite.length
                 text = rewrite.replacement.decode()
                 renamed = rename_reader(text, other_names, names)
-                adopted = replace(
-                    rewrite, engine=engine_key, replacement=renamed.encode()
-                )
+                adopted = replace(rewrite, engine=engine_key, replacement=renamed.encode())
         return None if adopted is None else await self._store.put_rewrite(adopted)
 
     async def _find_drifted(
@@ -107,9 +103,7 @@ class RewriteFinder:
         rewrites = []
         for candidate in candidates:
             length = history.skeletons.index(candidate.skeleton) + 1
-            if length > longest and history.equals_except_cleared(
-                candidate.results, length
-            ):
+            if length > longest and history.equals_except_cleared(candidate.results, length):
                 drifted_rewrite = replace(
                     candidate,
                     digest=history.digest(length),
@@ -118,6 +112,4 @@ class RewriteFinder:
                 )
                 rewrites.append(await self._store.put_rewrite(drifted_rewrite))
                 self._listener(Drifted(candidate.thread, length))
-        return sorted(
-            rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength)
-        )
+        return sorted(rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength))

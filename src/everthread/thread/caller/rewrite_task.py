@@ -8,9 +8,9 @@ from typing import Any
 
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
+from everthread.thread.caller.caller_request import CallerHistory, CallerMessage, CallSettings
 from everthread.thread.caller.provider_compactions import count_protected_messages
 from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.caller.sent_history import CallSettings, SentHistory, SentMessage
 from everthread.thread.policy.compaction_policy import COLD_CACHE
 from everthread.thread.thread_context import CompactionOrder
 from everthread.thread.wire_messages import JsonMessages
@@ -44,7 +44,7 @@ class RewriteState:
 class TaskMessages:
     """The messages that are sent now; each is decoded on first use."""
 
-    messages: Sequence[SentMessage]
+    messages: Sequence[CallerMessage]
     texts: Sequence[str]
     protected_count: int
     """The number of messages, up to the provider's own last compaction, that are never changed."""
@@ -61,7 +61,7 @@ class TaskMessages:
 class RewriteTask:
     """A history to compact, with everything that the compaction needs."""
 
-    sent: SentHistory
+    caller_history: CallerHistory
     settings: CallSettings
     thread: str
     engine_key: str
@@ -75,15 +75,11 @@ class RewriteTask:
     @property
     def new_count(self) -> int:
         """The number of the caller's messages that are not covered yet."""
-        return len(self.sent) - (self.base_rewrite.length if self.base_rewrite else 0)
+        return len(self.caller_history) - (self.base_rewrite.length if self.base_rewrite else 0)
 
     @property
     def base_state(self) -> RewriteState:
-        return (
-            RewriteState.load(self.base_rewrite.state)
-            if self.base_rewrite
-            else RewriteState()
-        )
+        return RewriteState.load(self.base_rewrite.state) if self.base_rewrite else RewriteState()
 
     @property
     def target_tokens(self) -> int:
@@ -93,8 +89,8 @@ class RewriteTask:
 
     def list_messages(self) -> TaskMessages:
         """Return the messages that are sent now."""
-        caller_messages = self.sent.messages[len(self.sent) - self.new_count :]
-        messages: list[SentMessage] = []
+        caller_messages = self.caller_history.messages[len(self.caller_history) - self.new_count :]
+        messages: list[CallerMessage] = []
         if self.base_rewrite:
             messages += parse_replacement(self.base_rewrite)
         messages += caller_messages

@@ -45,9 +45,7 @@ def replace_start(
         and wire_messages[-1 - tail_count] == sent[-1 - tail_count]
     ):
         tail_count += 1
-    replacement = StartReplacement(
-        tail_count, wire_messages[: len(wire_messages) - tail_count]
-    )
+    replacement = StartReplacement(tail_count, wire_messages[: len(wire_messages) - tail_count])
     return name_reading_tool(replacement, sent, request.tools)
 
 

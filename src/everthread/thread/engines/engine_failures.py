@@ -40,9 +40,7 @@ def wrap_failure(engine: str) -> Iterator[None]:
 class SafeEngine(ContextEngine):
     """Wrap an engine so that each failure is reported once. Only `compress` and `refit` raise, an `EverthreadError`."""
 
-    def __init__(
-        self, engine: ContextEngine, report_failure: Callable[[str], None]
-    ) -> None:
+    def __init__(self, engine: ContextEngine, report_failure: Callable[[str], None]) -> None:
         self._engine = engine
         self._report_failure = report_failure
         self._reported: set[str] = set()
@@ -66,9 +64,7 @@ class SafeEngine(ContextEngine):
         self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
         with wrap_failure(self.name):
-            compaction = await self._engine.refit(
-                prepared, since, start=start, **options
-            )
+            compaction = await self._engine.refit(prepared, since, start=start, **options)
         check_compaction(self.name, compaction, start + len(since))
         return compaction
 
@@ -131,9 +127,7 @@ class SafeEngine(ContextEngine):
     def _notify(self, method: str, *args: Any, **kwargs: Any) -> None:
         self._call(bool, method, *args, **kwargs)
 
-    def _call(
-        self, result_type: Callable[..., T], method: str, *args: Any, **kwargs: Any
-    ) -> T:
+    def _call(self, result_type: Callable[..., T], method: str, *args: Any, **kwargs: Any) -> T:
         """Return the result of an engine's method, converted to this type; an empty value if it fails."""
         try:
             return result_type(getattr(self._engine, method)(*args, **kwargs))
@@ -193,9 +187,7 @@ def find_fault(compaction: Any, count: int) -> str:
         return "`kept` does not name, for each of its messages, the one it was"
     if not _is_list_of(compaction.covered, is_index):
         return "`covered` names messages that are not there"
-    if not _is_list_of(
-        compaction.to_store, lambda item: isinstance(item, OutputToStore)
-    ):
+    if not _is_list_of(compaction.to_store, lambda item: isinstance(item, OutputToStore)):
         return "`to_store` contains an item that is not an output"
     if not _is_list_of(compaction.nodes, lambda item: isinstance(item, Node)):
         return "`nodes` contains an item that is not a node"

@@ -151,9 +151,7 @@ class CompactionRunner:
         self._processes = WorkerProcesses(processes)
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
-    async def run(
-        self, setup: EngineSetup, job: EngineJob, source: SummarySource
-    ) -> Any:
+    async def run(self, setup: EngineSetup, job: EngineJob, source: SummarySource) -> Any:
         """Run a job and return its result. End the job if it takes too long or its caller is cancelled."""
         async with self._limit_time():
             if self._uses_processes:
@@ -317,9 +315,7 @@ async def compress_off_loop(
     planning_engine = engine.planning
     if planning_engine is None:
         return await summarizer.run(
-            lambda: engine.compress(
-                engine_input.messages, **engine_input.compress_arguments()
-            )
+            lambda: engine.compress(engine_input.messages, **engine_input.compress_arguments())
         )
     engine_input = replace(engine_input, has_model=may_call_model(summarizer))
     with wrap_failure(engine.name):
@@ -350,9 +346,7 @@ async def refit_off_loop(
         )
     with wrap_failure(engine.name):
         state = await planning_engine.read_state(engine_input.to_compaction_input())
-        compaction = await asyncio.to_thread(
-            planning_engine.refit_with_state, engine_input, state
-        )
+        compaction = await asyncio.to_thread(planning_engine.refit_with_state, engine_input, state)
     check_compaction(
         engine.name,
         compaction,

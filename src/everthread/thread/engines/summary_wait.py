@@ -65,9 +65,7 @@ class SummaryWait:
         self._open_tasks.add(task)
         self._is_asking.set()
         try:
-            if not self._is_over.is_set() and await finishes_first(
-                task, [self._is_over]
-            ):
+            if not self._is_over.is_set() and await finishes_first(task, [self._is_over]):
                 return task.result()
         finally:
             task.cancel()
@@ -111,9 +109,7 @@ def make_late_draft(summarizer: Summarizer) -> SummaryDraft:
     return empty_draft([warning] if warning else ())
 
 
-async def finishes_first(
-    task: asyncio.Task[Any], other_events: Sequence[asyncio.Event]
-) -> bool:
+async def finishes_first(task: asyncio.Task[Any], other_events: Sequence[asyncio.Event]) -> bool:
     """Wait for a task or for one of these events; return whether the task is finished."""
     waiters = [asyncio.ensure_future(event.wait()) for event in other_events]
     try:

@@ -22,9 +22,7 @@ COMPACTION_NICENESS = 5
 MAX_SMALL_RESULT_BYTES = 64 * 1024
 """After unpickling a longer result, let other tasks of the event loop run before it is used."""
 _LENGTH_HEADER = struct.Struct(">Q")
-_WORKER_COMMAND = (
-    "from everthread.thread.engines.worker_processes import main; main({})"
-)
+_WORKER_COMMAND = "from everthread.thread.engines.worker_processes import main; main({})"
 
 
 class WorkerProcesses:
@@ -49,9 +47,7 @@ class WorkerProcesses:
                 result: T = await process.call(function, values)
             except BaseException as error:
                 if isinstance(error, EverthreadError) and process.is_alive:
-                    self._free_processes.append(
-                        process
-                    )  # the function failed, not the process
+                    self._free_processes.append(process)  # the function failed, not the process
                 else:
                     self._run_in_background(process.end())
                 raise
@@ -140,20 +136,14 @@ class _Process:
         try:
             self._requests.write(_LENGTH_HEADER.pack(len(data)) + data)
             await self._requests.drain()
-            (size,) = _LENGTH_HEADER.unpack(
-                await self._responses.readexactly(_LENGTH_HEADER.size)
-            )
+            (size,) = _LENGTH_HEADER.unpack(await self._responses.readexactly(_LENGTH_HEADER.size))
             answer = await self._responses.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self._process.wait()
-            raise EngineError(
-                f"a worker process ended ({type(error).__name__})"
-            ) from error
+            raise EngineError(f"a worker process ended ({type(error).__name__})") from error
         failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
         if size > MAX_SMALL_RESULT_BYTES:
-            await asyncio.sleep(
-                0
-            )  # reading it took a while: let requests run before it is used
+            await asyncio.sleep(0)  # reading it took a while: let requests run before it is used
         if failure:
             raise EngineError(failure)
         return result

@@ -30,9 +30,7 @@ class LookupCache:
 
     def __init__(self) -> None:
         self._turns: RecentDict[str, dict[int, int]] = RecentDict(MAX_CACHED_THREADS)
-        self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(
-            MAX_CACHED_LAYOUTS
-        )
+        self.layouts: RecentDict[tuple[str, str], OriginalsLayout] = RecentDict(MAX_CACHED_LAYOUTS)
         """The layouts by thread and id of the summary."""
 
     def _get_cached_turns(self, thread: str) -> dict[int, int]:

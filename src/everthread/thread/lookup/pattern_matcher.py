@@ -23,23 +23,16 @@ _REPEAT_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
     """Compile a pattern of a model. Raise `InputError` if it is invalid or would take too much memory."""
     repeats = (
-        int(group or 0)
-        for match in _REPEAT_COUNTS.finditer(pattern)
-        for group in match.groups()
+        int(group or 0) for match in _REPEAT_COUNTS.finditer(pattern) for group in match.groups()
     )
-    if (
-        math.prod(max(1, min(count, MAX_REPEATS + 1)) for count in repeats)
-        > MAX_REPEATS
-    ):
+    if math.prod(max(1, min(count, MAX_REPEATS + 1)) for count in repeats) > MAX_REPEATS:
         raise InputError(
             f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers"
         )
     try:
         return regex.compile(pattern, flags)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise InputError(
-            f"{pattern[:80]!r} is no regular expression: {error}"
-        ) from error
+        raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
 
 
 class PatternMatcher:

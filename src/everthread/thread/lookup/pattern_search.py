@@ -88,9 +88,7 @@ async def _read_messages(store: Store, thread: str) -> AsyncIterator[list[Excerp
             )
             tools = [*filter(None, tool_names)]
             if not any(map(is_lookup_tool, (*tools, *calls.values()))):
-                texts.append(
-                    make_excerpt(stored_message, thread, turn, ",".join(tools))
-                )
+                texts.append(make_excerpt(stored_message, thread, turn, ",".join(tools)))
         yield texts
         if len(page) < MESSAGES_PER_QUERY:
             break

@@ -62,9 +62,7 @@ class VisibleThread:
 class ExcerptFinder:
     """Find excerpts in a store for one call."""
 
-    def __init__(
-        self, store: Store, options: RecallOptions, counter: TokenCounter
-    ) -> None:
+    def __init__(self, store: Store, options: RecallOptions, counter: TokenCounter) -> None:
         self._store = store
         self._options = options
         self._counter = counter
@@ -84,14 +82,10 @@ class ExcerptFinder:
         self, visible_thread: VisibleThread, max_tokens: int, listener: Listener
     ) -> list[Message]:
         """Return the message to inject; empty if no message out of view matches and fits."""
-        if not max_tokens or (
-            visible_thread.is_complete and self._options.scope == "thread"
-        ):
+        if not max_tokens or (visible_thread.is_complete and self._options.scope == "thread"):
             return []
         try:
-            passages = await self._find_passages(
-                visible_thread, min(EXCERPT_CHARS, 2 * max_tokens)
-            )
+            passages = await self._find_passages(visible_thread, min(EXCERPT_CHARS, 2 * max_tokens))
         except StoreError as error:
             text = f"Nothing was recalled for this call: {error}"
             listener(Notice(visible_thread.session, text))
@@ -101,9 +95,7 @@ class ExcerptFinder:
             return []
         message = _make_recall_message(chosen_passages, visible_thread.thread)
         citations = tuple(_make_citation(passage) for passage in chosen_passages)
-        listener(
-            Recalled(visible_thread.session, citations, self._counter.message(message))
-        )
+        listener(Recalled(visible_thread.session, citations, self._counter.message(message)))
         return [message]
 
     async def _find_passages(
@@ -123,9 +115,7 @@ class ExcerptFinder:
             text,
             visible_thread.tenant,
             thread=visible_thread.thread if self._options.scope == "thread" else None,
-            visible_messages=frozenset(
-                message.id for message in visible_thread.messages
-            ),
+            visible_messages=frozenset(message.id for message in visible_thread.messages),
             speech_only=is_mid_turn,
             limit=2 * MAX_EXCERPTS,
             min_closeness=self._options.closeness,
@@ -133,9 +123,7 @@ class ExcerptFinder:
         )
         passages = await self._store.recall(query)
         return [
-            passage
-            for passage in passages
-            if passage.score > MIN_SCORE_SHARE * passages[0].score
+            passage for passage in passages if passage.score > MIN_SCORE_SHARE * passages[0].score
         ]
 
     def _choose_passages(
@@ -156,21 +144,15 @@ class ExcerptFinder:
                 continue
             with_passage = [*chosen_passages, passage]
             if (
-                self._counter.message(
-                    _make_recall_message(with_passage, visible_thread.thread)
-                )
+                self._counter.message(_make_recall_message(with_passage, visible_thread.thread))
                 <= max_tokens
             ):
                 chosen_passages = with_passage
             if len(chosen_passages) == MAX_EXCERPTS:
                 break
-        if all(
-            passage.closeness < self._options.closeness for passage in chosen_passages
-        ):
+        if all(passage.closeness < self._options.closeness for passage in chosen_passages):
             return []  # the close matches are in view, and their neighbours alone say little
-        return sorted(
-            chosen_passages, key=lambda passage: (passage.created, passage.message or 0)
-        )
+        return sorted(chosen_passages, key=lambda passage: (passage.created, passage.message or 0))
 
 
 def _read_new_arguments(bodies: Sequence[Message]) -> str:
@@ -181,9 +163,7 @@ def _read_new_arguments(bodies: Sequence[Message]) -> str:
         if is_user_message(body):
             earlier_texts.append(text_of(body)[:MAX_ARGUMENT_CHARS])
             break
-        arguments = "\n".join(
-            call.arguments[:MAX_ARGUMENT_CHARS] for call in calls_of(body)
-        )
+        arguments = "\n".join(call.arguments[:MAX_ARGUMENT_CHARS] for call in calls_of(body))
         if latest_arguments:
             earlier_texts.append(arguments)
         else:
@@ -200,9 +180,7 @@ def _make_recall_message(passages: Sequence[RecallPassage], thread: str) -> Mess
     """Return the message that holds the passages, each under a line with its author and time."""
     lines = []
     for passage in passages:
-        time_text = datetime.fromtimestamp(passage.created, UTC).strftime(
-            "%Y-%m-%d %H:%M UTC"
-        )
+        time_text = datetime.fromtimestamp(passage.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
         author = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
         thread_note = "" if passage.thread == thread else f", thread {passage.thread}"
         # Keep the excerpt from closing its frame.
@@ -210,9 +188,7 @@ def _make_recall_message(passages: Sequence[RecallPassage], thread: str) -> Mess
         lines.append(
             f"\n[{_make_citation(passage)}, turn {passage.turn}, {time_text}{thread_note}] {author}:\n{excerpt}"
         )
-    text = "\n".join(
-        ["<system-reminder>", RECALL_OPENING, *lines, "</system-reminder>"]
-    )
+    text = "\n".join(["<system-reminder>", RECALL_OPENING, *lines, "</system-reminder>"])
     return {"role": "user", "content": text}
 
 

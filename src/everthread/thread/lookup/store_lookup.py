@@ -95,9 +95,7 @@ class StoreLookup:
     ) -> SearchPage:
         """Return a page of exact excerpts: by words the best first, by pattern the earliest first."""
         if scope == "all" and self._reach != "all":
-            raise InputError(
-                "only this conversation can be searched; leave the scope out"
-            )
+            raise InputError("only this conversation can be searched; leave the scope out")
         if scope == "thread" and self.thread is None:
             raise InputError("no thread was chosen; name one, or search in all")
         if len(text) > MAX_QUERY_CHARS:
@@ -138,9 +136,7 @@ class StoreLookup:
         """List the threads that a search by pattern reads; the earliest first, so that an offset stays valid."""
         if thread is not None:
             return await self._list_family(thread)
-        rows = await self.store.list_threads(
-            tenant=self.tenant, limit=MAX_PATTERN_THREADS
-        )
+        rows = await self.store.list_threads(tenant=self.tenant, limit=MAX_PATTERN_THREADS)
         first_sessions = sorted(
             (row.first for row in rows), key=lambda first: (first.started, first.id)
         )
@@ -154,9 +150,7 @@ class StoreLookup:
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""
-        id_matches = [
-            MESSAGE_ID.fullmatch(found_excerpt.id) for found_excerpt in page.excerpts
-        ]
+        id_matches = [MESSAGE_ID.fullmatch(found_excerpt.id) for found_excerpt in page.excerpts]
         positions = [
             (id_match and int(id_match[1]), excerpt.text)
             for id_match, excerpt in zip(id_matches, page.excerpts, strict=True)
@@ -171,9 +165,7 @@ class StoreLookup:
             ),
         )
 
-    async def read(
-        self, requested_id: str, *, offset: int = 0, limit: int = 8_000
-    ) -> Passage:
+    async def read(self, requested_id: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
         """Return a part of a message or stored output."""
         item_id = requested_id.strip()
         start = max(0, offset)
@@ -201,22 +193,15 @@ class StoreLookup:
             )
         stored_message, thread = await self._find_message(int(id_match[1]))
         turn = await self.cache.find_turn(self.store, thread, stored_message.id)
-        return make_passage(
-            make_excerpt(stored_message, thread, turn), start, max_chars
-        )
+        return make_passage(make_excerpt(stored_message, thread, turn), start, max_chars)
 
     async def _check_output(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
             lists = [
-                await self.store.outputs(thread)
-                for thread in await self._list_family(self.thread)
+                await self.store.outputs(thread) for thread in await self._list_family(self.thread)
             ]
-            if not any(
-                output.id == output_id for outputs in lists for output in outputs
-            ):
-                raise UnknownIdError(
-                    f"this conversation has no stored output {output_id}"
-                )
+            if not any(output.id == output_id for outputs in lists for output in outputs):
+                raise UnknownIdError(f"this conversation has no stored output {output_id}")
 
     async def _find_message(self, message_id: int) -> tuple[StoredMessage, str]:
         """Return a message and its thread. Raise `UnknownIdError` if it is out of reach."""
@@ -242,9 +227,7 @@ class StoreLookup:
             raise InputError("a node belongs to a thread; name it")
         return await self.store.nodes(self.thread)
 
-    async def expand(
-        self, requested_id: str, *, offset: int = 0, limit: int = 8_000
-    ) -> Passage:
+    async def expand(self, requested_id: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
         """Return a part of an original: of a message or output by its id, or of all messages that a summary covers.
 
         A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.

@@ -27,9 +27,7 @@ NODE_ID = re.compile(r"n[0-9a-f]{12}")
 class SummaryOriginals:
     """The original messages that the summaries of one thread cover."""
 
-    def __init__(
-        self, store: Store, tenant: str | None, thread: str, cache: LookupCache
-    ) -> None:
+    def __init__(self, store: Store, tenant: str | None, thread: str, cache: LookupCache) -> None:
         self._store = store
         self._tenant = tenant
         self._thread = thread
@@ -50,9 +48,7 @@ class SummaryOriginals:
         """Return the layout of these messages, in order. Read only the part of the history that holds them."""
         turns = await self._cache.load_turns(self._store, self._thread)
         wanted_ids = set(ids)
-        positions = [
-            index for index, message_id in enumerate(turns) if message_id in wanted_ids
-        ]
+        positions = [index for index, message_id in enumerate(turns) if message_id in wanted_ids]
         sizes: dict[int, int] = {}
         first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
         for start in range(first, last, MESSAGES_PER_QUERY):
@@ -61,9 +57,7 @@ class SummaryOriginals:
             ):
                 if stored_message.id in wanted_ids:
                     sizes[stored_message.id] = len(
-                        _render_block(
-                            stored_message, self._thread, turns[stored_message.id]
-                        )
+                        _render_block(stored_message, self._thread, turns[stored_message.id])
                     )
         return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
@@ -76,9 +70,7 @@ class SummaryOriginals:
         max_chars: int,
     ) -> Passage:
         """Return a part of the covered messages, in order, each under its heading. Read only the messages shown."""
-        turns = await self._cache.load_turns(
-            self._store, self._thread, needed_ids=layout.ids
-        )
+        turns = await self._cache.load_turns(self._store, self._thread, needed_ids=layout.ids)
         blocks: list[str] = []
         total = 0
         for message_id, size in zip(layout.ids, layout.sizes, strict=True):
@@ -86,9 +78,7 @@ class SummaryOriginals:
             last = min(start + max_chars - total, size)
             total += size
             if first < last:
-                stored_message = await self._store.message(
-                    message_id, tenant=self._tenant
-                )
+                stored_message = await self._store.message(message_id, tenant=self._tenant)
                 blocks.append(
                     redact_part(
                         _render_block(stored_message, self._thread, turns[message_id]),
@@ -131,9 +121,7 @@ class SummaryOriginals:
                 if stored_message.created <= compaction.created
             ]
         earlier_records = (
-            record
-            for record in records
-            if record.id < compaction.id and record.reverted is None
+            record for record in records if record.id < compaction.id and record.reverted is None
         )
         return await self._find_originals(
             [
@@ -168,27 +156,18 @@ class SummaryOriginals:
         """Return the ids of the original messages; a shortened copy is replaced by its original."""
         originals: set[int] = set()
         for message_id in dict.fromkeys(ids):
-            if (
-                await self._cache.find_turn(self._store, self._thread, message_id)
-                is not None
-            ):
+            if await self._cache.find_turn(self._store, self._thread, message_id) is not None:
                 originals.add(message_id)
             elif (
-                stored_message := await load_message(
-                    self._store, message_id, self._tenant
-                )
+                stored_message := await load_message(self._store, message_id, self._tenant)
             ) is not None:
                 originals.add(
-                    message_id
-                    if stored_message.origin is None
-                    else stored_message.origin
+                    message_id if stored_message.origin is None else stored_message.origin
                 )
         return sorted(originals)
 
 
-async def load_message(
-    store: Store, message_id: int, tenant: str | None
-) -> StoredMessage | None:
+async def load_message(store: Store, message_id: int, tenant: str | None) -> StoredMessage | None:
     """Return a message of the tenant, or None if it does not exist."""
     try:
         return await store.message(message_id, tenant=tenant)

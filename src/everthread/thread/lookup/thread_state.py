@@ -17,16 +17,14 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     session, because subagents change files too.
     """
     messages = {
-        stored_message.id: stored_message.body
-        for stored_message in await store.history(thread)
+        stored_message.id: stored_message.body for stored_message in await store.history(thread)
     }
     for other_thread in await store.family(thread):
         if other_thread != thread:
             other_messages = await store.history(other_thread)
             if any(calls_of(stored_message.body) for stored_message in other_messages):
                 messages |= {
-                    stored_message.id: stored_message.body
-                    for stored_message in other_messages
+                    stored_message.id: stored_message.body for stored_message in other_messages
                 }
     return build_state([messages[key] for key in sorted(messages)])
 
@@ -60,9 +58,7 @@ def describe_state(state: ThreadState) -> dict[str, Any]:
             for error in state.errors.values()
         ],
         "processes": [redact(process) for process in state.processes],
-        "todo": [
-            {key: redact(value) for key, value in item.items()} for item in state.todo
-        ],
+        "todo": [{key: redact(value) for key, value in item.items()} for item in state.todo],
     }
 
 

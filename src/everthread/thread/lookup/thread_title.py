@@ -52,17 +52,9 @@ async def _has_parents_title(store: Store, branch: Session) -> bool:
 def _title_from_words(messages: Sequence[StoredMessage]) -> str:
     """Return the user's first words without secrets and headings; empty if there are none."""
     first_words = next(
-        (
-            first_words
-            for message in messages
-            if (first_words := user_text(message.body))
-        ),
+        (first_words for message in messages if (first_words := user_text(message.body))),
         "",
     )
-    lines = [
-        line
-        for line in redact(first_words[:_MAX_READ_CHARS]).splitlines()
-        if line.strip()
-    ]
+    lines = [line for line in redact(first_words[:_MAX_READ_CHARS]).splitlines() if line.strip()]
     text_lines = [line for line in lines if not line.startswith("#")]
     return "\n".join(text_lines or [line.lstrip("# ") for line in lines])

@@ -19,9 +19,7 @@ EXCERPT_CHARS = 600
 """Characters of one excerpt."""
 
 
-async def search_words(
-    store: Store, cache: LookupCache, query: SearchQuery
-) -> SearchPage:
+async def search_words(store: Store, cache: LookupCache, query: SearchQuery) -> SearchPage:
     """Return a page of excerpts, skipping pages with nothing but earlier searches."""
     offset = query.offset
     while True:
@@ -30,8 +28,7 @@ async def search_words(
         excerpts = [
             excerpt
             for hit in page.hits
-            if (excerpt := await _load_excerpt(store, cache, hit, query.tenant))
-            is not None
+            if (excerpt := await _load_excerpt(store, cache, hit, query.tenant)) is not None
         ]
         if excerpts or not page.has_more:
             return SearchPage(
@@ -74,15 +71,11 @@ async def _show_hit(store: Store, hit: SearchHit, tenant: str | None) -> str | N
     stored_message = await store.message(hit.message, tenant=tenant)
     excerpt = _show_around(searchable_text(stored_message.body), hit.snippet)
     search_arguments = [
-        call.arguments
-        for call in calls_of(stored_message.body)
-        if is_lookup_tool(call.name)
+        call.arguments for call in calls_of(stored_message.body) if is_lookup_tool(call.name)
     ]
     if any(argument and argument in excerpt for argument in search_arguments):
         return None
-    if (
-        hit.role == "assistant" and hit.tool
-    ):  # the arguments of a call, without JSON's escapes
+    if hit.role == "assistant" and hit.tool:  # the arguments of a call, without JSON's escapes
         excerpt = excerpt.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     return excerpt
 

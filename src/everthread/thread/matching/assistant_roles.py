@@ -45,9 +45,7 @@ class ThreadRoles:
             role = describe_role(_system_text(session.system))
         else:
             role = entry[1]
-        return is_same_role(
-            role, _describe_request_role(request, _system_text(request.system))
-        )
+        return is_same_role(role, _describe_request_role(request, _system_text(request.system)))
 
     def remember(self, thread: str, request: Request) -> None:
         """Remember the role of a thread's last request."""
@@ -93,10 +91,7 @@ def is_same_role(role: Role, other: Role) -> bool:
     The roles differ if the prompts begin differently and share few lines, and the tools differ. Prompts of a few lines
     always count as equal.
     """
-    if (
-        role.start == other.start
-        or min(len(role.lines), len(other.lines)) < _MIN_ROLE_LINES
-    ):
+    if role.start == other.start or min(len(role.lines), len(other.lines)) < _MIN_ROLE_LINES:
         return True
     if role.tools is not None and role.tools == other.tools:
         return True

@@ -27,9 +27,7 @@ def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
         lambda value: isinstance(value, dict) and value.get("role") != "assistant",
         wire_messages,
     )
-    return _list_word_runs(
-        strip_surroundings("\n".join(text_of(value) for value in opening))
-    )
+    return _list_word_runs(strip_surroundings("\n".join(text_of(value) for value in opening)))
 
 
 def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
@@ -39,9 +37,7 @@ def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> b
     conversation.
     """
     stored_runs = set().union(*(_list_word_runs(text_of(body)) for body in bodies))
-    return len(runs & stored_runs) >= max(
-        MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs)
-    )
+    return len(runs & stored_runs) >= max(MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))
 
 
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:

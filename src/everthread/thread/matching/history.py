@@ -99,9 +99,7 @@ class History:
         if start == 0 and end == len(self.identities):
             return self.result_hashes
         return " ".join(
-            result
-            for identity in self.identities[start:end]
-            for result in identity.result_hashes
+            result for identity in self.identities[start:end] for result in identity.result_hashes
         )
 
     def equals_except_cleared(self, stored_results: str, length: int) -> bool:
@@ -121,9 +119,7 @@ class History:
         """Return the history of the first `length` messages."""
         if length == len(self.identities):
             return self
-        dropped_results = sum(
-            len(identity.result_hashes) for identity in self.identities[length:]
-        )
+        dropped_results = sum(len(identity.result_hashes) for identity in self.identities[length:])
         result_hashes = (
             self.result_hashes[
                 : max(0, len(self.result_hashes) - dropped_results * (_HASH_CHARS + 1))
@@ -158,11 +154,7 @@ class History:
                 None,
                 [
                     self.result_hashes,
-                    *(
-                        result
-                        for identity in new_identities
-                        for result in identity.result_hashes
-                    ),
+                    *(result for identity in new_identities for result in identity.result_hashes),
                 ],
             )
         )
@@ -194,9 +186,7 @@ def _chain_digest(digest: str, fingerprint: str) -> str:
 def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     """Return the identity of one wire message. Treat a value that is not an object as its content."""
     has_user_words = (
-        isinstance(value, dict)
-        and value.get("role") == "user"
-        and bool(text_of(value).strip())
+        isinstance(value, dict) and value.get("role") == "user" and bool(text_of(value).strip())
     )
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
@@ -243,9 +233,7 @@ def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that identify a message, without ids, metadata, states and annotations."""
     fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
     if fields is None:
-        message = {
-            key: part for key, part in value.items() if key not in _IGNORED_FIELDS
-        }
+        message = {key: part for key, part in value.items() if key not in _IGNORED_FIELDS}
     else:
         message = {key: part for key, part in value.items() if key in fields}
     calls = message.get("tool_calls")
@@ -260,30 +248,20 @@ def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
 def _reduce_call_to_identity(call: Any) -> Any:
     """Return the parts of a tool call that identify it."""
     names = ("id", "type", "function", "custom")
-    return (
-        {name: call[name] for name in names if name in call}
-        if isinstance(call, dict)
-        else call
-    )
+    return {name: call[name] for name in names if name in call} if isinstance(call, dict) else call
 
 
 def _reduce_part_to_identity(part: Any) -> Any:
     """Return a content part without the fields that do not identify it."""
     if kind_of(part) != "text":
         return part
-    return {
-        key: value
-        for key, value in part.items()
-        if key in ("type", "text", "cache_control")
-    }
+    return {key: value for key, value in part.items() if key in ("type", "text", "cache_control")}
 
 
 def is_cleared(content: Any) -> bool:
     """Return whether a tool result is a placeholder, or a preview of one that the client keeps elsewhere."""
     text = content_text(content).strip()
-    if not text or (
-        len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE.search(text)
-    ):
+    if not text or (len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE.search(text)):
         return True
     return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE.search(text) is not None
 
@@ -303,9 +281,7 @@ def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:
         del item["type"]
     if isinstance(content, list) and "role" in item:
         item["content"] = [
-            {**part, "type": "text"}
-            if kind_of(part) in ("input_text", "output_text")
-            else part
+            {**part, "type": "text"} if kind_of(part) in ("input_text", "output_text") else part
             for part in content
         ]
     return item
@@ -334,10 +310,7 @@ def _make_skeleton(value: dict[str, Any], fingerprint: str) -> str:
     if kind_of(value) in REASONING_BLOCKS:
         return ""
     if value.get("role") == "assistant":
-        calls = [
-            [call.id, call.name, parse_arguments(call.arguments)]
-            for call in calls_of(value)
-        ]
+        calls = [[call.id, call.name, parse_arguments(call.arguments)] for call in calls_of(value)]
         text = text_of(value).strip() or str(value.get("refusal") or "").strip()
         return _hash(["assistant", text, calls]) if text or calls else ""
     value_without_results = _without_results(value)
@@ -358,9 +331,7 @@ def _without_results(value: dict[str, Any]) -> dict[str, Any]:
         return value
     return {
         **value,
-        "content": [
-            {**part, "content": None} if _is_result(part) else part for part in content
-        ],
+        "content": [{**part, "content": None} if _is_result(part) else part for part in content],
     }
 
 
@@ -371,15 +342,11 @@ def parse_arguments(text: str) -> Any:
 
 
 def _hash_result(content: Any) -> str:
-    canonical_message = cast(
-        "dict[str, Any]", canonical_form({"role": "tool", "content": content})
-    )
+    canonical_message = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
     return _hash(canonical_message.get("content"))[:_HASH_CHARS]
 
 
-_JSON = json.JSONEncoder(
-    ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr
-)
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
 
 
 def _hash(value: Any) -> str:

@@ -37,9 +37,7 @@ def ends_at_link(history: History, length: int, link_match: ThreadLinkMatch) -> 
     """Return whether the first messages end at a link, ignoring results that were cleared since."""
     if history.digest(length) == link_match.link.digest:
         return True
-    return history.skeleton(
-        length
-    ) == link_match.link.skeleton and history.equals_except_cleared(
+    return history.skeleton(length) == link_match.link.skeleton and history.equals_except_cleared(
         link_match.results, length
     )
 
@@ -64,9 +62,7 @@ def find_longest_link(
     )
     for link_match in by_length:
         length = history.skeletons.index(link_match.link.skeleton) + 1
-        if length > matched_length and history.equals_except_cleared(
-            link_match.results, length
-        ):
+        if length > matched_length and history.equals_except_cleared(link_match.results, length):
             return KnownLink(link_match, length)
     return KnownLink(exact, matched_length) if exact else None
 
@@ -84,9 +80,7 @@ def relate_remainder(
     An answer may be re-worded (`count_matching_messages`). `reaches_thread_end`: whether `stored` includes the thread's
     last message.
     """
-    sent_count, stored_count = count_matching_messages(
-        api, sent, stored, is_model_answer
-    )
+    sent_count, stored_count = count_matching_messages(api, sent, stored, is_model_answer)
     if sent_count == len(sent):
         return "repeats", sent_count
     if stored_count == len(stored) and reaches_thread_end:

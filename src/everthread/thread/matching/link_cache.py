@@ -24,9 +24,7 @@ class LinkCache:
     def __init__(self, max_links: int = MAX_LINKS) -> None:
         self._last_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(max_links)
         """The last known link of threads, by digest and by skeleton."""
-        self._earlier_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(
-            MAX_EARLIER_LINKS
-        )
+        self._earlier_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(MAX_EARLIER_LINKS)
         """Earlier links by digest, at which repeated requests end."""
         self._named_thread_ends: RecentDict[str, str] = RecentDict(max_links)
         """The digest of the last known link of threads that clients name."""
@@ -68,9 +66,7 @@ class LinkCache:
         link_match = self._last_links.get((*family, digest))
         return None if link_match is None else KnownLink(link_match, length)
 
-    def list_last_links(
-        self, family: Family, keys: Sequence[str]
-    ) -> list[ThreadLinkMatch]:
+    def list_last_links(self, family: Family, keys: Sequence[str]) -> list[ThreadLinkMatch]:
         """List the last links of threads with one of these digests or skeletons."""
         link_matches = (self._last_links.get((*family, key)) for key in keys)
         return [link_match for link_match in link_matches if link_match is not None]
@@ -100,12 +96,8 @@ class LinkCache:
                 continue  # a branch or a side call: the thread still ends there
             del self._last_links[key]
             if earlier_link.link.digest == key[2] != link.digest:
-                self._earlier_links[key] = ThreadLinkMatch(
-                    earlier_link.link, link.digest, ""
-                )
-        link_match = ThreadLinkMatch(
-            link, None, history.join_result_hashes(0, link.length)
-        )
+                self._earlier_links[key] = ThreadLinkMatch(earlier_link.link, link.digest, "")
+        link_match = ThreadLinkMatch(link, None, history.join_result_hashes(0, link.length))
         self._last_links[link.tenant, link.scope, link.digest] = link_match
         if link.skeleton:
             self._last_links[link.tenant, link.scope, link.skeleton] = link_match
@@ -146,16 +138,10 @@ class LinkCache:
     def forget(self, digest: str) -> None:
         """Forget the links with this digest."""
         for links in (self._last_links, self._earlier_links):
-            keys = [
-                key
-                for key, link_match in links.items()
-                if link_match.link.digest == digest
-            ]
+            keys = [key for key, link_match in links.items() if link_match.link.digest == digest]
             for key in keys:
                 del links[key]
-        ended_threads = [
-            thread for thread, end in self._named_thread_ends.items() if end == digest
-        ]
+        ended_threads = [thread for thread, end in self._named_thread_ends.items() if end == digest]
         for thread in ended_threads:
             del self._named_thread_ends[thread]
 

@@ -36,15 +36,11 @@ class PendingLinks:
         """For each session, the number of answered requests that are not read yet and so have no link."""
         self._request_read = asyncio.Event()
 
-    def expect_link(
-        self, match: ThreadMatch, history: History
-    ) -> tuple[PendingLink, bool]:
+    def expect_link(self, match: ThreadMatch, history: History) -> tuple[PendingLink, bool]:
         """Announce the link at the end of a history. Return the link, and whether it is new."""
         pending = PendingLink((*match.family, history.digest(len(history))))
         adds_messages = len(history) > match.matched_count or match.is_new
-        is_new = (
-            not match.is_inside and adds_messages and pending.key not in self._pending
-        )
+        is_new = not match.is_inside and adds_messages and pending.key not in self._pending
         if is_new:
             self._pending[pending.key] = pending
         return pending, is_new
@@ -70,9 +66,7 @@ class PendingLinks:
         if pending.store_now is not None:
             pending.store_now()
         await pending.finished.wait()
-        return pending.thread == match.source or (
-            match.is_named and pending.thread is not None
-        )
+        return pending.thread == match.source or (match.is_named and pending.thread is not None)
 
     @contextmanager
     def hold_session_while_reading(self, family: Family) -> Iterator[None]:

@@ -13,9 +13,7 @@ Reminder = tuple[str, Sequence[dict[str, Any]]]
 """Text appended to the newest user message, and extra blocks after it."""
 
 
-def find_last_user_message(
-    messages: Sequence[MessageIdentity], first: int, end: int
-) -> int:
+def find_last_user_message(messages: Sequence[MessageIdentity], first: int, end: int) -> int:
     """Return the last index in `[first, end)` with words of the user, or -1."""
     for index in range(end - 1, first - 1, -1):
         if messages[index].has_user_words:
@@ -27,10 +25,7 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     """Yield possible reminders: each end of a message after a blank line or a block, the shortest first."""
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
-    yield from (
-        (text[match.start() :], ())
-        for match in reversed(list(_BLANK_LINE.finditer(text)))
-    )
+    yield from ((text[match.start() :], ()) for match in reversed(list(_BLANK_LINE.finditer(text))))
     yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
 
 
@@ -50,6 +45,5 @@ def _content_parts(value: dict[str, Any]) -> list[dict[str, Any]]:
     content = value["content"]
     parts = content if isinstance(content, list) else [content]
     return [
-        part if isinstance(part, dict) else {"type": "text", "text": str(part)}
-        for part in parts
+        part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in parts
     ]

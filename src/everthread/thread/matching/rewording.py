@@ -100,9 +100,7 @@ def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
     return _is_reworded(sent, stored)
 
 
-def _count_split_answer(
-    api: Api, sent: Sequence[Any], stored: Sequence[Any]
-) -> tuple[int, int]:
+def _count_split_answer(api: Api, sent: Sequence[Any], stored: Sequence[Any]) -> tuple[int, int]:
     """Return how many messages the first answer takes on each side if one side has split it into text and calls.
 
     Goose splits the newest answer, with a reminder between the parts. Return (0, 0) if neither side has split it.
@@ -135,9 +133,7 @@ def _is_answer(value: Any) -> bool:
     return isinstance(value, dict) and value.get("role") == "assistant"
 
 
-def _begins_with_rewording(
-    api: Api, sent: Sequence[Any], stored: Sequence[Any]
-) -> bool:
+def _begins_with_rewording(api: Api, sent: Sequence[Any], stored: Sequence[Any]) -> bool:
     """Return whether both lists begin with the same answer in different words.
 
     The answer must have no calls and be followed by the same message on both sides. If the stored answer is the last
@@ -163,9 +159,7 @@ def _share_words(text: str, other: str) -> bool:
         (Counter(_WORD.findall(words_text.lower())) for words_text in (text, other)),
         key=Counter.total,
     )
-    return (shorter & longer).total() >= max(
-        1, _MIN_SHARED_WORDS_SHARE * shorter.total()
-    )
+    return (shorter & longer).total() >= max(1, _MIN_SHARED_WORDS_SHARE * shorter.total())
 
 
 def _is_reworded(sent: Any, stored: Any) -> bool:
@@ -193,9 +187,7 @@ def _is_reworded(sent: Any, stored: Any) -> bool:
     shared_start = next(
         (
             index
-            for index, (sent_word, stored_word) in enumerate(
-                zip(words, stored_words, strict=False)
-            )
+            for index, (sent_word, stored_word) in enumerate(zip(words, stored_words, strict=False))
             if sent_word != stored_word
         ),
         len(words),
@@ -205,6 +197,5 @@ def _is_reworded(sent: Any, stored: Any) -> bool:
     # Each word after the previous one: thoughts or marks were removed.
     remaining_words = iter(stored_words)
     return (
-        shared_start >= _MIN_START_WORDS
-        and len(words) - shared_start <= _MAX_MARKER_WORDS
+        shared_start >= _MIN_START_WORDS and len(words) - shared_start <= _MAX_MARKER_WORDS
     ) or all(word in remaining_words for word in words)

@@ -19,9 +19,7 @@ class ThreadEnds:
     """The last messages of threads, used to recognise a part of a conversation."""
 
     def __init__(self, max_ends: int) -> None:
-        self._ends: RecentDict[LinkKey, tuple[str, tuple[str, ...]]] = RecentDict(
-            max_ends
-        )
+        self._ends: RecentDict[LinkKey, tuple[str, tuple[str, ...]]] = RecentDict(max_ends)
         """For each thread's last message, the digest of its last link and the skeletons of its last messages."""
 
     def remember(self, link: ThreadLink, history: History) -> None:
@@ -43,21 +41,15 @@ class ThreadEnds:
         for end in range(len(positions) - 1, 0, -1):
             position, last_skeleton = positions[end - 1]
             thread_end = self._ends.get((*family, last_skeleton))
-            if thread_end is not None and has_thread_end_before(
-                skeletons, end, thread_end[1]
-            ):
+            if thread_end is not None and has_thread_end_before(skeletons, end, thread_end[1]):
                 return thread_end[0], position
         return None
 
 
 def list_end_skeletons(history: History) -> tuple[str, ...]:
     """Return the skeletons of the last messages of a history, the newest last."""
-    last_skeletons = [
-        identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]
-    ]
-    return tuple(skeleton for skeleton in last_skeletons if skeleton)[
-        -MAX_END_MESSAGES:
-    ]
+    last_skeletons = [identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]]
+    return tuple(skeleton for skeleton in last_skeletons if skeleton)[-MAX_END_MESSAGES:]
 
 
 def has_thread_end_before(

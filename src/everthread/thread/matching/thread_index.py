@@ -22,7 +22,7 @@ from everthread.errors import UnknownIdError
 from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from everthread.thread.caller.sent_history import PLATFORM, CallSettings, SentHistory
+from everthread.thread.caller.caller_request import PLATFORM, CallerHistory, CallSettings
 from everthread.thread.matching.assistant_roles import ThreadRoles
 from everthread.thread.matching.client_summaries import (
     MIN_REPEATED_RUNS,
@@ -75,21 +75,21 @@ _MAX_REMINDER_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class _ThreadQuery:
+class ThreadQuery:
     """A history whose thread is looked for."""
 
-    sent: SentHistory
+    caller_history: CallerHistory
     settings: CallSettings
     uses_memory: bool
     """Whether to search this process's memory too, or only the store."""
 
     @property
     def family(self) -> Family:
-        return self.sent.family
+        return self.caller_history.family
 
     @property
     def history(self) -> History:
-        return self.sent.history
+        return self.caller_history.history
 
 
 class ThreadIndex:
@@ -111,13 +111,13 @@ class ThreadIndex:
     # Finding
 
     async def find_match(
-        self, sent: SentHistory, settings: CallSettings, *, uses_memory: bool = True
+        self, sent: CallerHistory, settings: CallSettings, *, uses_memory: bool = True
     ) -> ThreadMatch:
         """Find the thread that a history belongs to.
 
         The memory may be outdated; the store then refuses the next append.
         """
-        query = _ThreadQuery(sent, settings, uses_memory)
+        query = ThreadQuery(sent, settings, uses_memory)
         thread = await self._find_named_thread(sent.family)
         if thread is not None:
             return await self._match_named(query, thread)
@@ -125,9 +125,7 @@ class ThreadIndex:
         self._roles.remember(match.thread, settings.request)
         return match
 
-    def match_end(
-        self, sent: SentHistory, thread: str, length: int
-    ) -> ThreadMatch | None:
+    def match_end(self, sent: CallerHistory, thread: str, length: int) -> ThreadMatch | None:
         """Match a history that continues a thread after its first `length` messages.
 
         Return None unless the thread is known to end with these messages. The caller has compared them, the system
@@ -144,7 +142,7 @@ class ThreadIndex:
             expected_end=digest,
         )
 
-    async def _match_by_history(self, query: _ThreadQuery) -> ThreadMatch:
+    async def _match_by_history(self, query: ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known link."""
         family = query.family
         history = query.history
@@ -173,13 +171,13 @@ class ThreadIndex:
         return _make_branch(match, history, link.message)
 
     async def _match_replaced(
-        self, query: _ThreadQuery, known_link: KnownLink | None
+        self, query: ThreadQuery, known_link: KnownLink | None
     ) -> ThreadMatch | None:
         """Match a history that begins with a compaction, by the messages that it replaces.
 
         `known_link`: the longest known link of the history as sent.
         """
-        compaction = query.sent.leading_compaction
+        compaction = query.caller_history.leading_compaction
         if compaction is None or (known_link and known_link.length > compaction.end):
             return None
         key = (*query.family, compaction.key)
@@ -203,65 +201,59 @@ class ThreadIndex:
         inner_match = await self._match_remainder(query, match, message)
         return inner_match or _make_branch(match, query.history, message)
 
-    async def _is_side_call(self, query: _ThreadQuery, known_link: KnownLink) -> bool:
+    async def _is_side_call(self, query: ThreadQuery, known_link: KnownLink) -> bool:
         """Return whether a request has a conversation's history but gives the assistant another role.
 
         Clients also send a conversation's history for side calls, to get suggestions or facts worth remembering.
         """
-        sent_history = query.sent
+        caller_history = query.caller_history
         thread = known_link.link_match.link.thread
         request = query.settings.request
-        if not sent_history.has_one_role or self._roles.has_last_prompt(
-            thread, request
-        ):
+        if not caller_history.has_one_role or self._roles.has_last_prompt(thread, request):
             return False
-        if known_link.length <= count_opening_messages(sent_history.wire_messages):
+        if known_link.length <= count_opening_messages(caller_history.wire_messages):
             return False
         return not await self._roles.may_belong(thread, request)
 
-    async def _match_side_call(
-        self, query: _ThreadQuery, match: ThreadMatch
-    ) -> ThreadMatch:
+    async def _match_side_call(self, query: ThreadQuery, match: ThreadMatch) -> ThreadMatch:
         """Return the match of a side call: a new thread beside the matched conversation."""
         digest = query.history.digest(len(query.history))
         thread = derive_thread_id(*query.family, previous=match.previous, digest=digest)
         return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
-    async def _match_unknown(self, query: _ThreadQuery) -> ThreadMatch:
+    async def _match_unknown(self, query: ThreadQuery) -> ThreadMatch:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
         family = query.family
         history = query.history
-        opening = count_opening_messages(query.sent.wire_messages)
+        opening = count_opening_messages(query.caller_history.wire_messages)
         thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
         continued = await self._find_continued(query)
         return ThreadMatch(family, thread, branch_of=continued)
 
-    async def _find_continued(self, query: _ThreadQuery) -> tuple[str, int] | None:
+    async def _find_continued(self, query: ThreadQuery) -> tuple[str, int] | None:
         """Find a thread that the client compacted itself; return it and its last message.
 
         The client's summary was an answer in the same session, so its words are at the end of that conversation.
         """
         family = query.family
-        if not family.scope or not query.sent.is_conversation:
+        if not family.scope or not query.caller_history.is_conversation:
             return None
-        runs = list_opening_runs(query.sent.wire_messages)
+        runs = list_opening_runs(query.caller_history.wire_messages)
         if len(runs) < MIN_REPEATED_RUNS:
             return None
         # The client has received its summary, which may not be stored yet.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
-                await self._pending.wait_for_answers(
-                    family, is_expected=not query.uses_memory
-                )
+                await self._pending.wait_for_answers(family, is_expected=not query.uses_memory)
         session = find_session_name(family.scope)
         end = await self._store.conversation_end(
-            family.tenant, session, query.sent.client.platform, _MAX_COMPARED_MESSAGES
+            family.tenant, session, query.caller_history.client.platform, _MAX_COMPARED_MESSAGES
         )
         if end is None or not repeats_stored_words(runs, end.last_bodies):
             return None
         return end.thread, end.last_message
 
-    async def _match_named(self, query: _ThreadQuery, thread: str) -> ThreadMatch:
+    async def _match_named(self, query: ThreadQuery, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
         # Read the end first: if another link is stored from now on, the store refuses the append.
         end = await self._find_named_end(thread, uses_memory=query.uses_memory)
@@ -270,23 +262,16 @@ class ThreadIndex:
         message: int | None = 0
         if known_link is not None:
             link = known_link.link_match.link
-            match = replace(
-                match, matched_count=known_link.length, previous=link.digest
-            )
+            match = replace(match, matched_count=known_link.length, previous=link.digest)
             message = link.message
-        if (
-            match.matched_count == len(query.history)
-            or match.previous == match.expected_end
-        ):
+        if match.matched_count == len(query.history) or match.previous == match.expected_end:
             return match
         return await self._match_remainder(query, match, message) or match
 
-    async def _find_link(self, query: _ThreadQuery) -> KnownLink | None:
+    async def _find_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest known link of a history, also with a removed reminder put back."""
         known_link = (
-            self._cache.find_link(query.family, query.history)
-            if query.uses_memory
-            else None
+            self._cache.find_link(query.family, query.history) if query.uses_memory else None
         )
         known_link = known_link or await self._find_stored_link(query)
         if known_link is None:
@@ -295,13 +280,11 @@ class ThreadIndex:
         reminded_link = await self._match_without_reminder(query, matched_length)
         return reminded_link or known_link
 
-    async def _find_stored_link(self, query: _ThreadQuery) -> KnownLink | None:
+    async def _find_stored_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest link of a history in the store."""
         history = query.history
         exact_match = await self._store.find_link(*query.family, history.digests)
-        matched_length = (
-            history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
-        )
+        matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
             similar_matches = await self._store.find_links_by_skeleton(
@@ -310,7 +293,7 @@ class ThreadIndex:
         return find_longest_link(history, exact_match, similar_matches)
 
     async def _match_remainder(
-        self, query: _ThreadQuery, match: ThreadMatch, message: int | None
+        self, query: ThreadQuery, match: ThreadMatch, message: int | None
     ) -> ThreadMatch | None:
         """Match the rest of a history with the messages stored after a link. Return None if they differ.
 
@@ -319,24 +302,18 @@ class ThreadIndex:
         end = await self._store.last_link(match.thread)
         if end is None or end.message is None or message is None:
             return None
-        remaining_messages = query.sent.wire_messages[match.matched_count :]
-        limit = (
-            None if message else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
-        )
+        remaining_messages = query.caller_history.wire_messages[match.matched_count :]
+        limit = None if message else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
         stored_messages = await self._store.history(match.thread, limit=limit)
         bodies = [
             stored_message.body
             for stored_message in stored_messages
             if message < stored_message.id <= end.message
         ]
-        other_answers = set(
-            await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
-        )
+        other_answers = set(await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ())
 
         def is_model_answer(index: int) -> bool:
-            return (
-                query.history.digest(match.matched_count + index + 1) in other_answers
-            )
+            return query.history.digest(match.matched_count + index + 1) in other_answers
 
         relation, shared_count = relate_remainder(
             query.settings.api,
@@ -359,7 +336,7 @@ class ThreadIndex:
     # Reminders
 
     async def _match_without_reminder(
-        self, query: _ThreadQuery, matched_length: int
+        self, query: ThreadQuery, matched_length: int
     ) -> KnownLink | None:
         """Find a longer known beginning by putting a removed reminder back into the previous user message.
 
@@ -368,11 +345,9 @@ class ThreadIndex:
         before. The known beginning ends before the newest user message, or with the previous one if its answer is not
         stored yet.
         """
-        wire_messages = query.sent.wire_messages
+        wire_messages = query.caller_history.wire_messages
         identities = query.history.identities
-        newest_index = find_last_user_message(
-            identities, matched_length + 1, len(identities)
-        )
+        newest_index = find_last_user_message(identities, matched_length + 1, len(identities))
         previous_index = find_last_user_message(identities, 0, newest_index)
         if previous_index < 0:
             return None
@@ -382,9 +357,7 @@ class ThreadIndex:
         max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
         reminders = [
             *self._reminders.get(query.family.tenant, ()),
-            *itertools.islice(
-                list_reminders(wire_messages[newest_index]), max_reminders
-            ),
+            *itertools.islice(list_reminders(wire_messages[newest_index]), max_reminders),
         ][:max_reminders]
         earlier_history = query.history.first_messages(previous_index)
         reminded_identities = [
@@ -403,16 +376,14 @@ class ThreadIndex:
                 for reminded_identity in reminded_identities
             ]
             for link_match in await self._list_end_links(query, reminded_histories):
-                for reminder, reminded_history in zip(
-                    reminders, reminded_histories, strict=True
-                ):
+                for reminder, reminded_history in zip(reminders, reminded_histories, strict=True):
                     if ends_at_link(reminded_history, length, link_match):
                         self._keep_reminder(query.family.tenant, reminder)
                         return KnownLink(link_match, length)
         return None
 
     async def _list_end_links(
-        self, query: _ThreadQuery, histories: Sequence[History]
+        self, query: ThreadQuery, histories: Sequence[History]
     ) -> Sequence[ThreadLinkMatch]:
         """List the links at which one of these histories ends."""
         family = query.family
@@ -476,9 +447,7 @@ class ThreadIndex:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def hold_session_while_reading(
-        self, family: Family
-    ) -> contextlib.AbstractContextManager[None]:
+    def hold_session_while_reading(self, family: Family) -> contextlib.AbstractContextManager[None]:
         """Return a context that makes other requests of a session wait while an answered one is still being read."""
         return self._pending.hold_session_while_reading(family)
 
@@ -527,19 +496,13 @@ class ThreadIndex:
             steps, end_matches, links, next_links, strict=False
         ):
             if link is not None:
-                if next_link is None or not self._cache.update_earlier(
-                    link, next_link.digest
-                ):
+                if next_link is None or not self._cache.update_earlier(link, next_link.digest):
                     self._cache.remember(link, step.history)
                 is_same = end_match.thread == link.thread
-                matches.append(
-                    end_match if is_same else replace(end_match, thread=link.thread)
-                )
+                matches.append(end_match if is_same else replace(end_match, thread=link.thread))
         return matches
 
-    def expect_replacement(
-        self, match: ThreadMatch, history: History, name: str
-    ) -> None:
+    def expect_replacement(self, match: ThreadMatch, history: History, name: str) -> None:
         """Remember that the compaction of this name replaces a history, until `store_replacements` stores it."""
         key = (*match.family, name)
         self._replacements[key] = history.digest(len(history))
@@ -578,9 +541,7 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
         previous=match.previous,
         digest=history.digest(len(history)),
     )
-    return replace(
-        match, thread=thread, expected_end="", branch_of=(match.thread, message)
-    )
+    return replace(match, thread=thread, expected_end="", branch_of=(match.thread, message))
 
 
 def _find_replacement_key(key: LinkKey) -> str:

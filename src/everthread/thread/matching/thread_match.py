@@ -61,9 +61,7 @@ class ThreadMatch:
 
     @property
     def is_new(self) -> bool:
-        return (
-            self.branch_of is not None or bool(self.side_of) or not self.matched_count
-        )
+        return self.branch_of is not None or bool(self.side_of) or not self.matched_count
 
     @property
     def source(self) -> str:
@@ -123,9 +121,7 @@ class ThreadStep:
         tokens = share_tokens(self.sizes, self.messages)
         messages = [
             NewMessage(body, event=f"{link.digest}:{index}", tokens=size)
-            for index, (body, size) in enumerate(
-                zip(self.messages, tokens, strict=True)
-            )
+            for index, (body, size) in enumerate(zip(self.messages, tokens, strict=True))
         ]
         return NewThreadLink(
             link,
@@ -152,8 +148,7 @@ def count_opening_messages(wire_messages: Sequence[Any]) -> int:
     """Count the messages before the first answer: the request that began a conversation."""
     for index, value in enumerate(wire_messages):
         if index and (
-            not isinstance(value, dict)
-            or value.get("role") not in ("user", *SYSTEM_ROLES)
+            not isinstance(value, dict) or value.get("role") not in ("user", *SYSTEM_ROLES)
         ):
             return index
     return len(wire_messages)

@@ -26,9 +26,7 @@ def is_thread_named(session_scope: str) -> bool:
     return session_scope.startswith(NAMED_SCOPE)
 
 
-def derive_thread_id(
-    tenant: str, session_scope: str, previous: str, digest: str
-) -> str:
+def derive_thread_id(tenant: str, session_scope: str, previous: str, digest: str) -> str:
     """Return the id of a new thread. Two processes that see the same request derive the same id."""
     text = "\0".join([tenant, session_scope, previous, digest])
     return blake2b(

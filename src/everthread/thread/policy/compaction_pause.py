@@ -41,9 +41,7 @@ class CompactionPause:
             return False
         self.last_judged_number = compaction_number
         self.ineffective_count = (
-            0
-            if tokens_after <= MAX_EFFECTIVE_SHARE * tokens_before
-            else self.ineffective_count + 1
+            0 if tokens_after <= MAX_EFFECTIVE_SHARE * tokens_before else self.ineffective_count + 1
         )
         if self.ineffective_count < MAX_INEFFECTIVE_COMPACTIONS:
             return False

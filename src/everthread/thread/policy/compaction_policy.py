@@ -67,9 +67,7 @@ class PolicyDecision:
 class CompactionPolicy:
     """Decide when to compact. The only side effect is that an expired pause is cleared."""
 
-    def __init__(
-        self, options: ContextOptions, wall_clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, options: ContextOptions, wall_clock: Callable[[], float]) -> None:
         self._options = options
         self._wall_clock = wall_clock
 
@@ -98,11 +96,7 @@ class CompactionPolicy:
                     "send",
                     f"{tokens:,} tokens are below the threshold of {threshold:,}",
                 )
-            if (
-                self._options.background
-                and not is_summary_ready
-                and not prices.has_free_summary
-            ):
+            if self._options.background and not is_summary_ready and not prices.has_free_summary:
                 return PolicyDecision(
                     "send", "it would pay now, but somebody would wait for the summary"
                 )
@@ -111,13 +105,9 @@ class CompactionPolicy:
             early_decision = PolicyDecision(
                 "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
             )
-            return self._skip_if_ineffective(
-                size.grown_to_threshold, state, early_decision
-            )
+            return self._skip_if_ineffective(size.grown_to_threshold, state, early_decision)
         if cost_decision is not None and cost_decision.action == "later":
-            return PolicyDecision(
-                "wait", cost_decision.reason, cost_decision=cost_decision
-            )
+            return PolicyDecision("wait", cost_decision.reason, cost_decision=cost_decision)
         if explanation := self._explain_too_soon(size, state):
             return PolicyDecision("wait", explanation, cost_decision=cost_decision)
         explanation = (
@@ -145,49 +135,36 @@ class CompactionPolicy:
             ),
         )
         is_too_soon = bool(state.tokens_after_compaction) and calls_since < min_calls
-        if (
-            not is_too_soon
-            or not self._options.economics
-            or size.tokens >= size.delay_limit
-        ):
+        if not is_too_soon or not self._options.economics or size.tokens >= size.delay_limit:
             return ""
         return (
             f"the last compaction was {calls_since} calls ago; "
             f"it waits for {min_calls} calls or {size.delay_limit:,} tokens"
         )
 
-    def should_prepare(
-        self, size: PromptSize, state: ContextState, prices: CallPrices
-    ) -> bool:
+    def should_prepare(self, size: PromptSize, state: ContextState, prices: CallPrices) -> bool:
         """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
-        may_prepare = (
-            self._options.enabled and self._options.background and not prices.is_journal
-        )
+        may_prepare = self._options.enabled and self._options.background and not prices.is_journal
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
         cost_decision = self.weigh_costs(size.grown_to_threshold, state, prices)
-        return (
-            cost_decision is None or cost_decision.action == "now"
-        ) and not self.is_ineffective(size.grown_to_threshold, state)
+        return (cost_decision is None or cost_decision.action == "now") and not self.is_ineffective(
+            size.grown_to_threshold, state
+        )
 
     def should_prepare_when_idle(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> bool:
         """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
         rates = self._find_rates(prices, size.tokens, state)
-        may_prepare = (
-            self._options.enabled and self._options.background and not prices.is_journal
-        )
+        may_prepare = self._options.enabled and self._options.background and not prices.is_journal
         if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
         cost_decision = decide_compaction(
-            replace(
-                self._make_case(size, state, prices, rates), cold_reason="the pause"
-            )
+            replace(self._make_case(size, state, prices, rates), cold_reason="the pause")
         )
         is_worthwhile = (
-            cost_decision.action == "now"
-            and cost_decision.savings > 2 * cost_decision.cost
+            cost_decision.action == "now" and cost_decision.savings > 2 * cost_decision.cost
         )
         return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, state)
 
@@ -196,10 +173,7 @@ class CompactionPolicy:
         options = self._options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
-            options.enabled
-            and options.idle
-            and is_large
-            and not self.is_ineffective(size, state)
+            options.enabled and options.idle and is_large and not self.is_ineffective(size, state)
         )
 
     def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
@@ -245,7 +219,9 @@ class CompactionPolicy:
         ttl = self.find_cache_lifetime(state)
         if last_call is None or not state.call_pattern.is_cold(now, ttl=ttl):
             return ""
-        return f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
+        return (
+            f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
+        )
 
     def find_cache_lifetime(self, state: ContextState) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
@@ -270,28 +246,21 @@ class CompactionPolicy:
         return (
             None
             if rates is None
-            else rates.at_read_share(state.call_pattern.read_share).miss_cost(
-                size.tokens
-            )
+            else rates.at_read_share(state.call_pattern.read_share).miss_cost(size.tokens)
         )
 
-    def _find_rates(
-        self, prices: CallPrices, tokens: int, state: ContextState
-    ) -> Rates | None:
+    def _find_rates(self, prices: CallPrices, tokens: int, state: ContextState) -> Rates | None:
         if not self._options.economics:
             return None
         list_prices = prices_for(
             prices.model,
             time=datetime.fromtimestamp(self._wall_clock(), UTC),
-            provider=None
-            if prices.provider in PROVIDERS_WITHOUT_PRICES
-            else prices.provider,
+            provider=None if prices.provider in PROVIDERS_WITHOUT_PRICES else prices.provider,
             prompt_tokens=tokens,
         )
         ttl = (
             "1h"
-            if prices.uses_marks
-            and self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
+            if prices.uses_marks and self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
             else "5m"
         )
         return Rates.from_prices(

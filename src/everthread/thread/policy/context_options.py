@@ -37,18 +37,12 @@ class ContextOptions:
 
     def for_model(self, name: str) -> Self:
         """Return the settings for a model: those under its exact name, or else under the longest glob that matches."""
-        matching_patterns = [
-            pattern for pattern in self.models if fnmatchcase(name, pattern)
-        ]
+        matching_patterns = [pattern for pattern in self.models if fnmatchcase(name, pattern)]
         best_pattern = (
-            name
-            if name in self.models
-            else max(matching_patterns, key=len, default=None)
+            name if name in self.models else max(matching_patterns, key=len, default=None)
         )
         return (
-            self
-            if best_pattern is None
-            else replace(self, models={}, **self.models[best_pattern])
+            self if best_pattern is None else replace(self, models={}, **self.models[best_pattern])
         )
 
     def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
@@ -69,9 +63,9 @@ class ContextOptions:
         )
         if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
             return budget
-        return replace(
-            self, threshold=budget.hygiene_limit / window, threshold_tokens=None
-        ).budget(window)
+        return replace(self, threshold=budget.hygiene_limit / window, threshold_tokens=None).budget(
+            window
+        )
 
     @property
     def cache_seconds(self) -> float:

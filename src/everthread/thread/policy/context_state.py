@@ -48,9 +48,7 @@ class ContextState:
 
         If that still reaches the threshold, the next compaction waits until the prompt has grown.
         """
-        self.retry_above_tokens = (
-            round(tokens * RETRY_GROWTH_FACTOR) if tokens >= threshold else 0
-        )
+        self.retry_above_tokens = round(tokens * RETRY_GROWTH_FACTOR) if tokens >= threshold else 0
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON values, so that another process can resume."""

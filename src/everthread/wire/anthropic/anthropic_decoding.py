@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.core.messages import (
     Message,
-    ToolCall,
+    ToolCallDict,
     kind_of,
     simplify_parts,
 )
@@ -39,9 +39,7 @@ def decode_messages(
     return decoded
 
 
-def decode_message(
-    message: Any, path: str, *, model: str | None = None
-) -> list[Message]:
+def decode_message(message: Any, path: str, *, model: str | None = None) -> list[Message]:
     """Decode one wire message: one core message, or several if it carries tool results."""
     message = require_object(message, path)
     role = message.get("role")
@@ -50,9 +48,7 @@ def decode_message(
         raise WireError(f"{path}.role must be one of {', '.join(ROLES)}, not {role!r}")
     author = model if role == "assistant" else None
     if isinstance(content, str):
-        return [
-            with_native({"role": role, "content": content}, API, message, model=author)
-        ]
+        return [with_native({"role": role, "content": content}, API, message, model=author)]
     blocks = require_objects(content, f"{path}.content")
     if role == "user":
         return _decode_user(message, blocks, path)
@@ -83,16 +79,14 @@ def _decode_assistant(blocks: Sequence[Mapping[str, Any]], path: str) -> Message
     if calls:
         message["tool_calls"] = calls
     reasoning_texts = [
-        text
-        for block in blocks
-        if isinstance(text := block.get("thinking"), str) and text
+        text for block in blocks if isinstance(text := block.get("thinking"), str) and text
     ]
     if reasoning_texts:
         message["reasoning_content"] = "\n\n".join(reasoning_texts)
     return message
 
 
-def _decode_call(block: Mapping[str, Any], path: str) -> ToolCall:
+def _decode_call(block: Mapping[str, Any], path: str) -> ToolCallDict:
     return {
         "id": require_text(block.get("id"), f"{path}.id"),
         "type": "function",
@@ -117,9 +111,7 @@ def _decode_user(
             else _decode_simple_message("user", run)
         )
         value = {**message, "content": list(run)} if len(block_runs) > 1 else message
-        decoded.append(
-            with_native(core_message, API, value, continues_previous=bool(decoded))
-        )
+        decoded.append(with_native(core_message, API, value, continues_previous=bool(decoded)))
     return decoded
 
 
@@ -148,8 +140,6 @@ def _decode_result(block: Mapping[str, Any], path: str) -> Message:
     if content is None:
         content = ""
     elif not isinstance(content, str):
-        content = [
-            decode_part(inner) for inner in require_objects(content, f"{path}.content")
-        ]
+        content = [decode_part(inner) for inner in require_objects(content, f"{path}.content")]
     result: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     return {**result, "is_error": True} if block.get("is_error") is True else result

@@ -39,10 +39,7 @@ def find_certain_role(message: Message) -> str:
         return "user"
     calls: Any = message.get("tool_calls")
     has_calls = (
-        isinstance(calls, list)
-        and len(message) == 3
-        and calls
-        and isinstance(calls[0], dict)
+        isinstance(calls, list) and len(message) == 3 and calls and isinstance(calls[0], dict)
     )
     if message["role"] == "assistant" and has_calls and "function" in calls[0]:
         return "assistant"
@@ -64,16 +61,10 @@ def encode_system(system: System, leading_messages: Messages) -> System:
     for message in leading_messages:
         encoded_message = EncodedMessage(
             "system",
-            [
-                _replace_media(block)
-                for block in map(encode_part, parts_of(message))
-                if block
-            ],
+            [_replace_media(block) for block in map(encode_part, parts_of(message)) if block],
         )
         marker = _find_cache_marker(message, is_native=False)
-        blocks += (
-            _move_cache_marker(encoded_message, marker) if marker else encoded_message
-        ).parts
+        blocks += (_move_cache_marker(encoded_message, marker) if marker else encoded_message).parts
     return blocks or None
 
 
@@ -123,23 +114,17 @@ def _clean_call_id(call_id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
 
 
-def encode_message(
-    message: Message, model: str | None, call_ids: CallIds
-) -> EncodedMessage | None:
+def encode_message(message: Message, model: str | None, call_ids: CallIds) -> EncodedMessage | None:
     """Return the blocks a message adds; None if there are none."""
     if (text_message := _encode_text_message(message)) is not None:
         return text_message
-    encoded_message = _encode_native_message(
-        message, model, call_ids
-    ) or _encode_foreign_message(message, call_ids)
+    encoded_message = _encode_native_message(message, model, call_ids) or _encode_foreign_message(
+        message, call_ids
+    )
     marker = _find_cache_marker(message, is_native=encoded_message.native is not None)
     if marker and encoded_message.parts:
         encoded_message = _move_cache_marker(encoded_message, marker)
-    return (
-        encoded_message
-        if encoded_message.parts or encoded_message.native is not None
-        else None
-    )
+    return encoded_message if encoded_message.parts or encoded_message.native is not None else None
 
 
 def _encode_text_message(message: Message) -> EncodedMessage | None:
@@ -167,9 +152,7 @@ def _encode_native_message(
     continues_previous = bool(record.get("joined"))
     if can_use_reasoning(message, API, model):
         return EncodedMessage(value["role"], blocks, value, continues_previous)
-    without_reasoning = [
-        block for block in blocks if kind_of(block) not in REASONING_BLOCK_KINDS
-    ]
+    without_reasoning = [block for block in blocks if kind_of(block) not in REASONING_BLOCK_KINDS]
     if len(without_reasoning) == len(blocks):
         return EncodedMessage(value["role"], blocks, value, continues_previous)
     native = {**value, "content": without_reasoning} if without_reasoning else None
@@ -186,19 +169,13 @@ def _encode_foreign_message(message: Message, call_ids: CallIds) -> EncodedMessa
         error_field = {"is_error": True} if message.get("is_error") is True else {}
         return EncodedMessage(
             "user",
-            [
-                _encode_result(
-                    {"type": "tool_result", **result_fields, **error_field}, call_ids
-                )
-            ],
+            [_encode_result({"type": "tool_result", **result_fields, **error_field}, call_ids)],
         )
     if role in SYSTEM_ROLES:
         block = make_text_block(content_text(message.get("content")))
         return EncodedMessage(
             "user",
-            [{"type": "text", "text": wrap_instruction(block["text"])}]
-            if block
-            else [],
+            [{"type": "text", "text": wrap_instruction(block["text"])}] if block else [],
         )
     is_from_other_api = "_native" in message
     parts = [
@@ -210,9 +187,7 @@ def _encode_foreign_message(message: Message, call_ids: CallIds) -> EncodedMessa
     if role != "assistant":
         return EncodedMessage("user", blocks)
     refusal = make_text_block(message.get("refusal"))
-    blocks = [_replace_media(block) for block in blocks] + (
-        [refusal] if refusal else []
-    )
+    blocks = [_replace_media(block) for block in blocks] + ([refusal] if refusal else [])
     return EncodedMessage("assistant", blocks + list(_encode_calls(message, call_ids)))
 
 
@@ -226,9 +201,7 @@ def _encode_block(part: Part, call_ids: CallIds) -> Part | None:
             encode_arguments(part.get("input")),
             call_ids,
         )
-    return (
-        _encode_result(part, call_ids) if kind == "tool_result" else encode_part(part)
-    )
+    return _encode_result(part, call_ids) if kind == "tool_result" else encode_part(part)
 
 
 def _encode_calls(message: Mapping[str, Any], call_ids: CallIds) -> Iterator[Part]:
@@ -247,9 +220,7 @@ def _encode_calls(message: Mapping[str, Any], call_ids: CallIds) -> Iterator[Par
             )
         elif isinstance(function, dict):
             arguments = encode_arguments(function.get("arguments"))
-            yield _encode_call(
-                {}, call.get("id"), function.get("name"), arguments, call_ids
-            )
+            yield _encode_call({}, call.get("id"), function.get("name"), arguments, call_ids)
 
 
 def _encode_call(
@@ -284,16 +255,10 @@ def _encode_result(part: Part, call_ids: CallIds) -> Part:
 def _replace_media(block: Part) -> Part:
     """Replace an image or a file by a placeholder: Anthropic accepts them from the user only."""
     kind = kind_of(block)
-    return (
-        {"type": "text", "text": f"[{kind} omitted]"}
-        if kind in ("image", "document")
-        else block
-    )
+    return {"type": "text", "text": f"[{kind} omitted]"} if kind in ("image", "document") else block
 
 
-def _find_cache_marker(
-    message: Message, *, is_native: bool
-) -> Mapping[str, Any] | None:
+def _find_cache_marker(message: Message, *, is_native: bool) -> Mapping[str, Any] | None:
     """Return the cache marker of a message, or None.
 
     A native message is sent in its native form; its core content is searched too, because a marker may be only there.
@@ -312,10 +277,6 @@ def _move_cache_marker(
     if index is not None:
         blocks[index] = {**blocks[index], "cache_control": dict(marker)}
     native = (
-        None
-        if encoded_message.native is None
-        else {**encoded_message.native, "content": blocks}
+        None if encoded_message.native is None else {**encoded_message.native, "content": blocks}
     )
-    return EncodedMessage(
-        encoded_message.role, blocks, native, encoded_message.continues_previous
-    )
+    return EncodedMessage(encoded_message.role, blocks, native, encoded_message.continues_previous)

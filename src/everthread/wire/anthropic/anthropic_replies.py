@@ -43,15 +43,11 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """Return a reply in core form. `model` is the requested name, if it is known."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
-        raise WireError(
-            f"the reply is an error, not a message: {error_text(body) or repr(body)}"
-        )
+        raise WireError(f"the reply is an error, not a message: {error_text(body) or repr(body)}")
     content = list(require_list(body.get("content"), "content"))
     fields, other_fields = split_reply_fields(body)
     author = model or fields.get("model")
-    [message] = decode_message(
-        {"role": "assistant", "content": content}, "the reply", model=author
-    )
+    [message] = decode_message({"role": "assistant", "content": content}, "the reply", model=author)
     raw = without_keys(other_fields, "role", "content", "usage")
     return Reply(
         message=message,
@@ -65,14 +61,9 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     """Return a reply as an Anthropic message. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
     other_fields: dict[str, Any] = (
-        dict(without_private_fields(reply.raw))
-        if is_native
-        else {"stop_sequence": None}
+        dict(without_private_fields(reply.raw)) if is_native else {"stop_sequence": None}
     )
-    if (
-        not is_native
-        or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop
-    ):
+    if not is_native or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop:
         other_fields["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
     body = {
         "id": reply.id,

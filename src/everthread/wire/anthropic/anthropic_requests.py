@@ -106,9 +106,7 @@ def _encode_output_config(value: Any) -> Any:
 
 def _encode_metadata(value: Any) -> Any:
     """Return the metadata if it names the user, as Anthropic's does; else None."""
-    return (
-        None if isinstance(value, dict) and value and "user_id" not in value else value
-    )
+    return None if isinstance(value, dict) and value and "user_id" not in value else value
 
 
 _OPENAI_TIERS = ("default", "flex", "scale", "priority")

@@ -78,9 +78,7 @@ class AnthropicStreamDecoder:
             case "content_block_stop":
                 self._find_block(data).is_complete = True
             case "message_delta":
-                return self._update_message(
-                    data, require_object(data.get("delta"), "delta")
-                )
+                return self._update_message(data, require_object(data.get("delta"), "delta"))
             case "error":
                 error = data.get("error")
                 return [make_error_delta(error if isinstance(error, dict) else data)]
@@ -97,9 +95,7 @@ class AnthropicStreamDecoder:
             (is_finished or block.is_complete, block.assemble())
             for _, block in sorted(self._blocks.items())
         ]
-        content = [
-            block for is_complete, block in blocks if is_complete or _has_text(block)
-        ]
+        content = [block for is_complete, block in blocks if is_complete or _has_text(block)]
         body = {**self._message, "content": content}
         return decode_reply(
             {**body, "usage": self._usage} if self._usage else body, model=self._model
@@ -115,17 +111,14 @@ class AnthropicStreamDecoder:
         self._blocks[index] = _StreamedBlock(dict(block), call_index)
         if call_index is not None:
             call_id, name = (
-                require_text(block.get(key), f"content_block.{key}")
-                for key in ("id", "name")
+                require_text(block.get(key), f"content_block.{key}") for key in ("id", "name")
             )
             return [StreamDelta("call", index=call_index, id=call_id, name=name)]
         return _make_text_deltas("text", block.get("text")) + _make_text_deltas(
             "reasoning", block.get("thinking")
         )
 
-    def _extend_block(
-        self, block: _StreamedBlock, delta: Mapping[str, Any]
-    ) -> list[StreamDelta]:
+    def _extend_block(self, block: _StreamedBlock, delta: Mapping[str, Any]) -> list[StreamDelta]:
         kind = str(delta.get("type"))
         if kind in _TEXT_FIELD_BY_DELTA:
             name = _TEXT_FIELD_BY_DELTA[kind]
@@ -183,13 +176,9 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     content = body.pop("content")
     usage = body.pop("usage")
     final_fields = {
-        key: body[key]
-        for key in ("stop_reason", "stop_sequence", "stop_details")
-        if key in body
+        key: body[key] for key in ("stop_reason", "stop_sequence", "stop_details") if key in body
     }
-    start_usage = {
-        key: 0 if key == "output_tokens" else value for key, value in usage.items()
-    }
+    start_usage = {key: 0 if key == "output_tokens" else value for key, value in usage.items()}
     yield _make_event(
         "message_start",
         message={
@@ -216,10 +205,7 @@ def _split_block(block: Part) -> tuple[Part, list[Part]]:
             citations = block.get("citations") or []
             start = {**block, "text": ""} | ({"citations": []} if citations else {})
             return start, [
-                *(
-                    {"type": "citations_delta", "citation": citation}
-                    for citation in citations
-                ),
+                *({"type": "citations_delta", "citation": citation} for citation in citations),
                 {"type": "text_delta", "text": text},
             ]
         case {
@@ -252,9 +238,7 @@ def _read_block_index(data: Mapping[str, Any]) -> int:
     return index
 
 
-def _make_text_deltas(
-    kind: Literal["text", "reasoning"], text: Any
-) -> list[StreamDelta]:
+def _make_text_deltas(kind: Literal["text", "reasoning"], text: Any) -> list[StreamDelta]:
     return [StreamDelta(kind, text=text)] if isinstance(text, str) and text else []
 
 
@@ -265,9 +249,5 @@ def _has_text(block: Part) -> bool:
 
 def _merge_fields(target: dict[str, Any], fields: Mapping[str, Any]) -> None:
     target.update(
-        {
-            key: value
-            for key, value in fields.items()
-            if value is not None or key not in target
-        }
+        {key: value for key, value in fields.items() if value is not None or key not in target}
     )

@@ -72,23 +72,13 @@ def encode_part(part: Mapping[str, Any]) -> Part | None:
 
 def make_text_block(text: Any) -> Part | None:
     """Return a text block; None for a blank text, which Anthropic refuses."""
-    return (
-        {"type": "text", "text": text}
-        if isinstance(text, str) and text.strip()
-        else None
-    )
+    return {"type": "text", "text": text} if isinstance(text, str) and text.strip() else None
 
 
 def decode_arguments(value: Any) -> str:
     """Return a call's `input` as the JSON text a core message has."""
-    invalid_json = (
-        value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
-    )
-    return (
-        invalid_json
-        if isinstance(invalid_json, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
+    invalid_json = value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
+    return invalid_json if isinstance(invalid_json, str) else json.dumps(value, ensure_ascii=False)
 
 
 def encode_arguments(text: Any) -> dict[str, Any]:
@@ -98,9 +88,7 @@ def encode_arguments(text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         return {}
     try:
-        value = (
-            json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
-        )
+        value = json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
     except (ValueError, RecursionError):
         return {INVALID_JSON: text}
     if isinstance(value, dict):

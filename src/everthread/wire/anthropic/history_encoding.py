@@ -41,9 +41,7 @@ def encode_messages(
     wire = reusable_history.wire_messages[:]
     call_ids = reusable_history.call_ids.copy()
     start = len(reusable_history.messages)
-    settled_count = (
-        _count_settled_messages(messages, start) if encoded_history else start
-    )
+    settled_count = _count_settled_messages(messages, start) if encoded_history else start
     if encoded_history and settled_count > start:
         wire += _encode_new_messages(
             messages[start:settled_count], model, call_ids, is_start=not start
@@ -65,14 +63,8 @@ def _encode_new_messages(
         for message in messages
         if (encoded_message := encode_message(message, model, call_ids)) is not None
     ]
-    wire = [
-        _join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)
-    ]
-    if (
-        is_start
-        and messages
-        and needs_opening(encoded_messages, assistant_role="assistant")
-    ):
+    wire = [_join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)]
+    if is_start and messages and needs_opening(encoded_messages, assistant_role="assistant"):
         wire.insert(0, {"role": "user", "content": OPENING_TEXT})
     return wire
 
@@ -121,9 +113,7 @@ def _join_neighbours(neighbours: list[EncodedMessage]) -> dict[str, Any]:
     blocks = [block for neighbour in neighbours for block in neighbour.parts]
     if len(blocks) == 1:
         return {"role": first.role, "content": blocks}
-    if first.native is not None and all(
-        neighbour.native is not None for neighbour in neighbours
-    ):
+    if first.native is not None and all(neighbour.native is not None for neighbour in neighbours):
         return {**first.native, "content": blocks}
     return {
         "role": first.role,

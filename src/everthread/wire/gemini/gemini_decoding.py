@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from everthread.core.messages import (
     Message,
-    ToolCall,
+    ToolCallDict,
     as_text,
     parts_of,
     simplify_parts,
@@ -76,9 +76,7 @@ class CallIds:
         native_id = as_text(response.get("id"))
         name = as_text(response.get("name"))
         matches_by_id = [
-            call
-            for call in self.open_calls
-            if native_id and call.native_id == native_id
+            call for call in self.open_calls if native_id and call.native_id == native_id
         ]
         matches_by_name = [
             call for call in self.open_calls if call.name == name and not call.native_id
@@ -135,17 +133,11 @@ def decode_content(
     parts = require_objects(part_list, f"{path}.parts")
     if role == "model":
         call_ids.forget_open_calls()
-        return [
-            with_native(
-                _decode_assistant(parts, call_ids, path), API, content, model=model
-            )
-        ]
+        return [with_native(_decode_assistant(parts, call_ids, path), API, content, model=model)]
     return _decode_user(content, parts, call_ids, path)
 
 
-def _decode_assistant(
-    parts: Sequence[Mapping[str, Any]], call_ids: CallIds, path: str
-) -> Message:
+def _decode_assistant(parts: Sequence[Mapping[str, Any]], call_ids: CallIds, path: str) -> Message:
     visible_parts = [
         part
         for part in parts
@@ -162,15 +154,13 @@ def _decode_assistant(
     ]
     if tool_calls:
         message["tool_calls"] = tool_calls
-    reasoning = "".join(
-        as_text(part.get("text")) for part in parts if part.get("thought")
-    )
+    reasoning = "".join(as_text(part.get("text")) for part in parts if part.get("thought"))
     if reasoning:
         message["reasoning_content"] = reasoning
     return message
 
 
-def _decode_call(call: Mapping[str, Any], call_ids: CallIds, path: str) -> ToolCall:
+def _decode_call(call: Mapping[str, Any], call_ids: CallIds, path: str) -> ToolCallDict:
     name = require_text(call.get("name"), f"{path}: the name of a functionCall")
     arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
     return {
@@ -201,9 +191,7 @@ def _decode_user(
         else:
             core_message = _decode_result(response, call_ids, path)
         value = {**content, "parts": list(run)} if len(runs) > 1 else content
-        decoded.append(
-            with_native(core_message, API, value, continues_previous=bool(decoded))
-        )
+        decoded.append(with_native(core_message, API, value, continues_previous=bool(decoded)))
     return decoded
 
 
@@ -222,9 +210,7 @@ def _split_at_responses(
         yield parts[start:]
 
 
-def _decode_result(
-    response: Mapping[str, Any], call_ids: CallIds, path: str
-) -> Message:
+def _decode_result(response: Mapping[str, Any], call_ids: CallIds, path: str) -> Message:
     name = require_text(response.get("name"), f"{path}: the name of a functionResponse")
     text, is_error = read_response(response.get("response"))
     media = [decode_part(part) for part in parts_of({"content": response.get("parts")})]

@@ -52,9 +52,7 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Con
         for message in messages
         if (encoded_message := _encode_message(message, model, call_names)) is not None
     ]
-    contents = [
-        _join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)
-    ]
+    contents = [_join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)]
     if messages and needs_opening(encoded_messages, assistant_role="model"):
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING_TEXT}]})
     return contents
@@ -65,9 +63,7 @@ def _join_neighbours(neighbours: list[EncodedMessage]) -> Content:
     if len(neighbours) == 1 and first.native is not None:
         return dict(first.native)
     parts = [part for neighbour in neighbours for part in neighbour.parts]
-    if first.native is not None and all(
-        neighbour.native is not None for neighbour in neighbours
-    ):
+    if first.native is not None and all(neighbour.native is not None for neighbour in neighbours):
         return {**first.native, "parts": parts}
     responses_first = sorted(
         parts, key=lambda part: get_object_field(part, "functionResponse") is None
@@ -89,9 +85,7 @@ def _encode_message(
         _encode_foreign_message(chat_message, model, call_names)
         for chat_message in to_chat_messages(message)
     ]
-    parts = [
-        part for encoded_message in encoded_messages for part in encoded_message.parts
-    ]
+    parts = [part for encoded_message in encoded_messages for part in encoded_message.parts]
     return EncodedMessage(encoded_messages[0].role, parts) if parts else None
 
 
@@ -163,9 +157,7 @@ def _encode_foreign_message(
             [{"text": wrap_instruction(text)}] if text.strip() else [],
         )
     parts = [
-        part
-        for core_part in parts_of(message)
-        if (part := encode_part(core_part)) is not None
+        part for core_part in parts_of(message) if (part := encode_part(core_part)) is not None
     ]
     if role != "assistant":
         return EncodedMessage("user", parts)

@@ -105,9 +105,7 @@ def _encode_media(url: str, kind: str) -> Part:
     if data is not None:
         return {"inlineData": {"mimeType": data["media"], "data": data["data"]}}
     return (
-        {"fileData": {"fileUri": url}}
-        if url.startswith("http")
-        else {"text": f"[{kind} omitted]"}
+        {"fileData": {"fileUri": url}} if url.startswith("http") else {"text": f"[{kind} omitted]"}
     )
 
 

@@ -24,9 +24,7 @@ _STOP_BY_REASON = {
         ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
         "content_filter",
     ),
-    **dict.fromkeys(
-        ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"
-    ),
+    **dict.fromkeys(("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"),
 }
 _REASON_BY_STOP = {
     "stop": "STOP",
@@ -46,11 +44,7 @@ def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) ->
             f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
         )
     candidate_list = body.get("candidates")
-    candidates = (
-        []
-        if candidate_list is None
-        else list(require_list(candidate_list, "candidates"))
-    )
+    candidates = [] if candidate_list is None else list(require_list(candidate_list, "candidates"))
     candidate = require_object(candidates[0], "candidates[0]") if candidates else {}
     content = candidate.get("content")
     fields = {
@@ -68,17 +62,11 @@ def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) ->
         model=model or fields.get("modelVersion"),
     )
     candidate_fields = without_keys(candidate, "content")
-    raw = {
-        key: value
-        for key, value in body.items()
-        if key not in fields and key != "candidates"
-    }
+    raw = {key: value for key, value in body.items() if key not in fields and key != "candidates"}
     private_fields = {
         "_api": API,
         "_content": content,
-        "candidates": [candidate_fields, *candidates[1:]]
-        if candidates
-        else candidate_list,
+        "candidates": [candidate_fields, *candidates[1:]] if candidates else candidate_list,
     }
     return Reply(
         message=message,
@@ -131,13 +119,9 @@ def _encode_candidate(
             candidate["content"] = content
     else:
         contents = [
-            content
-            for content in encode_messages([reply.message])
-            if content["role"] == "model"
+            content for content in encode_messages([reply.message]) if content["role"] == "model"
         ]
-        candidate["content"] = (
-            contents[0] if contents else {"role": "model", "parts": []}
-        )
+        candidate["content"] = contents[0] if contents else {"role": "model", "parts": []}
     has_calls = bool(calls_of(reply.message))
     if decode_stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
         candidate.pop("finishReason", None)

@@ -67,8 +67,7 @@ def _decode_system(value: Any) -> System:
         "systemInstruction.parts",
     )
     texts = [
-        as_text(require_object(part, "systemInstruction.parts[]").get("text"))
-        for part in parts
+        as_text(require_object(part, "systemInstruction.parts[]").get("text")) for part in parts
     ]
     return [{"type": "text", "text": text} for text in texts]
 
@@ -76,11 +75,7 @@ def _decode_system(value: Any) -> System:
 def _encode_system(system: System) -> dict[str, Any] | None:
     if system is None:
         return None
-    return {
-        "parts": [
-            {"text": content_text([part])} for part in parts_of({"content": system})
-        ]
-    }
+    return {"parts": [{"text": content_text([part])} for part in parts_of({"content": system})]}
 
 
 _GEMINI_SETTING_NAMES = {
@@ -117,16 +112,10 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         name = find_field_name(tool, "functionDeclarations")
         path = f"tools[{index}].{name}"
         for position, declaration in enumerate(list_or_empty(tool.get(name), path)):
-            tools.append(
-                _decode_function(
-                    require_object(declaration, f"{path}[{position}]"), path
-                )
-            )
+            tools.append(_decode_function(require_object(declaration, f"{path}[{position}]"), path))
         built_in_tools = without_keys(tool, name)
         if built_in_tools:
-            tools.append(
-                {**built_in_tools, "_native": {"api": API, "value": built_in_tools}}
-            )
+            tools.append({**built_in_tools, "_native": {"api": API, "value": built_in_tools}})
     return tools
 
 
@@ -134,9 +123,7 @@ def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any
     function = {"name": require_text(declaration.get("name"), f"{path}.name")}
     if declaration.get("description") is not None:
         function["description"] = declaration["description"]
-    schema = get_field(declaration, "parametersJsonSchema") or declaration.get(
-        "parameters"
-    )
+    schema = get_field(declaration, "parametersJsonSchema") or declaration.get("parameters")
     if schema is not None:
         function["parameters"] = schema
     core_tool = {"type": "function", "function": function}
@@ -148,21 +135,13 @@ def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the tools Gemini can call, without those built into another API."""
     functions = [
-        _encode_function(tool)
-        for tool in tools
-        if isinstance(tool.get("function"), Mapping)
+        _encode_function(tool) for tool in tools if isinstance(tool.get("function"), Mapping)
     ]
-    native_values = [
-        native_value(tool, API) for tool in tools if "function" not in tool
-    ]
+    native_values = [native_value(tool, API) for tool in tools if "function" not in tool]
     declarations = [{"functionDeclarations": functions}] if functions else []
     return [
         *declarations,
-        *(
-            native_tool
-            for native_tool in native_values
-            if isinstance(native_tool, dict)
-        ),
+        *(native_tool for native_tool in native_values if isinstance(native_tool, dict)),
     ]
 
 

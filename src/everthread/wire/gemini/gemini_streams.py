@@ -85,17 +85,13 @@ class GeminiStreamDecoder:
             )
             self._call_count += 1
         elif as_text(part.get("text")):
-            yield StreamDelta(
-                "reasoning" if part.get("thought") else "text", text=part["text"]
-            )
+            yield StreamDelta("reasoning" if part.get("thought") else "text", text=part["text"])
 
 
 stream_decoder = GeminiStreamDecoder
 
 
-def decode_reply(
-    body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
-) -> Reply:
+def decode_reply(body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None) -> Reply:
     """Return a reply in core form. A list is a whole stream that was sent as one JSON array.
 
     `model` is the requested name.
@@ -133,9 +129,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     body = encode_reply(reply)
     candidates = body.pop("candidates", None)
     if not candidates:
-        yield _make_event(
-            body if candidates is None else {**body, "candidates": candidates}
-        )
+        yield _make_event(body if candidates is None else {**body, "candidates": candidates})
         return
     candidate_fields = without_keys(candidates[0], "content", "finishReason")
     content: Content = candidates[0].get("content") or {}
@@ -145,9 +139,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     for part in parts_of({"content": content.get("parts")}):
         yield _make_event(
             {
-                "candidates": [
-                    {**candidate_fields, "content": {"role": "model", "parts": [part]}}
-                ],
+                "candidates": [{**candidate_fields, "content": {"role": "model", "parts": [part]}}],
                 **id_fields,
             }
         )

@@ -50,9 +50,7 @@ def decode_messages(
     ]
 
 
-def encode_messages(
-    messages: Messages, *, model: str | None = None
-) -> list[dict[str, Any]]:
+def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
     """Return chat messages for `model`, without reasoning that another model or API wrote.
 
     Chat takes media from the user only: those in tool results follow in a user message, after the last result.
@@ -89,9 +87,7 @@ def decode_message(wire: Any, path: str, model: str | None) -> Message:
     return body
 
 
-def _encode_message(
-    message: Message, model: str | None
-) -> list[tuple[dict[str, Any], list[Part]]]:
+def _encode_message(message: Message, model: str | None) -> list[tuple[dict[str, Any], list[Part]]]:
     """Return the wire messages, each with the media that must move to a user message."""
     body = public_message(message)
     if "_native" in message and not can_use_reasoning(message, API, model):
@@ -101,8 +97,7 @@ def _encode_message(
         return [(cast("dict[str, Any]", body), [])]
     calls = list_tool_calls(body)
     public_calls = [
-        without_private_fields(call) if isinstance(call, dict) else call
-        for call in calls
+        without_private_fields(call) if isinstance(call, dict) else call for call in calls
     ]
     if any(new is not old for new, old in zip(public_calls, calls, strict=True)):
         body = cast("Message", {**body, "tool_calls": public_calls})
@@ -136,9 +131,7 @@ def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
 def _without_reasoning(message: Message) -> Message:
     """Return the message without reasoning and Gemini's call signatures; the same object if it has none."""
     calls = list_tool_calls(message)
-    has_signed_calls = any(
-        "extra_content" in call for call in calls if isinstance(call, dict)
-    )
+    has_signed_calls = any("extra_content" in call for call in calls if isinstance(call, dict))
     if not has_signed_calls and REASONING_FIELDS.isdisjoint(message):
         return message
     fields = without_keys(message, *REASONING_FIELDS)

@@ -76,14 +76,13 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
         else {"object": "chat.completion", "created": 0}
     )
     choice_fields, *other_choices = raw.get("choices") or [{"index": 0}]
-    message = encode_messages(
-        [reply.message if is_native else _to_client_message(reply.message)]
-    )[0]
+    message = encode_messages([reply.message if is_native else _to_client_message(reply.message)])[
+        0
+    ]
     choice = {**choice_fields, "message": message}
     if (
         not is_native
-        or decode_finish_reason(choice_fields.get("finish_reason"), reply.message)
-        != reply.stop
+        or decode_finish_reason(choice_fields.get("finish_reason"), reply.message) != reply.stop
     ):
         choice["finish_reason"] = _choose_finish_reason(reply)
     body = {**raw, "choices": [choice, *other_choices]}
@@ -107,9 +106,7 @@ def _to_client_message(message: Message) -> Message:
     """
     body = to_chat_messages(public_message(message))[0]
     content = body.get("content")
-    return (
-        with_content(body, content_text(content)) if isinstance(content, list) else body
-    )
+    return with_content(body, content_text(content)) if isinstance(content, list) else body
 
 
 def _choose_finish_reason(reply: Reply) -> str | None:

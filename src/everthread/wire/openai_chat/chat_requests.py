@@ -45,18 +45,14 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(body.get("tools") or [])
     if "tools" in body and not tools:
         params["tools"] = body["tools"]
-    return Request(
-        model=model, messages=messages, system=system, tools=tools, params=params
-    )
+    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
 
 
 def encode_request(request: Request) -> dict[str, Any]:
     messages = encode_messages(request.messages, model=request.model)
     if request.system is not None:
         system = (
-            request.system
-            if isinstance(request.system, str)
-            else to_chat_parts(request.system)
+            request.system if isinstance(request.system, str) else to_chat_parts(request.system)
         )
         messages.insert(
             0,

@@ -25,9 +25,7 @@ from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
 from everthread.wire.sse import SseEvent, parse_event
 
-_TEXT_FIELDS = frozenset(
-    {"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"}
-)
+_TEXT_FIELDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
 _STREAMED_TEXT_FIELDS = _TEXT_FIELDS | {
     "arguments",
     "input",
@@ -62,8 +60,7 @@ class ChatStreamDecoder:
         self._body_fields |= {
             key: value
             for key, value in chunk.items()
-            if key not in _CHUNK_ONLY_FIELDS
-            and (value is not None or key not in self._body_fields)
+            if key not in _CHUNK_ONLY_FIELDS and (value is not None or key not in self._body_fields)
         }
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -103,11 +100,7 @@ class ChatStreamDecoder:
         calls = delta.get("tool_calls")
         self._choice_fragments.append(without_keys(choice, "delta", "usage"))
         self._deltas.append(
-            {
-                key: value
-                for key, value in delta.items()
-                if key != "tool_calls" or not calls
-            }
+            {key: value for key, value in delta.items() if key != "tool_calls" or not calls}
         )
         yield from _make_text_deltas(delta)
         for fragment in calls if isinstance(calls, list) else []:
@@ -117,9 +110,7 @@ class ChatStreamDecoder:
         if isinstance(choice.get("usage"), dict):
             yield self._take_usage(choice["usage"])
         if choice.get("finish_reason") is not None:
-            refusal = any(
-                earlier_delta.get("refusal") for earlier_delta in self._deltas
-            )
+            refusal = any(earlier_delta.get("refusal") for earlier_delta in self._deltas)
             stop = decode_finish_reason(
                 choice["finish_reason"],
                 {"role": "assistant", "refusal": "…" if refusal else None},
@@ -174,24 +165,16 @@ class _CallAssembler:
         call.names.add(name)
         call.fragments.append(without_keys(fragment, "index"))
         arguments = json_text(function.get("arguments", function.get("input")))
-        return StreamDelta(
-            "call", index=position, id=new_id, name=new_name, arguments=arguments
-        )
+        return StreamDelta("call", index=position, id=new_id, name=new_name, arguments=arguments)
 
     def _find_call(self, call_id: str, index: Any, *, has_name: bool) -> int:
         if call_id in self._position_by_id:
             return self._position_by_id[call_id]
         new_position = len(self._calls)
         last_position = max(len(self._calls) - 1, 0)
-        known_position = (
-            self._position_by_index.get(index) if isinstance(index, int) else None
-        )
+        known_position = self._position_by_index.get(index) if isinstance(index, int) else None
         if known_position is not None:
-            return (
-                new_position
-                if call_id and self._calls[known_position].id
-                else known_position
-            )
+            return new_position if call_id and self._calls[known_position].id else known_position
         return new_position if call_id or has_name else last_position
 
     def assemble(self) -> list[dict[str, Any]]:
@@ -236,22 +219,16 @@ def _split_into_deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for key, value in message.items()
         if key not in texts and (key != "tool_calls" or not calls)
     }
-    for key, value in sorted(
-        texts.items(), key=lambda item: not item[0].startswith("reasoning")
-    ):
+    for key, value in sorted(texts.items(), key=lambda item: not item[0].startswith("reasoning")):
         yield {key: value}
     for index, call in enumerate(calls):
         function = call.get("function")
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
             yield {
-                "tool_calls": [
-                    {**call, "index": index, "function": {**function, "arguments": ""}}
-                ]
+                "tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]
             }
             yield {
-                "tool_calls": [
-                    {"index": index, "function": {"arguments": function["arguments"]}}
-                ]
+                "tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]
             }
         else:
             yield {"tool_calls": [{**call, "index": index}]}
@@ -274,9 +251,7 @@ def _make_text_deltas(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
         for key in ("text", "summary")
     ]
     text_by_kind: dict[DeltaKind, str] = {
-        "reasoning": next(
-            (text for text in reasoning_texts if isinstance(text, str) and text), ""
-        ),
+        "reasoning": next((text for text in reasoning_texts if isinstance(text, str) and text), ""),
         "text": content_text(delta.get("content")),
         "refusal": content_text(delta.get("refusal")),
     }
@@ -289,9 +264,7 @@ def _merge_fragments(fragments: list[Any]) -> dict[str, Any]:
     """Merge the pieces of one object."""
     keys = dict.fromkeys(chain.from_iterable(fragments))
     return {
-        key: _merge_values(
-            key, [fragment[key] for fragment in fragments if key in fragment]
-        )
+        key: _merge_values(key, [fragment[key] for fragment in fragments if key in fragment])
         for key in keys
     }
 
@@ -304,9 +277,7 @@ def _merge_values(key: str, values: list[Any]) -> Any:
         return "".join(map(json_text, non_null_values))
     if key == "name":
         return "".join(dict.fromkeys(map(str, non_null_values)))
-    if key == "reasoning_details" and all(
-        isinstance(value, list) for value in non_null_values
-    ):
+    if key == "reasoning_details" and all(isinstance(value, list) for value in non_null_values):
         return _merge_reasoning_details(non_null_values)
     if all(isinstance(value, str) for value in non_null_values):
         return (
@@ -327,9 +298,7 @@ def _merge_content(values: list[Any]) -> list[Any]:
     for is_text, run in groupby(values, key=lambda value: isinstance(value, str)):
         pieces = list(run)
         if not is_text:
-            parts += chain.from_iterable(
-                piece for piece in pieces if isinstance(piece, list)
-            )
+            parts += chain.from_iterable(piece for piece in pieces if isinstance(piece, list))
         elif text := "".join(pieces):
             parts.append({"type": "text", "text": text})
     return parts
@@ -353,8 +322,8 @@ def _merge_reasoning_details(chunks: list[list[Any]]) -> list[Any]:
 
 def _continues_block(block: list[Any], detail: Any) -> bool:
     last = block[-1]
-    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(
-        last
-    ) != kind_of(detail):
+    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(last) != kind_of(
+        detail
+    ):
         return False
     return not last.get("signature") and last.get("index") == detail.get("index")

@@ -30,9 +30,7 @@ def to_chat_messages(message: Message) -> list[Message]:
     parts = to_chat_parts(content)
     if message.get("role") == "assistant":
         return [_convert_assistant(message, parts)]
-    results = [
-        _make_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS
-    ]
+    results = [_make_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS]
     return (
         results
         if results and not parts
@@ -60,11 +58,7 @@ def list_tool_calls(message: Message) -> list[Any]:
 def make_placeholder(part: Mapping[str, Any]) -> list[Part]:
     """Return a text that replaces a part that chat cannot carry."""
     name = part.get("title") or part.get("filename") or part.get("name")
-    return [
-        _make_text_part(
-            f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]"
-        )
-    ]
+    return [_make_text_part(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
 
 
 def _convert_assistant(message: Message, parts: list[Part]) -> Message:
@@ -86,9 +80,7 @@ def _convert_assistant(message: Message, parts: list[Part]) -> Message:
 def _make_tool_message(block: Part) -> Message:
     content = block.get("content")
     chat_content = (
-        (to_chat_parts(content) or "")
-        if isinstance(content, list)
-        else content_text(content)
+        (to_chat_parts(content) or "") if isinstance(content, list) else content_text(content)
     )
     return {
         "role": "tool",
@@ -136,16 +128,13 @@ def _convert_input_image(part: Part) -> list[Part]:
     return [
         {
             "type": "image_url",
-            "image_url": image
-            | ({"detail": part["detail"]} if part.get("detail") else {}),
+            "image_url": image | ({"detail": part["detail"]} if part.get("detail") else {}),
         }
     ]
 
 
 def _convert_input_file(part: Part) -> list[Part]:
-    file = {
-        key: part[key] for key in ("file_id", "filename", "file_data") if part.get(key)
-    }
+    file = {key: part[key] for key in ("file_id", "filename", "file_data") if part.get(key)}
     if "file_id" in file or "file_data" in file:
         return [{"type": "file", "file": file}]
     return make_placeholder({"name": part.get("file_url"), **part})

@@ -24,20 +24,14 @@ RESULT_KIND_BY_CALL_KIND = {
     "mcp_approval_request": "mcp_approval_response",
 }
 """Kinds of calls that the client answers, each with the kind of its result item."""
-CALL_KIND_BY_RESULT_KIND = {
-    output: call for call, output in RESULT_KIND_BY_CALL_KIND.items()
-}
+CALL_KIND_BY_RESULT_KIND = {output: call for call, output in RESULT_KIND_BY_CALL_KIND.items()}
 NAMESPACE_FIELD = "_namespace"
 """Private field with the namespace of a call's tool, to be written back."""
 
 
 def get_call_id(item: Mapping[str, Any]) -> str:
     """Return the id that a result refers to; empty if the provider answers the call itself."""
-    value = (
-        item.get("id")
-        if kind_of(item) == "mcp_approval_request"
-        else item.get("call_id")
-    )
+    value = item.get("id") if kind_of(item) == "mcp_approval_request" else item.get("call_id")
     return as_text(value)
 
 

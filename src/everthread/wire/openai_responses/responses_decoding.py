@@ -60,9 +60,7 @@ def decode_messages(
             run = []
         messages.append(
             with_native(
-                _decode_result(item)
-                if role == "tool"
-                else _decode_message_item(item, role),
+                _decode_result(item) if role == "tool" else _decode_message_item(item, role),
                 API,
                 item,
             )
@@ -70,9 +68,7 @@ def decode_messages(
     return [*messages, decode_assistant_items(run, model=model)] if run else messages
 
 
-def decode_assistant_items(
-    items: Sequence[Item], *, model: str | None = None
-) -> Message:
+def decode_assistant_items(items: Sequence[Item], *, model: str | None = None) -> Message:
     """Return a run of items as one assistant message, without the calls that the provider ran and answered itself."""
     answered_ids = {
         "",
@@ -85,8 +81,7 @@ def decode_assistant_items(
     calls = [
         decode_call(item)
         for item in items
-        if kind_of(item) in RESULT_KIND_BY_CALL_KIND
-        and get_call_id(item) not in answered_ids
+        if kind_of(item) in RESULT_KIND_BY_CALL_KIND and get_call_id(item) not in answered_ids
     ]
     parts = [part for item in items if "role" in item for part in _decode_content(item)]
     refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
@@ -98,9 +93,7 @@ def decode_assistant_items(
         message["refusal"] = "\n".join(refusals)
     if not (calls or parts):
         message["content"] = "\n".join(
-            f"[{kind}]"
-            for kind in map(find_item_kind, items)
-            if kind not in _KINDS_WITHOUT_LABEL
+            f"[{kind}]" for kind in map(find_item_kind, items) if kind not in _KINDS_WITHOUT_LABEL
         )
     return with_native(message, API, list(items), model=model)
 
@@ -110,16 +103,12 @@ def _find_item_role(item: Item, path: str) -> str:
     if kind == "message" or (not kind and "role" in item):
         role = require_text(item.get("role"), f"{path}.role")
         if role == "tool":
-            raise WireError(
-                f"{path}.role must not be tool: a result is an item of its own here"
-            )
+            raise WireError(f"{path}.role must not be tool: a result is an item of its own here")
         return role
     if kind == _ADDITIONAL_TOOLS:
         return "developer"
     return (
-        "tool"
-        if kind in CALL_KIND_BY_RESULT_KIND and get_answered_call_id(item)
-        else "assistant"
+        "tool" if kind in CALL_KIND_BY_RESULT_KIND and get_answered_call_id(item) else "assistant"
     )
 
 
@@ -165,9 +154,7 @@ def decode_call(item: Item) -> Any:
     arguments = item.get("arguments")
     if not isinstance(arguments, str):
         fields = without_keys(item, *_NON_ARGUMENT_FIELDS)
-        arguments = json.dumps(
-            fields if arguments is None else arguments, ensure_ascii=False
-        )
+        arguments = json.dumps(fields if arguments is None else arguments, ensure_ascii=False)
     function = {"name": name or kind.removesuffix("_call"), "arguments": arguments}
     return {
         "id": get_call_id(item),
@@ -181,7 +168,9 @@ def _decode_result(item: Item) -> Message:
     output: Any = item.get("output")
     content: str | list[Part]
     if item["type"] == "mcp_approval_response":
-        content = f"{'approved' if item.get('approve') else 'denied'} {item.get('reason') or ''}".strip()
+        content = (
+            f"{'approved' if item.get('approve') else 'denied'} {item.get('reason') or ''}".strip()
+        )
     elif kind_of(output) == "computer_screenshot":
         content = to_chat_parts([{**output, "type": "input_image"}])
     elif item["type"] == "shell_call_output" and isinstance(output, list):
@@ -195,9 +184,7 @@ def _decode_result(item: Item) -> Message:
     elif isinstance(output, list):
         content = to_chat_parts(output)
     elif output is None:
-        content = (
-            json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
-        )
+        content = json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
     else:
         content = content_text(output)
     return {

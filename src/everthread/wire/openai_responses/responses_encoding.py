@@ -82,17 +82,8 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Ite
 
 def _find_search_call_ids(messages: Messages) -> set[str]:
     """Return the ids of all searches for tools that the client answers."""
-    runs = (
-        value
-        for message in messages
-        if isinstance(value := native_value(message, API), list)
-    )
-    return {
-        get_call_id(item)
-        for run in runs
-        for item in run
-        if kind_of(item) == _TOOL_SEARCH_CALL
-    }
+    runs = (value for message in messages if isinstance(value := native_value(message, API), list))
+    return {get_call_id(item) for run in runs for item in run if kind_of(item) == _TOOL_SEARCH_CALL}
 
 
 def _encode_assistant_items(
@@ -108,12 +99,10 @@ def _encode_assistant_items(
     """
     rewritten_items = [
         _encode_call(decode_call(item))
-        if kind_of(item) in _BUILT_IN_CALL_KINDS
-        and get_call_id(item) in rewritten_call_ids
+        if kind_of(item) in _BUILT_IN_CALL_KINDS and get_call_id(item) in rewritten_call_ids
         else item
         for item in items
-        if kind_of(item) != _TOOL_SEARCH_CALL
-        or get_call_id(item) not in rewritten_call_ids
+        if kind_of(item) != _TOOL_SEARCH_CALL or get_call_id(item) not in rewritten_call_ids
     ]
     is_same = len(rewritten_items) == len(items)
     if (
@@ -122,9 +111,7 @@ def _encode_assistant_items(
         and all(new is old for new, old in zip(rewritten_items, items, strict=True))
     ):
         return items
-    items_without_reasoning = [
-        item for item in rewritten_items if kind_of(item) != "reasoning"
-    ]
+    items_without_reasoning = [item for item in rewritten_items if kind_of(item) != "reasoning"]
     return (
         items_without_reasoning
         if len(items_without_reasoning) == len(rewritten_items)
@@ -152,9 +139,7 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
     role = message.get("role")
     if role != "assistant":
         parts = [_encode_input_part(part) for part in parts_of(message)]
-        content = (
-            parts if isinstance(message.get("content"), list) else text_of(message)
-        )
+        content = parts if isinstance(message.get("content"), list) else text_of(message)
         if role not in ("tool", "function"):
             return [{"role": role, "content": content}]
         answered_id = content_text(message.get("tool_call_id") or message.get("name"))
@@ -175,9 +160,7 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
     legacy_call = cast("Mapping[str, Any]", message).get("function_call")
     if isinstance(legacy_call, dict):
         calls = [*calls, {"id": legacy_call.get("name"), "function": legacy_call}]
-    return message_items + [
-        _encode_call(call) for call in calls if isinstance(call, dict)
-    ]
+    return message_items + [_encode_call(call) for call in calls if isinstance(call, dict)]
 
 
 def _encode_call(call: Mapping[str, Any]) -> Item:

@@ -54,9 +54,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     body = {**raw, "output": _encode_output(reply)}
     if not is_native or _decode_stop(raw, reply.message) != reply.stop:
         body |= _encode_status(reply.stop)
-    return write_reply_fields(
-        body, reply, "input_tokens", "output_tokens", is_native=is_native
-    )
+    return write_reply_fields(body, reply, "input_tokens", "output_tokens", is_native=is_native)
 
 
 def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:
@@ -106,9 +104,7 @@ def _add_answer_fields(item: Item, id_suffix: str) -> Item:
     answer = {"id": f"{prefix}_{id_suffix}", "status": "completed", **item}
     if item["type"] == "message":
         answer["content"] = [
-            {"annotations": [], "logprobs": [], **part}
-            if part["type"] == "output_text"
-            else part
+            {"annotations": [], "logprobs": [], **part} if part["type"] == "output_text" else part
             for part in item["content"]
         ]
     return answer

@@ -28,9 +28,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     model = require_text(body.get("model"), "model")
     messages = decode_messages(body.get("input") or [], model=model)
     tools = decode_tools(body.get("tools") or [])
-    system: System = (
-        body["instructions"] if isinstance(body.get("instructions"), str) else None
-    )
+    system: System = body["instructions"] if isinstance(body.get("instructions"), str) else None
     fields_in_core = {
         "input": messages,
         "tools": tools,
@@ -38,19 +36,13 @@ def decode_request(body: Mapping[str, Any]) -> Request:
         "model": True,
     }
     params = {key: value for key, value in body.items() if not fields_in_core.get(key)}
-    return Request(
-        model=model, messages=messages, system=system, tools=tools, params=params
-    )
+    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
 
 
 def encode_request(request: Request) -> dict[str, Any]:
     body = {"model": request.model, **without_private_fields(request.params)}
     if request.messages:
-        text = (
-            native_value(request.messages[0], API)
-            if len(request.messages) == 1
-            else None
-        )
+        text = native_value(request.messages[0], API) if len(request.messages) == 1 else None
         body["input"] = (
             text
             if isinstance(text, str)
@@ -61,9 +53,7 @@ def encode_request(request: Request) -> dict[str, Any]:
     elif request.system and has_breakpoint(request.system):
         body["input"] = [_encode_system(request.system), *_as_items(body.get("input"))]
     elif request.system:
-        body["instructions"] = "\n\n".join(
-            content_text([part]) for part in request.system
-        )
+        body["instructions"] = "\n\n".join(content_text([part]) for part in request.system)
     tools = encode_tools(request.tools)
     return {**body, "tools": tools} if tools else body
 
@@ -73,9 +63,7 @@ def _encode_system(system: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     parts: list[Any] = []
     for part in system or ():
         breakpoint_field = {key: part[key] for key in part if key == BREAKPOINT}
-        parts.append(
-            {"type": "input_text", "text": content_text([part]), **breakpoint_field}
-        )
+        parts.append({"type": "input_text", "text": content_text([part]), **breakpoint_field})
     return {"type": "message", "role": "developer", "content": parts}
 
 
@@ -119,9 +107,7 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"type": "function", **function}
     if isinstance(custom, dict):
         tool_format = custom.get("format")
-        if isinstance(tool_format, dict) and isinstance(
-            tool_format.get("grammar"), dict
-        ):
+        if isinstance(tool_format, dict) and isinstance(tool_format.get("grammar"), dict):
             custom = {**custom, "format": {"type": "grammar", **tool_format["grammar"]}}
         return {"type": "custom", **custom}
     return (

@@ -39,12 +39,8 @@ class _TextLocation:
 
 
 _TEXT_LOCATIONS = {
-    "output_text": _TextLocation(
-        "text", "text", "content", "content_index", "output_text"
-    ),
-    "refusal": _TextLocation(
-        "refusal", "refusal", "content", "content_index", "refusal"
-    ),
+    "output_text": _TextLocation("text", "text", "content", "content_index", "output_text"),
+    "refusal": _TextLocation("refusal", "refusal", "content", "content_index", "refusal"),
     "reasoning_text": _TextLocation(
         "reasoning", "text", "content", "content_index", "reasoning_text"
     ),
@@ -57,9 +53,7 @@ _TEXT_LOCATIONS = {
     "code_interpreter_call_code": _TextLocation(None, "code"),
 }
 _TEXT_NAME_BY_PART = {
-    location.part_kind: name
-    for name, location in _TEXT_LOCATIONS.items()
-    if location.part_kind
+    location.part_kind: name for name, location in _TEXT_LOCATIONS.items() if location.part_kind
 }
 _TEXT_NAME_BY_ITEM = {
     "function_call": "function_call_arguments",
@@ -91,11 +85,7 @@ class ResponsesStreamDecoder:
         data = parse_event(event)
         if data is None:
             return []
-        kind = str(
-            data.get("type")
-            or (event.event if isinstance(event, SseEvent) else None)
-            or ""
-        )
+        kind = str(data.get("type") or (event.event if isinstance(event, SseEvent) else None) or "")
         if kind == "error" or (data.get("error") and not kind):
             return [make_error_delta(data.get("error") or data)]
         name, _, phase = kind.removeprefix("response.").rpartition(".")
@@ -106,9 +96,7 @@ class ResponsesStreamDecoder:
                     require_object(data.get("response"), f"the response of {kind}"),
                 )
             )
-        item = self._items.setdefault(
-            _read_index(data, "output_index"), _StreamedItem()
-        )
+        item = self._items.setdefault(_read_index(data, "output_index"), _StreamedItem())
         if name == "output_item":
             return self._update_item(
                 item,
@@ -116,9 +104,7 @@ class ResponsesStreamDecoder:
                 is_done=phase == "done",
             )
         if name in _TEXT_LOCATIONS:
-            return self._take_text(
-                item, _TEXT_LOCATIONS[name], data, is_done=phase == "done"
-            )
+            return self._take_text(item, _TEXT_LOCATIONS[name], data, is_done=phase == "done")
         if name in _PART_LISTS:
             list_name, index_name = _PART_LISTS[name]
             item.parts[list_name, _read_index(data, index_name)] = require_object(
@@ -134,9 +120,7 @@ class ResponsesStreamDecoder:
             output = [item for item in items if item is not None]
         return decode_reply({**self._response, "output": output}, model=self._model)
 
-    def _take_progress(
-        self, phase: str, response: Mapping[str, Any]
-    ) -> Iterator[StreamDelta]:
+    def _take_progress(self, phase: str, response: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._response = dict(response)
         if phase not in _END_EVENTS:
             return
@@ -145,9 +129,7 @@ class ResponsesStreamDecoder:
             yield StreamDelta("usage", raw=response["usage"])
         if phase == "failed":
             yield make_error_delta(response.get("error"))
-        stop = {
-            key: self._response.get(key) for key in ("status", "incomplete_details")
-        }
+        stop = {key: self._response.get(key) for key in ("status", "incomplete_details")}
         yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
 
     def _update_item(
@@ -158,9 +140,7 @@ class ResponsesStreamDecoder:
         if kind_of(value) not in RESULT_KIND_BY_CALL_KIND or not get_call_id(value):
             return []
         final_arguments = (
-            value.get("arguments", value.get("input"))
-            if is_done and not item.text_pieces
-            else ""
+            value.get("arguments", value.get("input")) if is_done and not item.text_pieces else ""
         )
         arguments = final_arguments if isinstance(final_arguments, str) else ""
         if item.call_index is not None:
@@ -192,9 +172,7 @@ class ResponsesStreamDecoder:
         text = data.get(location.field_name if is_done else "delta")
         if not isinstance(text, str):
             return []
-        pieces = item.text_pieces.setdefault(
-            (location, _read_index(data, location.index_name)), []
-        )
+        pieces = item.text_pieces.setdefault((location, _read_index(data, location.index_name)), [])
         is_repeat = is_done and bool(pieces)
         if is_done:
             pieces.clear()
@@ -217,9 +195,7 @@ class _StreamedItem:
     call_index: int | None = None
     """Position among the message's calls, if the item is a call."""
     parts: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
-    text_pieces: dict[tuple[_TextLocation, int], list[str]] = field(
-        default_factory=dict
-    )
+    text_pieces: dict[tuple[_TextLocation, int], list[str]] = field(default_factory=dict)
 
     def assemble(self) -> Item | None:
         """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
@@ -231,8 +207,7 @@ class _StreamedItem:
             "status": "in_progress",
         }
         has_text = any(
-            location.delta_kind in ("text", "refusal")
-            for location, _ in self.text_pieces
+            location.delta_kind in ("text", "refusal") for location, _ in self.text_pieces
         )
         if kind_of(item) == "reasoning" or (self.start is None and not has_text):
             return None
@@ -271,9 +246,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
         }
         return SseEvent(data["type"], json.dumps(data, ensure_ascii=False))
 
-    unknown_fields = dict.fromkeys(
-        {"usage", "error", "incomplete_details"} & body.keys()
-    )
+    unknown_fields = dict.fromkeys({"usage", "error", "incomplete_details"} & body.keys())
     opening_response = {**body, **unknown_fields, "status": "in_progress", "output": []}
     yield make_event("created", response=opening_response)
     yield make_event("in_progress", response=opening_response)
@@ -304,15 +277,12 @@ def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield kind, {**id_field, index_name: index, **fields}
     if name:
         yield from (
-            (kind, {**id_field, **fields})
-            for kind, fields in _make_text_events(name, item)
+            (kind, {**id_field, **fields}) for kind, fields in _make_text_events(name, item)
         )
     yield "output_item.done", {"item": item}
 
 
-def _make_part_events(
-    event: str, part: Mapping[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _make_part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     name = _TEXT_NAME_BY_PART.get(kind_of(part), "")
     yield (
         f"{event}.added",
@@ -323,9 +293,7 @@ def _make_part_events(
     yield f"{event}.done", {"part": part}
 
 
-def _make_text_events(
-    name: str, parent: Mapping[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _make_text_events(name: str, parent: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the events of a text. It is sent as one delta, because the whole reply exists already."""
     location = _TEXT_LOCATIONS[name]
     text = parent.get(location.field_name) or ""

@@ -60,9 +60,7 @@ def check_engine(config: Config) -> CheckResult:
     except EverthreadError as error:
         advice = "`everthread plugins` lists engines, `plugins use NAME` switches"
         return CheckResult("engine", "broken", str(error), advice)
-    return CheckResult(
-        "engine", "good", f"{source.name} ({source.source}: {source.location})"
-    )
+    return CheckResult("engine", "good", f"{source.name} ({source.source}: {source.location})")
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -80,9 +78,7 @@ def doctor(as_json: AsJson = False) -> None:
         width = max(len(result.name) for result in results)
         for result in results:
             advice = (
-                f"\n  → {indent_further_lines(result.advice, indent=4)}"
-                if result.advice
-                else ""
+                f"\n  → {indent_further_lines(result.advice, indent=4)}" if result.advice else ""
             )
             text = f" {result.name:<{width}}  {indent_further_lines(result.text, indent=width + 4)}"
             print_text(STATE_MARKS[result.state], text, (advice, "bold"))

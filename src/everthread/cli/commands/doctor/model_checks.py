@@ -38,8 +38,7 @@ PROBE_SECONDS = 5.0
 def check_keys(config: Config | None) -> CheckResult:
     """Check which variables with keys are set: their names, never their values."""
     variables = [
-        provider.key_env
-        for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
+        provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
     ]
     if config is not None:
         configured = (
@@ -91,11 +90,7 @@ def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
 def check_summaries(config: Config) -> list[CheckResult]:
     """Check who writes the summaries of `chat`, `run` and the library."""
     options = config.auxiliary.compression
-    is_unset = (
-        options.model is None
-        and options.base_url is None
-        and options.provider == "auto"
-    )
+    is_unset = options.model is None and options.base_url is None and options.provider == "auto"
     if options.provider == "main" or is_unset:
         main = check_choice(config.model)[0]
         if main is None:
@@ -104,16 +99,16 @@ def check_summaries(config: Config) -> list[CheckResult]:
         return [CheckResult("summaries", "good", f"written by {writer}")]
     choice, problem = check_choice(options, options.model or config.model.default)
     if choice is None:
-        advice = "`everthread config set auxiliary.compression.model NAME`; until then others write them"
+        advice = (
+            "`everthread config set auxiliary.compression.model NAME`; until then others write them"
+        )
         return [CheckResult("summaries", "note", problem, advice)]
     text = f"{choice.model}, {choice.provider}"
     if problem:
         text = f"{text}: {problem}, so others write them"
         return [CheckResult("summaries", "note", text, f"export {choice.key_env}=…")]
     if missing_package := find_missing_package(choice):
-        text = (
-            f"{text}: {missing_package.package} is not installed, so others write them"
-        )
+        text = f"{text}: {missing_package.package} is not installed, so others write them"
         return [CheckResult("summaries", "note", text, missing_package.command)]
     text = f"written by {text} ({choice.api}), paid with its own key"
     return [CheckResult("summaries", "good", text)]
@@ -155,9 +150,7 @@ async def check_endpoint(choice: ModelChoice) -> CheckResult:
     return CheckResult("endpoint", "good", f"{url}: answers ({status})")
 
 
-async def check_window(
-    config: Config, choice: ModelChoice, store: Store | None
-) -> CheckResult:
+async def check_window(config: Config, choice: ModelChoice, store: Store | None) -> CheckResult:
     """Check the window in tokens and its source."""
     window = await load_window(choice, config.model.context_length, store)
     if window.source == "default":
@@ -179,9 +172,7 @@ def check_prices(config: Config, choice: ModelChoice) -> CheckResult:
     prices = prices_for(choice.model, time=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
-        advice = (
-            f"everthread config set prices.{choice.model}.input DOLLARS_PER_MILLION"
-        )
+        advice = f"everthread config set prices.{choice.model}.input DOLLARS_PER_MILLION"
         return CheckResult("prices", "note", text, advice)
     text = f"${prices.input} in, ${prices.output} out per million tokens ({source})"
     return CheckResult("prices", "good", text)

@@ -34,9 +34,7 @@ def check_home() -> CheckResult:
 
 def _find_unwritable(folder: Path) -> Path | None:
     """Return the folder, or its nearest parent that exists, if nothing can be created in it."""
-    existing_folder = next(
-        path for path in (folder, *folder.absolute().parents) if path.exists()
-    )
+    existing_folder = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if existing_folder.is_dir() and os.access(existing_folder, os.W_OK | os.X_OK):
         return None
     return existing_folder
@@ -56,9 +54,7 @@ async def check_store(config: Config, choice: ModelChoice | None) -> list[CheckR
         result = CheckResult("store", "broken", str(error), advice)
     try:
         usable_store = None if result.state == "broken" else store
-        results = (
-            [] if choice is None else [await check_window(config, choice, usable_store)]
-        )
+        results = [] if choice is None else [await check_window(config, choice, usable_store)]
         if choice is not None and choice.provider != "local":
             results.append(check_prices(config, choice))
     finally:

@@ -42,31 +42,23 @@ def play_logs(
                 log, options=options, progress=progress(number, log.source), **arguments
             )
             with_idle = (
-                play(log, options=idle_options, with_baselines=False, **arguments)
-                if idle
-                else None
+                play(log, options=idle_options, with_baselines=False, **arguments) if idle else None
             )
-            played_logs.append(
-                PlayedLog(replayed, _write_verdict(log, replayed), with_idle)
-            )
+            played_logs.append(PlayedLog(replayed, _write_verdict(log, replayed), with_idle))
     return played_logs
 
 
 def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
     """Return the figures of a replay with idle compaction beside those without."""
     costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
-    cost_without, cost_with = (
-        None if cost is None else round(float(cost), 4) for cost in costs
-    )
+    cost_without, cost_with = (None if cost is None else round(float(cost), 4) for cost in costs)
     return {
         "dollars_without": cost_without,
         "dollars": cost_with,
         "saved": None
         if cost_without is None or cost_with is None
         else round(cost_without - cost_with, 4),
-        "idle_compactions": sum(
-            replayed.reason == "idle" for replayed in with_idle.compactions
-        ),
+        "idle_compactions": sum(replayed.reason == "idle" for replayed in with_idle.compactions),
         "mean_context_without": round(without_idle.everthread.mean),
         "mean_context": round(with_idle.everthread.mean),
     }

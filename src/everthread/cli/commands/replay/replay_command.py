@@ -79,15 +79,11 @@ TtlOption = Annotated[
 ]
 PauseOption = Annotated[
     float,
-    number_option(
-        help_text="Seconds before each message of the user, where the log has no times."
-    ),
+    number_option(help_text="Seconds before each message of the user, where the log has no times."),
 ]
 StepOption = Annotated[
     float,
-    number_option(
-        help_text="Seconds before each tool result, where the log has no times."
-    ),
+    number_option(help_text="Seconds before each tool result, where the log has no times."),
 ]
 RecallOption = Annotated[
     bool | None,
@@ -113,9 +109,7 @@ UncachedOption = Annotated[
         help="Also show the way without compaction and without caching.",
     ),
 ]
-AsJsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON: every call of every way.")
-]
+AsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")]
 
 
 def replay(
@@ -165,9 +159,7 @@ def replay(
     if shares:
         tries_both = economics is None and options.economics
         economics_values = (False, True) if tries_both else (options.economics,)
-        compare_thresholds(
-            logs, shares, economics_values, options, as_json=as_json, **arguments
-        )
+        compare_thresholds(logs, shares, economics_values, options, as_json=as_json, **arguments)
         return
     played_logs = play_logs(logs, options, idle=idle, **arguments)
     if html is not None:
@@ -187,24 +179,18 @@ def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
     if latest and files:
         raise InputError("give files or --latest, not both")
     if not latest and not files:
-        raise InputError(
-            "give a file, or --latest for the newest session on this machine"
-        )
+        raise InputError("give a file, or --latest for the newest session on this machine")
     return files or find_latest_logs()
 
 
-def _write_page(
-    file: str, played_logs: Sequence[PlayedLog], *, show_uncached: bool
-) -> None:
+def _write_page(file: str, played_logs: Sequence[PlayedLog], *, show_uncached: bool) -> None:
     from everthread.lab.replay.report import render_report
 
     replays = [played_log.replay for played_log in played_logs]
     verdicts = [played_log.verdict for played_log in played_logs]
     command = f"everthread {shlex.join(sys.argv[1:])}"
     date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
-    page = render_report(
-        replays, verdicts, command=command, date=date, show_uncached=show_uncached
-    )
+    page = render_report(replays, verdicts, command=command, date=date, show_uncached=show_uncached)
     with explain_write_errors(file):
         Path(file).write_text(page, "utf-8")
 
@@ -221,9 +207,7 @@ def _override_options(
 
     options = make_session_options(config)
     if threshold is not None:
-        options = replace(
-            options, threshold=threshold, threshold_tokens=None, models={}
-        )
+        options = replace(options, threshold=threshold, threshold_tokens=None, models={})
     if economics is not None:
         options = replace(options, economics=economics)
     if ttl is not None:

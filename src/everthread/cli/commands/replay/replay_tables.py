@@ -63,9 +63,7 @@ STRATEGY_COLUMNS = (
 def _print_replay(result: Replay, *, show_uncached: bool) -> None:
     everthread = result.everthread
     strategies = [
-        strategy
-        for strategy in result.strategies
-        if show_uncached or strategy.name != "uncached"
+        strategy for strategy in result.strategies if show_uncached or strategy.name != "uncached"
     ]
     calls = count_noun(len(everthread.calls), "call")
     name = Path(result.source).name
@@ -81,9 +79,7 @@ def _print_replay(result: Replay, *, show_uncached: bool) -> None:
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
         )
     if result.recorded_cost is not None:
-        print_text(
-            f"The log itself states ${result.recorded_cost:,.2f} for these calls."
-        )
+        print_text(f"The log itself states ${result.recorded_cost:,.2f} for these calls.")
     for strategy in strategies:
         if strategy.refused_call is not None:
             print_text(
@@ -137,9 +133,7 @@ def _print_misses(strategy: StrategyResult) -> None:
 
 
 def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object, ...]:
-    saved = (
-        None if strategy is result.everthread else result.share_saved_against(strategy)
-    )
+    saved = None if strategy is result.everthread else result.share_saved_against(strategy)
     return (
         strategy.label,
         f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
@@ -209,9 +203,7 @@ def _print_sums(results: list[Replay], *, show_uncached: bool) -> None:
         (
             label,
             sum(len(replayed.strategy(name).calls) for replayed in results),
-            format_dollars(
-                sum_costs(replayed.strategy(name).cost for replayed in results)
-            ),
+            format_dollars(sum_costs(replayed.strategy(name).cost for replayed in results)),
         )
         for name, label in names
     ]

@@ -60,9 +60,7 @@ def compare_thresholds(
     `economics_values`: whether to weigh a compaction in dollars or do it at the threshold; unpriced models use only the
     threshold.
     """
-    replays = _replay_at_thresholds(
-        logs, shares, economics_values, options=options, **arguments
-    )
+    replays = _replay_at_thresholds(logs, shares, economics_values, options=options, **arguments)
     rows: list[dict[str, Any]] = [
         {
             "threshold": share,
@@ -70,9 +68,7 @@ def compare_thresholds(
             "tokens": sorted({replayed.threshold for replayed in played}),
         }
         | _sum_figures(played)
-        for (share, economics), played in sorted(
-            replays.items(), key=lambda item: item[0]
-        )
+        for (share, economics), played in sorted(replays.items(), key=lambda item: item[0])
     ]
     played = replays[shares[0], economics_values[0]]
     windows = sorted({replayed.window for replayed in played})
@@ -109,17 +105,12 @@ def _replay_at_thresholds(
 
     replays: dict[tuple[float, bool], list[Replay]] = {}
     with show_progress(len(logs) * len(shares) * len(economics_values)) as progress:
-        for number, (economics, share, log) in enumerate(
-            product(economics_values, shares, logs)
-        ):
+        for number, (economics, share, log) in enumerate(product(economics_values, shares, logs)):
             fixed_replays = replays.get((share, False))
             if (
                 economics
                 and fixed_replays
-                and all(
-                    fixed_replay.everthread.cost is None
-                    for fixed_replay in fixed_replays
-                )
+                and all(fixed_replay.everthread.cost is None for fixed_replay in fixed_replays)
             ):
                 continue
             trial_options = replace(
@@ -129,9 +120,7 @@ def _replay_at_thresholds(
                 models={},
                 economics=economics,
             )
-            report_step = progress(
-                number, f"{log.source} at {_format_row_name(share, economics)}"
-            )
+            report_step = progress(number, f"{log.source} at {_format_row_name(share, economics)}")
             replayed = play(
                 log,
                 options=trial_options,

@@ -22,14 +22,10 @@ from everthread.cli.shared_options import (
 from everthread.cli.upstream_option import parse_upstream
 from everthread.config import Config, load_config
 
-HostOption = Annotated[
-    str | None, typer.Option(help="Where to listen. Default: gateway.host.")
-]
+HostOption = Annotated[str | None, typer.Option(help="Where to listen. Default: gateway.host.")]
 PortOption = Annotated[
     int | None,
-    number_option(
-        maximum=65535, help_text="0 finds a free one. Default: gateway.port."
-    ),
+    number_option(maximum=65535, help_text="0 finds a free one. Default: gateway.port."),
 ]
 AuthOption = Annotated[
     Literal["keys", "passthrough", "none"] | None,
@@ -58,9 +54,7 @@ QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No line for each request and compaction."),
 ]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say more on standard error.")
-]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
 
 
 def serve(
@@ -85,9 +79,7 @@ def serve(
 
     config = load_config()
     _require_auxiliary_sdk(config)
-    named_upstreams = [
-        parse_upstream(text, mode or config.gateway.mode) for text in upstream or []
-    ]
+    named_upstreams = [parse_upstream(text, mode or config.gateway.mode) for text in upstream or []]
     auth = auth or config.gateway.auth
     upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
     task = ServeTask(

@@ -31,9 +31,7 @@ class ServeTask:
     def set_up_logs(self) -> None:
         from everthread.gateway.monitoring.log_lines import set_up_logs
 
-        set_up_logs(
-            self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file
-        )
+        set_up_logs(self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file)
 
     def open_gateway(self, **options: Any) -> AbstractAsyncContextManager[Gateway]:
         from everthread.factory.gateways import open_gateway

@@ -95,9 +95,7 @@ class StartMessage:
 
 def replace_wildcard_host(url: str) -> str:
     """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
-    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
-        "//[::]:", "//[::1]:", 1
-    )
+    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace("//[::]:", "//[::1]:", 1)
 
 
 def _describe_key(upstream: Upstream, auth: Auth) -> str:

@@ -15,9 +15,7 @@ from typing import Any
 from everthread.cli.commands.serve.serve_task import ServeTask
 from everthread.cli.commands.serve.start_message import StartMessage
 
-_WORKER_CODE = (
-    "from everthread.cli.commands.serve.workers import run_worker; run_worker()"
-)
+_WORKER_CODE = "from everthread.cli.commands.serve.workers import run_worker; run_worker()"
 
 
 async def serve_with_workers(
@@ -39,9 +37,7 @@ async def serve_with_workers(
             pages.append(report["page"])
 
     async with AsyncExitStack() as stack:
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-"))
-        )
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-")))
         worker_task = replace(
             task, upstreams=await start_local_models(task.upstreams, task.config, stack)
         )

@@ -38,9 +38,7 @@ def delete(
     async def describe(store: Store) -> tuple[str, str]:
         session = await store.resolve(session_id, tenant=tenant)
         subagents = len(await store.subagents(session.thread))
-        subagents_text = (
-            f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
-        )
+        subagents_text = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
         title = await load_short_title(store, session)
         return (
             session.thread,
@@ -51,9 +49,7 @@ def delete(
     thread, description = with_store(store_url, describe)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(
-                f"deleting {description} needs --yes, as nobody can be asked here"
-            )
+            raise InputError(f"deleting {description} needs --yes, as nobody can be asked here")
         if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)

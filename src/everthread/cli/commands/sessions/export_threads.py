@@ -83,10 +83,7 @@ async def _find_threads_to_export(
 ) -> list[str]:
     """Return each thread once, before its subagents."""
     if session_ids:
-        roots = [
-            (await store.resolve(prefix, tenant=tenant)).thread
-            for prefix in session_ids
-        ]
+        roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
     else:
         roots = (await list_thread_ids(store, tenant))[::-1]
     families = [[root, *(await store.subagents(root))] for root in roots]
@@ -100,9 +97,7 @@ async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
     """Return every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
     threads: dict[str, None] = {}
     offset = 0
-    while page := await store.list_sessions(
-        tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset
-    ):
+    while page := await store.list_sessions(tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset):
         threads |= dict.fromkeys(session.thread for session in page)
         offset += len(page)
     return list(threads)
@@ -123,13 +118,9 @@ def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
             encoding="utf-8",
         )
     except FileExistsError as error:
-        raise InputError(
-            f"{file}: exists already; name a file that does not"
-        ) from error
+        raise InputError(f"{file}: exists already; name a file that does not") from error
     except OSError as error:
-        raise InputError(
-            f"{file}: cannot be written: {error.strerror or error}"
-        ) from error
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
     try:
         with target:
             yield target.write

@@ -42,9 +42,7 @@ def import_files(
             help="Every session of claude-code, codex, pi or opencode here.",
         ),
     ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="The tenant of the imported threads.")
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of the imported threads.")] = None,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,9 +54,7 @@ def import_files(
     from everthread.lab.importers.find_logs import find_logs
 
     if bool(files) == (client is not None):
-        raise InputError(
-            "give the files to import, or --from with the name of a program"
-        )
+        raise InputError("give the files to import, or --from with the name of a program")
     sources = find_logs(client) if client else list(files or ())
     imported, skipped, notes = _import_all(
         sources, store_url, tenant, skip_bad=client is not None or len(sources) > 1
@@ -100,8 +96,7 @@ def _import_all(
                 if isinstance(content, list):
                     threads = await store.import_lines(content)
                     imported += [
-                        (thread, (await store.session(thread)).messages)
-                        for thread in threads
+                        (thread, (await store.session(thread)).messages) for thread in threads
                     ]
                 else:
                     imported.append(await import_stream(store, content, tenant=tenant))
@@ -109,9 +104,7 @@ def _import_all(
                     notes.extend(f"{log.source}: {warning}" for warning in log.warnings)
             except TranscriptError as error:
                 source = "standard input" if file == "-" else file
-                reason = (
-                    str(error) if str(error).startswith(file) else f"{source}: {error}"
-                )
+                reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
                 if not skip_bad:
                     raise TranscriptError(f"{reason}; nothing was imported") from error
                 skipped.append(reason)
@@ -143,9 +136,7 @@ def _read_import(file: str) -> list[dict[str, Any]] | LogStream:
     with contextlib.suppress(ValueError, RecursionError):
         first_value = json.loads(lines[0])
     if isinstance(first_value, dict) and first_value.get("type") == EXPORT_TYPE:
-        return [
-            _parse_line(source, number, line) for number, line in enumerate(lines, 1)
-        ]
+        return [_parse_line(source, number, line) for number, line in enumerate(lines, 1)]
     log = parse_log(text, source)
     return _check_messages(LogStream(log, log.entries))
 
@@ -163,9 +154,7 @@ def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TranscriptError(
-            f"{source}: line {number} is not JSON: {error}"
-        ) from error
+        raise TranscriptError(f"{source}: line {number} is not JSON: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise TranscriptError(f"{source}: line {number} is not a line of an export")
     return value

@@ -79,9 +79,7 @@ class ListRow:
 def list_threads(
     show_all: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Every session, continuations and reverted ones too."
-        ),
+        typer.Option("--all", help="Every session, continuations and reverted ones too."),
     ] = False,
     limit: Limit = 20,
     offset: Offset = 0,
@@ -93,13 +91,9 @@ def list_threads(
 
     async def load_rows(store: Store) -> list[ListRow]:
         if show_all:
-            sessions = await store.list_sessions(
-                tenant=tenant, limit=limit + 1, offset=offset
-            )
+            sessions = await store.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
             return [await _make_session_row(store, session) for session in sessions]
-        threads = await store.list_threads(
-            tenant=tenant, limit=limit + 1, offset=offset
-        )
+        threads = await store.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
         return [await _make_thread_row(store, row) for row in threads]
 
     rows = with_store(store_url, load_rows, empty_if_missing=True)

@@ -48,22 +48,16 @@ RoleOption = Annotated[
     str | None,
     typer.Option(help="Only messages of this role: user, assistant, tool."),
 ]
-ToolOption = Annotated[
-    str | None, typer.Option(help="Only calls and results of this tool.")
-]
+ToolOption = Annotated[str | None, typer.Option(help="Only calls and results of this tool.")]
 PathOption = Annotated[
     str | None,
     typer.Option(help="Only calls with this path, or a part of one, and results."),
 ]
 ThreadOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="ID", help="Only this thread and the others of its client session."
-    ),
+    typer.Option(metavar="ID", help="Only this thread and the others of its client session."),
 ]
-SessionOption = Annotated[
-    str | None, typer.Option(metavar="ID", help="Only this session.")
-]
+SessionOption = Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")]
 
 
 def search(
@@ -159,9 +153,7 @@ async def _resolve_optional(
     return await store.resolve(session_id, tenant=tenant)
 
 
-async def _describe_scope(
-    store: Store, tenant: str | None, scope: Session | None
-) -> str:
+async def _describe_scope(store: Store, tenant: str | None, scope: Session | None) -> str:
     """Describe which threads a search covered, and which it left out."""
     total = await store.count_threads()
     if not total:
@@ -214,7 +206,5 @@ def _highlight(snippet: Text, query: str) -> Text:
     """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
     for word in query.replace('"', " ").replace("*", " ").split():
         if not snippet.highlight_words([word], HIGHLIGHT_STYLE, case_sensitive=False):
-            snippet.highlight_words(
-                phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False
-            )
+            snippet.highlight_words(phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False)
     return snippet

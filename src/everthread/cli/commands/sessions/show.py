@@ -73,17 +73,13 @@ ContextOption = Annotated[
 ]
 MessageOption = Annotated[
     int | None,
-    number_option(
-        help_text="One message in full, by the number `show` and `search` print."
-    ),
+    number_option(help_text="One message in full, by the number `show` and `search` print."),
 ]
 OutputOption = Annotated[
     str | None,
     typer.Option(help="One stored tool output in full, by its `output:…` id."),
 ]
-FullOption = Annotated[
-    bool, typer.Option("--full", help="Long texts and tool results as a whole.")
-]
+FullOption = Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")]
 RawOption = Annotated[
     bool,
     typer.Option("--raw", help="Also show credentials, which are redacted otherwise."),
@@ -120,16 +116,12 @@ def show(
             thread_view.output = await _load_output(store, session, output)
         elif message is not None:
             history = await store.history(session.id)
-            thread_view.messages = [
-                await _load_message(store, session, history, message)
-            ]
+            thread_view.messages = [await _load_message(store, session, history, message)]
             thread_view.tool_names = _map_tool_names(history)
         else:
             load_messages = store.messages if context else store.history
             shown_id = tip.id if context else session.id
-            thread_view.messages = await load_messages(
-                shown_id, start=offset, limit=limit
-            )
+            thread_view.messages = await load_messages(shown_id, start=offset, limit=limit)
             thread_view.tool_names = _map_tool_names(thread_view.messages)
         return thread_view
 
@@ -159,8 +151,7 @@ class ShownThread:
         self.tip = replace(self.tip, system=redact_value(self.tip.system))
         self.output = redact_value(self.output)
         self.messages = [
-            replace(message, body=redact_value(message.body))
-            for message in self.messages
+            replace(message, body=redact_value(message.body)) for message in self.messages
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -203,14 +194,10 @@ async def _load_message(
 ) -> StoredMessage:
     """Return a message of this thread, or of the thread it branched from."""
     message = await store.message(message_id, tenant=session.tenant)
-    if (
-        await store.session(message.session)
-    ).thread != session.thread and message_id not in (
+    if (await store.session(message.session)).thread != session.thread and message_id not in (
         stored_message.id for stored_message in history
     ):
-        raise UnknownIdError(
-            f"thread {shorten_id(session.thread)} has no message {message_id}"
-        )
+        raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")
     return message
 
 
@@ -223,22 +210,15 @@ async def _load_output(store: Store, session: Session, output_id: str) -> str:
 
 
 def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
-    return {
-        call.id: call.name for message in messages for call in calls_of(message.body)
-    }
+    return {call.id: call.name for message in messages for call in calls_of(message.body)}
 
 
 def _message_as_json(message: StoredMessage) -> dict[str, Any]:
-    values = {
-        name: getattr(message, name)
-        for name in ("id", "session", "seq", "kind", "tokens")
-    }
+    values = {name: getattr(message, name) for name in ("id", "session", "seq", "kind", "tokens")}
     return values | {"created": format_iso(message.created), "body": message.body}
 
 
-def _print_message(
-    message: StoredMessage, names: Mapping[str, str], *, full: bool
-) -> None:
+def _print_message(message: StoredMessage, names: Mapping[str, str], *, full: bool) -> None:
     role = excerpt(str(message.body.get("role")), 20)
     kind = "" if message.kind == "message" else message.kind
     tokens = "" if message.tokens is None else f"{message.tokens:,} tokens"
@@ -253,9 +233,7 @@ def _print_message(
         _print_part(text, None if full else PREVIEW_LIMITS[kind_of_part])
 
 
-def _split_message(
-    body: Message, names: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
+def _split_message(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the kind and text of each part of a message: thoughts, text, images, calls, results."""
     for thought in _list_thoughts(body):
         yield "thinking", f"(thinking) {thought}"
@@ -274,9 +252,7 @@ def _split_message(
 
 
 def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    blocks: Sequence[Any] = [
-        part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS
-    ]
+    blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
     for thought in (
         body.get("reasoning_content"),
         *(part.get("thinking") or part.get("text") for part in blocks),
@@ -287,13 +263,7 @@ def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
 
 def _print_part(text: str, limits: tuple[int, int] | None) -> None:
     """Print a text, cut to `limits` (characters, lines), with a note of the cut."""
-    start = (
-        text
-        if limits is None
-        else "\n".join(text[: limits[0]].split("\n")[: limits[1]])
-    )
+    start = text if limits is None else "\n".join(text[: limits[0]].split("\n")[: limits[1]])
     console.out(escape_controls(start))
     if len(start) < len(text):
-        print_text(
-            (f"… {len(text) - len(start):,} more characters (--full shows them)", "dim")
-        )
+        print_text((f"… {len(text) - len(start):,} more characters (--full shows them)", "dim"))

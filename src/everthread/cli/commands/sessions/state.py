@@ -53,9 +53,7 @@ def state(
     facts = (count_noun(figures["messages"], "message"), figures["directory"], branch)
     print_text(
         (
-            ", ".join(
-                filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))
-            ),
+            ", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))),
             "bold",
         )
     )
@@ -63,9 +61,7 @@ def state(
     _print_state_tables(figures, files, max_rows=None if show_all else MAX_ROWS)
 
 
-def _print_state_tables(
-    figures: dict[str, Any], files: list[Any], *, max_rows: int | None
-) -> None:
+def _print_state_tables(figures: dict[str, Any], files: list[Any], *, max_rows: int | None) -> None:
     """Print a table for each part of the state that is not empty."""
     errors = [
         {"of": entry["source"], "error": " ".join(entry["lines"])}

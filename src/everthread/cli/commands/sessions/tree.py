@@ -55,9 +55,7 @@ def tree(
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
 
     async def load(store: Store) -> list[FamilySession]:
-        return await load_family(
-            store, (await store.resolve(session_id, tenant=tenant)).thread
-        )
+        return await load_family(store, (await store.resolve(session_id, tenant=tenant)).thread)
 
     members = with_store(store_url, load)
     if as_json:
@@ -84,14 +82,11 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
     queue = [thread]
     while queue:
         next_thread = queue.pop()
-        compactions = {
-            record.session: record for record in await store.compactions(next_thread)
-        }
+        compactions = {record.session: record for record in await store.compactions(next_thread)}
         sessions = await store.thread_sessions(next_thread)
         title = await load_short_title(store, sessions[0])
         members += [
-            FamilySession(session, compactions.get(session.id), title)
-            for session in sessions
+            FamilySession(session, compactions.get(session.id), title) for session in sessions
         ]
         children = [
             child.id
@@ -152,18 +147,12 @@ def _draw_tree(members: list[FamilySession], now: float) -> Tree:
         session = member.session
         parent = nodes.get(session.parent or "")
         if not threads:
-            root.label = Text(
-                f"thread {shorten_id(session.thread)}  {member.title}", "bold"
-            )
+            root.label = Text(f"thread {shorten_id(session.thread)}  {member.title}", "bold")
             threads[session.thread] = root
         elif session.thread not in threads:
-            label = Text(
-                f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold"
-            )
+            label = Text(f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold")
             threads[session.thread] = (parent or root).add(label)
-        parent_node = (
-            parent if session.kind == "reverted" and parent else threads[session.thread]
-        )
+        parent_node = parent if session.kind == "reverted" and parent else threads[session.thread]
         nodes[session.id] = parent_node.add(_render_label(member, now))
     return root
 
@@ -182,16 +171,8 @@ def _render_label(member: FamilySession, now: float) -> Text:
     )
     if member.compaction is not None:
         record = member.compaction.record
-        label.append(
-            f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green"
-        )
-        saved = format_share(
-            record.tokens_before - record.tokens_after, record.tokens_before
-        )
-        author = (
-            f", by {excerpt(describe_author(record.author), 30)}"
-            if record.author
-            else ""
-        )
+        label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
+        saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
+        author = f", by {excerpt(describe_author(record.author), 30)}" if record.author else ""
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label

@@ -55,9 +55,7 @@ async def run_with_own_gateway(
 
     config = overrides.apply(load_config())
     set_up_logs("text", verbose=False, quiet=True, file=overrides.log)
-    named_upstreams = [
-        parse_upstream(text, config.gateway.mode) for text in upstreams
-    ] or None
+    named_upstreams = [parse_upstream(text, config.gateway.mode) for text in upstreams] or None
     store = await asyncio.to_thread(open_store, store_url(config))
     started_at = time.time()
     try:
@@ -75,9 +73,7 @@ async def run_with_own_gateway(
             typer.echo(CHANGES_NOTICE, err=True)
         async with gateway_context as gateway:
             exit_code = await _run_client(run, gateway.url)
-        insights = await store.insights(
-            since=started_at, until=time.time() + 1, platform="gateway"
-        )
+        insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
         comparison = await make_thread_costs(config, store).load_savings(started_at)
         managed_run_text = ""
         if overrides.is_passive:
@@ -87,9 +83,7 @@ async def run_with_own_gateway(
     receipt_text = write_receipt(
         run.client.name, ReceiptFigures.from_insights(insights), comparison
     )
-    typer.echo(
-        escape_controls(f"{receipt_text}\n{managed_run_text}".rstrip()), err=True
-    )
+    typer.echo(escape_controls(f"{receipt_text}\n{managed_run_text}".rstrip()), err=True)
     return exit_code
 
 
@@ -106,9 +100,7 @@ async def run_with_running_gateway(run: ClientRun, url: str) -> int:
 
 async def _run_client(run: ClientRun, url: str) -> int:
     """Run the client on this terminal; only the client reacts to Ctrl-C. Return its exit code."""
-    variables, arguments = make_settings(
-        run.client, url, run.folder, with_mcp=run.with_mcp
-    )
+    variables, arguments = make_settings(run.client, url, run.folder, with_mcp=run.with_mcp)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     process = await asyncio.create_subprocess_exec(
@@ -139,8 +131,7 @@ class GatewayOverrides:
         if not self.is_passive:
             return config
         upstreams = [
-            upstream.model_copy(update={"mode": "observe"})
-            for upstream in config.gateway.upstreams
+            upstream.model_copy(update={"mode": "observe"}) for upstream in config.gateway.upstreams
         ]
         updates = {"mode": "observe", "upstreams": upstreams}
         gateway = config.gateway.model_copy(update=updates)

@@ -62,13 +62,9 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
 
     model, size = await make_thread_costs(config, store).load_window(row)
     history = await store.history(row.tip.id)
-    messages = [
-        LoggedMessage(message.body, message.created, model=model) for message in history
-    ]
+    messages = [LoggedMessage(message.body, message.created, model=model) for message in history]
     name = f"thread {row.first.id[:12]}"
-    log = Log(
-        name, "core", entries=messages, system=row.first.system, tools=[], model=model
-    )
+    log = Log(name, "core", entries=messages, system=row.first.system, tools=[], model=model)
     replayed = await areplay(
         log,
         window=size.tokens,

@@ -43,9 +43,7 @@ class ReceiptFigures:
     def from_response(cls, answer: Any) -> ReceiptFigures:
         """Read the answer of the API."""
         total = answer["total"]
-        calls, prompt, output = (
-            int(total[name]) for name in ("calls", "prompt", "output")
-        )
+        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
         cost = None if total["unpriced_calls"] else float(total["known_cost"])
         return cls(
             calls,
@@ -86,9 +84,7 @@ async def read_figures(url: str, started_at: float) -> ReceiptFigures | str:
     """Return the figures of a running gateway from the day of `started_at` on, or why they cannot be read."""
     import httpx2
 
-    key = next(
-        (os.environ[name] for name in _KEY_VARIABLES if os.environ.get(name)), ""
-    )
+    key = next((os.environ[name] for name in _KEY_VARIABLES if os.environ.get(name)), "")
     days = int(time.time() // _DAY_SECONDS - started_at // _DAY_SECONDS) + 1
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
@@ -149,13 +145,9 @@ def write_receipt(
     cost = format_money(total.cost)
     difference = describe_difference(comparison) if comparison is not None else None
     comparison_text = (
-        f"; {difference.value} {difference.label} {difference.detail}"
-        if difference
-        else ""
+        f"; {difference.value} {difference.label} {difference.detail}" if difference else ""
     )
     lines.append(
         f"Cost: {cost} for {total.prompt:,} tokens in, {total.output:,} out{comparison_text}."
     )
-    return "\n".join(
-        [*lines, "Look: everthread dashboard, or everthread sessions list."]
-    )
+    return "\n".join([*lines, "Look: everthread dashboard, or everthread sessions list."])

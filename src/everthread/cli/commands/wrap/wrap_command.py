@@ -27,9 +27,7 @@ from everthread.cli.output import encode_json, indent_further_lines
 from everthread.cli.shared_options import AsJson, LogFile, UpstreamUrls
 from everthread.errors import InputError
 
-TYPER_OPTIONS = {
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
-}
+TYPER_OPTIONS = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
 
 
 ClientArgument = Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")]
@@ -39,9 +37,7 @@ GatewayOption = Annotated[
 ]
 
 
-ListOption = Annotated[
-    bool, typer.Option("--list", help="The clients, and which are installed.")
-]
+ListOption = Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")]
 PrintOption = Annotated[
     bool, typer.Option("--print", help="Say what would be set, and start nothing.")
 ]
@@ -93,9 +89,7 @@ def wrap(
     wrapped_client = _find_client(client, with_mcp=mcp)
     if gateway and (idle or passive):
         raise InputError("--idle and --passive are settings of the gateway that runs")
-    overrides = GatewayOverrides(
-        should_compact_when_idle=idle, is_passive=passive, log=log
-    )
+    overrides = GatewayOverrides(should_compact_when_idle=idle, is_passive=passive, log=log)
     with tempfile.TemporaryDirectory(prefix="everthread-") as name:
         run = ClientRun(wrapped_client, context.args, Path(name), with_mcp=mcp)
         url = gateway and gateway.rstrip("/")
@@ -103,9 +97,7 @@ def wrap(
             _print_settings(run, url or URL_PLACEHOLDER, as_json=as_json)
             return
         if shutil.which(wrapped_client.program) is None:
-            raise InputError(
-                f"{wrapped_client.program} is not installed, or not in PATH"
-            )
+            raise InputError(f"{wrapped_client.program} is not installed, or not in PATH")
         exit_code = asyncio.run(
             run_with_running_gateway(run, url)
             if url
@@ -137,17 +129,11 @@ def _find_client(name: str, *, with_mcp: bool) -> WrappedClient:
     """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
     client = CLIENTS.get(name)
     if client is None:
-        problem = (
-            f"{name} is not a client that can be wrapped" if name else "name a client"
-        )
+        problem = f"{name} is not a client that can be wrapped" if name else "name a client"
         raise InputError(f"{problem}: {', '.join(CLIENTS)}")
     if with_mcp and not client.takes_mcp:
-        names = ", ".join(
-            candidate.name for candidate in CLIENTS.values() if candidate.takes_mcp
-        )
-        raise InputError(
-            f"{client.name} takes no MCP server for one run; these do: {names}"
-        )
+        names = ", ".join(candidate.name for candidate in CLIENTS.values() if candidate.takes_mcp)
+        raise InputError(f"{client.name} takes no MCP server for one run; these do: {names}")
     return client
 
 
@@ -155,9 +141,7 @@ def _print_settings(run: ClientRun, url: str, *, as_json: bool) -> None:
     if not as_json:
         typer.echo(format_settings(run.client, run.folder, url, with_mcp=run.with_mcp))
         return
-    variables, arguments = make_settings(
-        run.client, url, run.folder, with_mcp=run.with_mcp
-    )
+    variables, arguments = make_settings(run.client, url, run.folder, with_mcp=run.with_mcp)
     typer.echo(
         encode_json(
             {

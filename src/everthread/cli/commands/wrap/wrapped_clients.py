@@ -44,11 +44,7 @@ def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
         "openai": {"options": {"baseURL": f"{url}/v1"}},
     }
     mcp_setting = (
-        {
-            "mcp": {
-                "everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}
-            }
-        }
+        {"mcp": {"everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}}}
         if with_mcp
         else {}
     )
@@ -72,13 +68,10 @@ def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
     """Copy Cline's list of providers, with the gateway's addresses."""
     data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
     settings_file = Path(
-        os.environ.get("CLINE_PROVIDER_SETTINGS_PATH")
-        or data / "settings" / "providers.json"
+        os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json"
     )
     settings: Any = (
-        json.loads(settings_file.read_text("utf-8"))
-        if settings_file.is_file()
-        else {"version": 1}
+        json.loads(settings_file.read_text("utf-8")) if settings_file.is_file() else {"version": 1}
     )
     for name, provider in settings.get("providers", {}).items():
         if name == "anthropic" or name.startswith("openai"):
@@ -147,9 +140,7 @@ CLIENTS = {
             ("--max-chat-history-tokens", str(UNREACHABLE_TOKENS)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
-        WrappedClient(
-            "qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"
-        ),
+        WrappedClient("qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"),
         WrappedClient(
             "gemini",
             "gemini",
@@ -210,8 +201,7 @@ def make_settings(
     if client.fill_folder is not None:
         variables |= client.fill_folder(folder, url)
     return variables, [
-        fill(argument)
-        for argument in (*client.arguments, *(client.mcp if with_mcp else ()))
+        fill(argument) for argument in (*client.arguments, *(client.mcp if with_mcp else ()))
     ]
 
 

@@ -44,7 +44,7 @@ class LeadingCompaction:
     """Number of messages up to the end of the compaction."""
 
 
-class SentMessage(Protocol):
+class CallerMessage(Protocol):
     """One message as the caller sent it."""
 
     @property
@@ -55,18 +55,18 @@ class SentMessage(Protocol):
 
 
 def _restore_nothing(covered: int) -> Mapping[int, Any]:  # noqa: ARG001
-    """Change no message: the default of `SentHistory.restore`."""
+    """Change no message: the default of `CallerHistory.restore`."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
-class SentHistory:
+class CallerHistory:
     """The whole history that a caller sends."""
 
     family: Family
     history: History
     """The identities of its messages."""
-    messages: Sequence[SentMessage]
+    messages: Sequence[CallerMessage]
     wire_messages: Sequence[Any]
     """The decoded messages; each is decoded on demand."""
     sizes: Sequence[int]
@@ -108,9 +108,7 @@ class SentHistory:
     @property
     def is_mid_turn(self) -> bool:
         """Whether the newest message contains tool results, so that the call is in the middle of a turn."""
-        return bool(self.history.identities) and bool(
-            self.history.identities[-1].result_hashes
-        )
+        return bool(self.history.identities) and bool(self.history.identities[-1].result_hashes)
 
     @property
     def has_answer(self) -> bool:
@@ -161,9 +159,7 @@ class CallSettings:
         """
         if self.recall_tool is None:
             return self.request
-        client_tools = [
-            tool for tool in self.request.tools or () if not find_reading_tools([tool])
-        ]
+        client_tools = [tool for tool in self.request.tools or () if not find_reading_tools([tool])]
         return replace(self.request, tools=[*client_tools, dict(self.recall_tool)])
 
 
