@@ -25,7 +25,7 @@ VALUES: Any = st.recursive(
     indent=st.sampled_from([None, 1]),
     ascii_only=st.booleans(),
 )
-def test_it_is_what_a_parser_says(
+def test_finds_the_same_value_as_a_json_parser(
     body: dict[str, Any], indent: int | None, ascii_only: bool
 ) -> None:
     text = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
@@ -42,9 +42,7 @@ def test_it_is_what_a_parser_says(
     escaped=st.booleans(),
 )
 @example(pairs=[('a"model', None)], blank="", escaped=True)
-def test_a_field_that_stands_there_twice_is_refused(
-    pairs: list[tuple[str, Any]], blank: str, escaped: bool
-) -> None:
+def test_refuses_a_duplicate_field(pairs: list[tuple[str, Any]], blank: str, escaped: bool) -> None:
     """However it is written; an unused field may occur twice."""
     keys = [
         json.dumps(name).replace("o", "\\u006f") if escaped else json.dumps(name)
@@ -68,7 +66,7 @@ def test_a_field_that_stands_there_twice_is_refused(
 
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
-def test_what_is_no_json_harms_nobody(body: bytes) -> None:
+def test_never_raises_for_bytes_that_are_not_json(body: bytes) -> None:
     found = peek_field(body, "model")
     assert found is None or found.start < len(body)
     asked = add_usage_option(body)
@@ -82,7 +80,7 @@ def test_what_is_no_json_harms_nobody(body: bytes) -> None:
     ),
     absent=st.booleans(),
 )
-def test_asking_for_usage_adds_that_and_nothing_else(
+def test_asking_for_usage_changes_nothing_else(
     body: dict[str, Any], options: Any, absent: bool
 ) -> None:
     sent = body if absent else {**body, "stream_options": options}
@@ -120,7 +118,7 @@ EXTRA = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n'
     cuts=st.lists(st.integers(1, 40), min_size=1, max_size=10),
     rest=st.sampled_from([b"", b"data: {"]),
 )
-def test_only_the_extra_chunk_is_taken_out(
+def test_removes_only_the_added_usage_chunk(
     before: list[bytes], after: list[bytes], cuts: list[int], rest: bytes
 ) -> None:
     """However the bytes are cut."""

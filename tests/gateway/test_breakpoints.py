@@ -49,7 +49,7 @@ async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api
     assert rest == client.messages[1:], "nothing else is changed"
 
 
-async def test_instructions_carry_none_so_the_first_message_does(
+async def test_instructions_get_no_breakpoint_so_the_first_message_does(
     tmp_path: Path,
 ) -> None:
     client = NewClient("openai_responses", tools=[TOOL])
@@ -82,12 +82,12 @@ async def test_instructions_carry_none_so_the_first_message_does(
     ],
     ids=["older model", "one-shot prompt", "own options", "own breakpoint"],
 )
-async def test_other_requests_are_sent_byte_for_byte(tmp_path: Path, client: HistoryClient) -> None:
+async def test_sends_other_requests_unchanged(tmp_path: Path, client: HistoryClient) -> None:
     client.add_user_message(make_text(2_000, "ledger"))
     assert await sent_by(tmp_path, client) == client.body()
 
 
-async def test_a_short_prompt_and_another_upstream_get_none(tmp_path: Path) -> None:
+async def test_a_short_prompt_or_another_upstream_gets_no_breakpoint(tmp_path: Path) -> None:
     client = NewClient("openai_chat", tools=[TOOL])
     client.add_user_message("Hello.")
     assert await sent_by(tmp_path, client) == client.body()
@@ -96,7 +96,7 @@ async def test_a_short_prompt_and_another_upstream_get_none(tmp_path: Path) -> N
     assert local == client.body()
 
 
-async def test_after_a_compaction_the_mark_stays_before_our_note(
+async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, None, window=16_000) as setup:

@@ -51,7 +51,7 @@ def comparable_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, 
     answer=st.binary(max_size=300),
     replied=st.lists(st.tuples(TOKEN, VALUE), max_size=4),
 )
-async def test_whole_answers(
+async def test_passes_a_complete_answer_through_unchanged(
     *,
     path: str,
     sent: bytes,
@@ -85,7 +85,7 @@ async def test_whole_answers(
     pieces=st.lists(st.binary(min_size=1, max_size=60), max_size=6),
     path=st.sampled_from(PATHS),
 )
-async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
+async def test_passes_a_stream_through_piece_by_piece(pieces: list[bytes], path: str) -> None:
     """The next piece is sent when the client heard the one before: nothing is held back."""
     heard = asyncio.Semaphore(0)
 
@@ -102,7 +102,7 @@ async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
+async def test_passes_compressed_bodies_through_unchanged(path: str) -> None:
     manager = PassThroughManager()
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
@@ -120,7 +120,7 @@ async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
     )
 
 
-async def test_an_answer_that_breaks_off_breaks_off() -> None:
+async def test_a_truncated_answer_reaches_the_client_truncated() -> None:
     """Half an answer must not look whole."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -133,7 +133,7 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
             await send_bytes(url, post_request("/v1/messages", b"{}"))
 
 
-async def test_uploads_stream_through() -> None:
+async def test_passes_an_upload_through_piece_by_piece() -> None:
     """A path that is not parsed has no limit: its body is never in memory as a whole."""
     big = b"0123456789" * 300_000
     async with raw_gateway() as (url, upstream):

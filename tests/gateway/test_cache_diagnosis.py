@@ -23,7 +23,7 @@ def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
     return Reply({"role": "assistant", "content": "Yes."}, "stop", usage, raw=dict(raw))
 
 
-async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> None:
+async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, None) as setup:
         manager = setup.manager()
         asked = {"max_tokens": 400, "diagnostics": {"previous_message_id": "msg_1"}}
@@ -43,7 +43,7 @@ async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> No
         assert miss.cause == "system changed (says the provider)"
 
 
-async def test_an_answer_without_a_reason_is_explained_here(tmp_path: Path) -> None:
+async def test_finds_the_reason_if_the_answer_states_none(tmp_path: Path) -> None:
     reply = answer_of(4_000, read=0, is_diagnosed=False)
     usage = usage_of("anthropic", reply)
     assert usage is not None

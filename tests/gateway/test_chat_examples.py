@@ -36,7 +36,7 @@ class Telegram:
         return httpx2.Response(200, json={"ok": True, "result": {}})
 
 
-async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> None:
+async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> None:
     telegram = Telegram()
     transport = httpx2.MockTransport(telegram.answer)
     async with httpx2.AsyncClient(
@@ -68,7 +68,7 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> Non
         ]
 
 
-async def test_a_signed_message_is_answered_once(tmp_path: Path, api: ApiSetup) -> None:
+async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiSetup) -> None:
     hook = Webhook(api.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
     transport = httpx2.ASGITransport(app=hook.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://hook.example") as service:

@@ -11,7 +11,7 @@ from tests.gateway.manager_setup import APIS, HistoryClient, numbered_text
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_conversation_comes_back_smaller_with_a_receipt(
+async def test_returns_a_smaller_conversation_with_a_receipt(
     api: Api, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
@@ -39,7 +39,7 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(
     assert "in a window of 900,000" in receipt["reason"]
 
 
-async def test_a_history_that_may_not_be_compacted_says_why(
+async def test_explains_why_a_history_may_not_be_compacted(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     kept = {

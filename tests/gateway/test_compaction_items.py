@@ -59,7 +59,7 @@ async def open_served(
         yield setup, await setup.start("none", key=None), http
 
 
-async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None:
+async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> None:
     async with open_served(tmp_path, compacts=True) as (gateways, url, http):
         asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
         answer = await http.post(f"{url}/v1/responses", json=asked)
@@ -84,7 +84,7 @@ async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("way", ["whole", "stream", "path"])
-async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
+async def test_makes_and_expands_compaction_items_for_other_upstreams(
     way: str, tmp_path: Path
 ) -> None:
     async with open_served(tmp_path, compacts=False) as (gateways, url, http):
@@ -132,7 +132,7 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/backend-api/codex/responses"])
-async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lacks(
+async def test_codex_keeps_its_thread_through_compactions_made_here(
     path: str, tmp_path: Path
 ) -> None:
     """Codex keeps its instructions and the user's messages, and puts the item after them."""
@@ -172,7 +172,7 @@ async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lack
         assert row.compactions == 3
 
 
-def test_an_item_that_is_not_ours_is_left_alone() -> None:
+def test_leaves_an_item_of_another_maker_unchanged() -> None:
     values = [{"role": "user", "content": "hi"}]
     item = make_item(values, KEY)
     assert read_item(item, KEY) == values

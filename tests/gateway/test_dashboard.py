@@ -46,7 +46,7 @@ from tests.gateway.manager_setup import HistoryClient, ManagerSetup
 from tests.store.test_client_histories import extend, new_link
 
 
-def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> None:
+def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None:
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
         CallRow(
@@ -78,7 +78,7 @@ def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_sma
     assert found.calls == 3
 
 
-async def test_a_learnt_output_cap_is_not_taken_for_the_window(
+async def test_does_not_show_a_learnt_output_cap_as_the_window(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
@@ -91,7 +91,7 @@ async def test_a_learnt_output_cap_is_not_taken_for_the_window(
     assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
 
 
-async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
+async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().enter()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
@@ -112,7 +112,7 @@ async def test_the_window_is_the_one_that_the_chat_used(tmp_path: Path) -> None:
             assert "The window: 12,000 tokens, learnt from the provider." in page
 
 
-async def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> None:
+async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().enter()
         place = ManagerSetup(dashboard.store, window=16_000)
@@ -130,7 +130,7 @@ async def test_the_window_is_the_one_that_the_gateway_used(tmp_path: Path) -> No
         assert "The window: as the last call used it." in page
 
 
-async def test_an_empty_store_has_pages_too(me: Browser) -> None:
+async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
     assert "No conversation yet" in (await me.get("/")).words
     assert "Nothing was found" in (await me.get("/?q=apple")).words
     overview = await me.get("/dashboard/overview")
@@ -146,7 +146,7 @@ async def test_an_empty_store_has_pages_too(me: Browser) -> None:
     assert (await me.http.get("/dashboard")).headers["location"] == "/"
 
 
-async def test_threads_are_listed_and_found(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -> None:
     first = await make_thread(dashboard.store, title="The ledger")
     other = await make_thread(dashboard.store, turns=1)
     await compact_thread(dashboard.store, first)
@@ -167,7 +167,7 @@ async def test_threads_are_listed_and_found(dashboard: DashboardSetup, me: Brows
     assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), found.words
 
 
-async def test_a_thread_is_shown_with_all_its_parts(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
     await dashboard.store.record_usage(
@@ -200,7 +200,7 @@ async def test_a_thread_is_shown_with_all_its_parts(dashboard: DashboardSetup, m
     )
 
 
-async def test_a_compaction_is_opened_and_undone(
+async def test_shows_and_undoes_a_compaction(
     caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -246,7 +246,9 @@ async def test_a_compaction_is_opened_and_undone(
     assert "was undone by this machine" in caplog.text
 
 
-async def test_a_thread_in_a_turn_is_not_changed(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_refuses_to_change_a_thread_during_a_turn(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
     (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
@@ -260,7 +262,7 @@ async def test_a_thread_in_a_turn_is_not_changed(dashboard: DashboardSetup, me: 
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
-async def test_texts_and_messages_are_pinned(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
     where = f"/dashboard/threads/{thread}/pin"
@@ -282,7 +284,7 @@ async def test_texts_and_messages_are_pinned(dashboard: DashboardSetup, me: Brow
     assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
 
 
-async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
+async def test_shows_the_summary_that_replaces_the_beginning(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     for number in range(1, 5):
@@ -314,7 +316,7 @@ async def test_a_proxied_thread_shows_what_stands_for_its_beginning(
     assert "2messages left the prompt" in opened.words.replace("\n", "")
 
 
-async def test_an_overview_adds_up(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store, tenant="a")
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
@@ -340,7 +342,7 @@ async def test_an_overview_adds_up(dashboard: DashboardSetup, me: Browser) -> No
     assert (await me.get("/dashboard/overview?days=x")).status == 200
 
 
-async def test_calls_beyond_the_window_lead_with_or_without_a_price(
+async def test_overview_leads_with_calls_beyond_the_window(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=8)
@@ -362,7 +364,7 @@ async def test_calls_beyond_the_window_lead_with_or_without_a_price(
     assert "unknowncost4 calls without a known price" in words
 
 
-async def test_branches_are_listed_under_their_conversation(
+async def test_lists_branches_under_their_conversation(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
@@ -381,7 +383,7 @@ async def test_branches_are_listed_under_their_conversation(
     assert "The <code>ledger</code> work" in page.text
 
 
-def test_days_are_drawn_without_gaps() -> None:
+def test_draws_days_without_gaps() -> None:
     since = 1_700_000_000.0 // DAY_SECONDS * DAY_SECONDS
     names = [utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
     rows = [UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1)) for name in names]
@@ -398,7 +400,7 @@ def test_days_are_drawn_without_gaps() -> None:
     assert draw_days(rows[:1], savings, since) == []
 
 
-async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
+async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
     asked: list[TrialRequest] = []
 
     async def trial(request: TrialRequest) -> TrialResult:
@@ -434,7 +436,7 @@ async def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None
         assert await dashboard.store.get_compression_tip(thread) == thread
 
 
-async def test_a_live_page_is_sent_changes(dashboard: DashboardSetup) -> None:
+async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
     thread = await make_thread(dashboard.store, turns=1)
     browser = await dashboard.browser().enter()
     request = browser.http.build_request("GET", f"/dashboard/live?thread={thread}")
@@ -457,7 +459,7 @@ async def test_a_live_page_is_sent_changes(dashboard: DashboardSetup) -> None:
     await page
 
 
-def test_a_line_names_the_message_it_came_from() -> None:
+def test_each_summary_line_links_to_its_message() -> None:
     sources = [
         (number, f"Please mend src/mod_{number}.py and keep to two decimals.")
         for number in range(1, 9)

@@ -20,10 +20,10 @@ from everthread.store.rewrite_records import (
 )
 from tests.gateway.dashboard_setup import SUMMARY, make_thread, open_dashboard_setup
 from tests.gateway.gateway_setup import open_setup
-from tests.gateway.test_recall import FACT, open_conversation
+from tests.gateway.proxied_conversation import FACT, open_conversation
 
 
-async def test_the_next_requests_go_without_it_until_another_is_due(
+async def test_sends_the_full_history_after_undo_until_the_next_compaction(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
@@ -68,7 +68,7 @@ def _as_parts(message: dict[str, object]) -> dict[str, object]:
     )
 
 
-async def test_failures_that_were_passed_through_are_stored_and_shown(
+async def test_stores_and_shows_failures_that_were_passed_through(
     tmp_path: Path,
 ) -> None:
     async with open_setup(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
@@ -88,7 +88,7 @@ async def test_failures_that_were_passed_through_are_stored_and_shown(
         assert "an upstream answered with an error" in page.words
 
 
-async def test_the_page_takes_it_back(tmp_path: Path) -> None:
+async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path) as setup:
         thread = await make_thread(setup.store, turns=4)
         said = await setup.store.history(thread)

@@ -60,7 +60,7 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
     ]
 
 
-async def test_hostile_words_stay_words(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_escapes_hostile_text_on_every_page(dashboard: DashboardSetup, me: Browser) -> None:
     said: list[Any] = [
         {"role": "user", "content": HOSTILE},
         calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
@@ -90,11 +90,11 @@ async def test_hostile_words_stay_words(dashboard: DashboardSetup, me: Browser) 
         assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
 
 
-def test_special_characters_are_named() -> None:
+def test_shows_special_characters_by_name() -> None:
     assert clean(CONTROLS) == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
 
 
-async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
+async def test_hides_secrets_and_logs_each_reveal(
     caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -124,7 +124,7 @@ async def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
     assert SECRET not in caplog.text
 
 
-async def test_a_link_works_once(tmp_path: Path) -> None:
+async def test_a_login_link_works_once(tmp_path: Path) -> None:
     announced: list[str] = []
 
     async with open_dashboard_setup(tmp_path, announce=announced.append) as dashboard:
@@ -147,7 +147,7 @@ async def test_a_link_works_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("auth", ["none", "keys", "passthrough"])
-async def test_a_stranger_sees_nothing(tmp_path: Path, auth: Any) -> None:
+async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> None:
     async with open_dashboard_setup(tmp_path, auth=auth) as dashboard:
         visitor = dashboard.browser()
         thread = await make_thread(dashboard.store, title="Confidential")
@@ -176,7 +176,7 @@ async def test_a_stranger_sees_nothing(tmp_path: Path, auth: Any) -> None:
         ).status == 403
 
 
-async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
+async def test_a_key_shows_its_tenant_until_it_is_revoked(
     tmp_path: Path,
 ) -> None:
     async with open_dashboard_setup(tmp_path, auth="keys") as dashboard:
@@ -233,7 +233,7 @@ async def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(
         assert (await visitor.get("/dashboard/overview")).status == 401
 
 
-async def test_the_operators_key_sees_all(tmp_path: Path) -> None:
+async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
     async with open_dashboard_setup(
         tmp_path, auth="passthrough", operator_key="a-key-of-the-operator"
     ) as dashboard:
@@ -247,7 +247,7 @@ async def test_the_operators_key_sees_all(tmp_path: Path) -> None:
         assert len((await visitor.get("/")).links("/dashboard/threads/")) == 2
 
 
-async def test_a_change_needs_our_own_page(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     where = f"/dashboard/threads/{thread}/pin"
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
@@ -265,7 +265,9 @@ async def test_a_change_needs_our_own_page(dashboard: DashboardSetup, me: Browse
     assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
 
 
-async def test_a_token_of_a_form_signs_no_cookie(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_a_form_token_is_not_accepted_as_a_cookie(
+    dashboard: DashboardSetup, me: Browser
+) -> None:
     token = (await me.get("/")).form("/logout")["csrf"]
     [(name, value)] = me.http.cookies.items()
     claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
@@ -274,7 +276,7 @@ async def test_a_token_of_a_form_signs_no_cookie(dashboard: DashboardSetup, me: 
     assert stranger.status == 401
 
 
-async def test_another_name_that_leads_here_is_refused(me: Browser) -> None:
+async def test_refuses_foreign_host_headers(me: Browser) -> None:
     for name in (
         "evil.example",
         "127.0.0.1.evil.example",
@@ -309,7 +311,7 @@ async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: B
     assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404
 
 
-async def test_pages_stay_small_however_much_was_said(
+async def test_pages_stay_small_for_a_very_large_thread(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     thread = (await dashboard.store.create_session(NewSession(title="long"))).id
@@ -328,7 +330,7 @@ async def test_pages_stay_small_however_much_was_said(
     assert "shown 900,000 to 1,000,000" in whole.words
 
 
-async def test_a_thousand_threads_are_listed_page_by_page(
+async def test_lists_a_thousand_threads_page_by_page(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     await asyncio.gather(
@@ -342,12 +344,12 @@ async def test_a_thousand_threads_are_listed_page_by_page(
     assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
 
 
-def test_the_static_files_are_small() -> None:
+def test_static_files_are_small() -> None:
     folder = files("everthread.gateway.dashboard") / "static"
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
 
 
-async def test_a_gateway_serves_them_at_its_root(
+async def test_the_gateway_serves_the_dashboard_at_its_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_setup(tmp_path) as setup:

@@ -20,7 +20,7 @@ async def give_nothing() -> None:
     """A watcher that has nothing to say."""
 
 
-async def test_an_error_of_the_work_is_its_own() -> None:
+async def test_raises_a_timeout_error_of_the_work_unchanged() -> None:
     async def fail(released: asyncio.Event | None) -> None:
         if released is not None:
             await released.wait()

@@ -102,9 +102,7 @@ def setup(setup: ManagerSetup) -> ManagerSetup:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_requests_that_follow_at_once_are_recorded_together(
-    setup: ManagerSetup, api: Api
-) -> None:
+async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) -> None:
     store = CountingStore(setup.store)
     setup.store = cast("Store", store)
     manager = setup.manager(alone=True, record_delay=NEVER)
@@ -123,7 +121,7 @@ async def test_requests_that_follow_at_once_are_recorded_together(
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_a_record_waits_only_a_moment(setup: ManagerSetup) -> None:
+async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
     manager = setup.manager(alone=True, record_delay=0.02)
     busy = await BusyClient.begin(manager)
     await busy.ask("Anything else?")
@@ -132,7 +130,7 @@ async def test_a_record_waits_only_a_moment(setup: ManagerSetup) -> None:
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_many_requests_do_not_wait_for_each_other_without_end(
+async def test_records_once_too_many_requests_wait(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
@@ -147,7 +145,7 @@ async def test_many_requests_do_not_wait_for_each_other_without_end(
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_long_questions_are_recorded_soon(setup: ManagerSetup) -> None:
+async def test_records_long_questions_soon(setup: ManagerSetup) -> None:
     setup.window = 400_000
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
@@ -157,7 +155,7 @@ async def test_long_questions_are_recorded_soon(setup: ManagerSetup) -> None:
     assert len(await stored_texts(setup.store, busy.thread)) >= 6
 
 
-async def test_interleaved_threads_are_recorded_apart(setup: ManagerSetup) -> None:
+async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
     headers = [{"x-session-id": f"session {number}"} for number in range(3)]
     clients = [await BusyClient.begin(manager, headers=one) for one in headers]
@@ -215,7 +213,7 @@ async def test_nothing_waits_if_another_gateway_uses_the_store(
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_a_request_that_is_read_first_finds_what_waits(
+async def test_a_request_read_before_forwarding_sees_waiting_records(
     setup: ManagerSetup,
 ) -> None:
     """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
@@ -257,7 +255,7 @@ async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
     assert await stored_texts(setup.store, branched.session) == expected
 
 
-async def test_another_thread_of_the_session_makes_the_record_first(
+async def test_another_thread_of_the_session_triggers_the_record(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
@@ -272,7 +270,7 @@ async def test_another_thread_of_the_session_makes_the_record_first(
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_a_call_without_an_answer_is_recorded_at_once(
+async def test_records_a_call_without_an_answer_at_once(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
@@ -289,7 +287,7 @@ async def test_a_call_without_an_answer_is_recorded_at_once(
     assert await stored_texts(setup.store, busy.thread) == [*busy.texts, "Second?"]
 
 
-async def test_a_slow_answer_lets_the_record_before_it_be_made(
+async def test_a_slow_answer_does_not_delay_the_record_before_it(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
@@ -306,7 +304,7 @@ async def test_a_slow_answer_lets_the_record_before_it_be_made(
     assert await stored_texts(setup.store, busy.thread) == texts
 
 
-async def test_a_gateway_that_ends_makes_its_records(setup: ManagerSetup) -> None:
+async def test_a_closing_manager_stores_its_waiting_records(setup: ManagerSetup) -> None:
     manager = setup.manager(alone=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
@@ -314,7 +312,7 @@ async def test_a_gateway_that_ends_makes_its_records(setup: ManagerSetup) -> Non
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
-async def test_a_slow_store_does_not_hold_a_request_of_the_session(
+async def test_a_slow_store_does_not_delay_a_request_of_the_session(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
@@ -356,7 +354,7 @@ async def talk(client: anthropic.AsyncAnthropic, turns: int) -> list[str]:
     return texts
 
 
-async def test_the_api_shows_what_was_just_answered(
+async def test_the_api_shows_the_latest_answer(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
@@ -373,7 +371,7 @@ async def test_the_api_shows_what_was_just_answered(
     assert await stored_texts(gateways.store, thread) == texts
 
 
-async def test_a_gateway_that_stops_stores_the_last_answers(
+async def test_a_stopping_gateway_stores_the_last_answers(
     gateways: GatewaySetup,
 ) -> None:
     upstreams = [Upstream("lab", gateways.provider.url, api_key="k")]

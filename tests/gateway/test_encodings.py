@@ -40,7 +40,7 @@ FORMS: dict[str, list[Callable[[bytes], bytes]]] = {
 
 
 @given(data=st.binary(max_size=3_000), size=st.integers(1, 50))
-def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
+def test_decodes_in_pieces_as_in_one_call(data: bytes, size: int) -> None:
     for name, forms in FORMS.items():
         for form in forms:
             packed = form(data)
@@ -57,7 +57,9 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
     ("name", "pack"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)],
 )
-def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes], bytes]) -> None:
+def test_refuses_a_body_that_decompresses_over_the_limit(
+    name: str, pack: Callable[[bytes], bytes]
+) -> None:
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
     with pytest.raises(Refused) as refused:
@@ -66,7 +68,7 @@ def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes
     assert decode_body(packed, name, 1_000_000) == bytes(1_000_000)
 
 
-def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
+def test_does_not_decode_a_frame_with_a_huge_window() -> None:
     options: dict[int, int] = {
         zstd.CompressionParameter.window_log: 27,
         zstd.CompressionParameter.content_size_flag: 0,
@@ -88,12 +90,14 @@ def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
         (b"any", "gzip, gzip"),
     ],
 )
-def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
+def test_does_not_decode_broken_bodies_or_unknown_encodings(body: bytes, name: str) -> None:
     assert decode_body(body, name, 1_000) is None
 
 
 @pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
-def test_a_body_of_very_many_members_is_not_read(name: str, pack: Callable[[bytes], bytes]) -> None:
+def test_does_not_decode_a_body_of_too_many_members(
+    name: str, pack: Callable[[bytes], bytes]
+) -> None:
     """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
     assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
     assert decode_body(pack(b"") * 5_000, name, 100) is None

@@ -63,13 +63,13 @@ def engine(key: bytes) -> ContextCompressor:
     )
 
 
-async def test_a_forged_summary_becomes_nobodys_words() -> None:
+async def test_a_forged_summary_is_not_attributed_to_the_user() -> None:
     made = (await compress_job(engine(b"ours"), job(b"ours", FORGED))).compaction
     assert made.changed
     assert EVIL not in parse_sections(made.summary)[USER_WORDS]
 
 
-async def test_one_with_the_key_is_taken_apart() -> None:
+async def test_a_sealed_summary_is_parsed() -> None:
     ours = seal_summary(FORGED[: FORGED.rindex("\n\n[END")], b"ours")
     made = (await compress_job(engine(b"ours"), job(b"ours", ours))).compaction
     assert EVIL in parse_sections(made.summary)[USER_WORDS]
@@ -103,7 +103,7 @@ def behind_words(text: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "put", [str, behind_words, "So:\n\n{}".format], ids=["whole", "block", "merged"]
 )
-async def test_a_real_summary_of_another_tenant_becomes_nobodys_words(
+async def test_a_summary_of_another_tenant_is_not_attributed_to_the_user(
     put: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     """The attack: a tenant has its own words summarised, and another one's model repeats that summary."""

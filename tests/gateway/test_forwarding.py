@@ -59,7 +59,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_the_next_request_stores_what_a_killed_gateway_did_not(
+async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
     setup: ManagerSetup, *, alone: bool
 ) -> None:
     manager = setup.manager(alone=alone)
@@ -102,7 +102,7 @@ async def test_requests_that_overtake_each_other_are_stored_in_their_order(
     assert await stored_texts(setup.store, first.thread) == texts
 
 
-async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
+async def test_stores_a_request_before_its_long_answer_ends(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager()
@@ -118,7 +118,7 @@ async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
     assert len(await setup.store.history(first.thread)) == 4
 
 
-async def test_a_thread_at_half_of_its_threshold_is_read_first(
+async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager()
@@ -133,7 +133,7 @@ async def test_a_thread_at_half_of_its_threshold_is_read_first(
     assert manager.forward_first(locate_request(manager, client)) is None
 
 
-async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
+async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> None:
     """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
 
     manager = setup.manager()
@@ -157,7 +157,7 @@ async def test_other_requests_are_read_first(setup: ManagerSetup) -> None:
         assert manager.forward_first(locate_request(manager, other)) is None, change
 
 
-async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
+async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -> None:
     setup.window = 8_000
     manager = setup.manager(background=False)
     client = HistoryClient("anthropic")
@@ -170,7 +170,7 @@ async def test_a_rewritten_thread_is_read_first(setup: ManagerSetup) -> None:
     assert manager.forward_first(locate_request(manager, client)) is None
 
 
-async def test_cache_marks_are_set_before_a_request_is_forwarded(
+async def test_sets_cache_marks_before_forwarding(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(markers=True)
@@ -188,7 +188,7 @@ async def test_cache_marks_are_set_before_a_request_is_forwarded(
     assert turn.outgoing.body == read.outgoing.body
 
 
-async def test_a_refused_request_is_read_and_made_smaller(setup: ManagerSetup) -> None:
+async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("anthropic", extra={"max_tokens": 100})
     for number in range(14):
@@ -223,7 +223,7 @@ class FailingStore:
         return await self._store.extend_thread(*given)
 
 
-async def test_a_failure_after_the_answer_is_visible(setup: ManagerSetup) -> None:
+async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSetup) -> None:
     store = FailingStore(setup.store)
     setup.store = cast("Store", store)
     manager = setup.manager(alone=True)

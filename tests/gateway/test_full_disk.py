@@ -67,7 +67,7 @@ async def until_stored(home: Path, thread: str, said: list[str]) -> None:
         await store.close()
 
 
-async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
+async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     async with raw_upstream(give(200, JSON, ANSWER)) as upstream:

@@ -234,7 +234,7 @@ def encode_body(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
 
 @settings(max_examples=3)
 @given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
-async def test_no_body_is_a_fault_of_the_proxy(
+async def test_no_body_causes_an_internal_error(
     asked: list[tuple[Any, int]], tmp_path_factory: Any
 ) -> None:
     """The provider's refusals come back unchanged; the gateway's own are below 500."""
@@ -261,7 +261,7 @@ async def test_no_body_is_a_fault_of_the_proxy(
         assert 'failed_open_total{step="answered"' not in metrics
 
 
-async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
+async def test_an_empty_request_does_not_keep_others_from_the_store(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with run_gateway(tmp_path) as (_, url):

@@ -67,7 +67,9 @@ async def test_a_longer_request_is_the_same_thread(api: Api, setup: ManagerSetup
     assert await stored_texts(setup, threads.pop()) == said
 
 
-async def test_looks_do_not_matter(setup: ManagerSetup) -> None:
+async def test_different_spelling_of_the_same_messages_is_the_same_thread(
+    setup: ManagerSetup,
+) -> None:
     manager = setup.manager()
     client = HistoryClient("anthropic")
     first = await ask(manager, client, "Question")
@@ -118,7 +120,7 @@ async def test_an_answer_may_come_back_without_its_thinking(
     ]
 
 
-async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
+async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
@@ -134,7 +136,9 @@ async def test_a_text_for_an_input_is_a_message(setup: ManagerSetup) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_changed_words_of_the_user_are_a_branch(restarted: bool, setup: ManagerSetup) -> None:
+async def test_changed_words_of_the_user_begin_a_branch(
+    restarted: bool, setup: ManagerSetup
+) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_chat")
     first = await ask(manager, client, "Question 0", "Answer 0")
@@ -162,7 +166,7 @@ async def test_changed_words_of_the_user_are_a_branch(restarted: bool, setup: Ma
     )
 
 
-async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(
+async def test_a_repeated_question_branches_only_when_continued_differently(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager()
@@ -187,7 +191,7 @@ async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_other
     ],
     ids=["tenant", "session", "session of Claude Code", "cache key"],
 )
-async def test_tenants_and_client_sessions_are_apart(
+async def test_tenants_and_client_sessions_share_no_thread(
     differs: dict[str, Any], setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
@@ -204,7 +208,7 @@ async def test_tenants_and_client_sessions_are_apart(
     assert (await setup.store.session(thread_of(second))).tenant == two.tenant
 
 
-async def test_a_named_session_is_one_thread_whatever_is_sent(
+async def test_a_named_session_is_one_thread_whatever_it_sends(
     setup: ManagerSetup,
 ) -> None:
     def client_of(session: str, **more: Any) -> HistoryClient:
@@ -220,7 +224,7 @@ async def test_a_named_session_is_one_thread_whatever_is_sent(
     assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
 
 
-async def test_of_two_processes_with_different_continuations_one_branches(
+async def test_two_processes_continuing_differently_make_one_branch(
     setup: ManagerSetup,
 ) -> None:
     client = HistoryClient("openai_chat")
@@ -245,7 +249,7 @@ async def test_of_two_processes_with_different_continuations_one_branches(
 # Known fields only
 
 
-async def test_ids_and_metadata_do_not_make_another_thread(setup: ManagerSetup) -> None:
+async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Look it up.")
     turn = await setup.manager().prepare(client.incoming())
@@ -289,7 +293,7 @@ async def test_ids_and_metadata_do_not_make_another_thread(setup: ManagerSetup) 
     assert not setup.of(Branched)
 
 
-async def test_a_reminder_behind_the_last_message_moves_along(
+async def test_a_reminder_after_the_last_message_does_not_branch(
     setup: ManagerSetup,
 ) -> None:
     managers = [setup.manager(), setup.manager()]
@@ -347,7 +351,7 @@ class EndReminderClient(HistoryClient):
 @pytest.mark.parametrize("as_block", [False, True])
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_reminder_in_the_newest_user_message_moves_along(
+async def test_a_reminder_in_the_latest_user_message_does_not_branch(
     api: Api, remembered: bool, as_block: bool, setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
@@ -376,7 +380,7 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
 
 @pytest.mark.parametrize("answers_first", [True, False])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_client_with_a_reminder_may_go_on_before_its_answer_has_ended_here(
+async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored(
     api: Api, answers_first: bool, setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
@@ -400,7 +404,7 @@ async def test_a_client_with_a_reminder_may_go_on_before_its_answer_has_ended_he
     ]
 
 
-async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(
+async def test_matches_an_answer_without_thinking_after_a_removed_reminder(
     setup: ManagerSetup,
 ) -> None:
     client = EndReminderClient("anthropic")
@@ -417,7 +421,7 @@ async def test_an_answer_without_its_thinking_behind_words_without_their_reminde
 
 
 @pytest.mark.parametrize("differs", ["answer", "end", "tenant", "session"])
-async def test_words_that_only_begin_alike_are_not_the_same_conversation(
+async def test_a_message_with_the_same_beginning_is_another_conversation(
     differs: str, setup: ManagerSetup
 ) -> None:
     first = HistoryClient("openai_chat")
@@ -431,7 +435,7 @@ async def test_words_that_only_begin_alike_are_not_the_same_conversation(
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-async def test_calls_that_come_back_as_text_are_the_same_answer(
+async def test_matches_an_answer_whose_calls_return_as_text(
     remembered: bool, setup: ManagerSetup
 ) -> None:
     manager = setup.manager()
@@ -456,9 +460,7 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
-    remembered: bool, setup: ManagerSetup
-) -> None:
+async def test_matches_an_answer_split_by_a_reminder(remembered: bool, setup: ManagerSetup) -> None:
     """As goose sends its newest answer; in the next request it is one message again."""
 
     manager = setup.manager()
@@ -492,7 +494,7 @@ async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
     assert not setup.of(Branched)
 
 
-async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
+async def test_other_words_before_the_same_split_calls_begin_a_branch(
     setup: ManagerSetup,
 ) -> None:
     client = HistoryClient("openai_chat")
@@ -517,7 +519,7 @@ async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
     ],
     ids=["shortened", "another"],
 )
-async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(
+async def test_matches_a_shortened_answer_and_branches_at_another(
     answer: str, is_same: bool, setup: ManagerSetup
 ) -> None:
     client = HistoryClient("anthropic")
@@ -528,7 +530,7 @@ async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(
     assert (thread_of(second) == thread_of(first)) is is_same
 
 
-async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(
+async def test_matches_an_answer_without_its_thoughts_and_marks(
     setup: ManagerSetup,
 ) -> None:
     client = HistoryClient("openai_chat")
@@ -546,7 +548,7 @@ async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same
     assert len(threads) == 1
 
 
-async def test_a_beginning_of_what_is_stored_is_known(setup: ManagerSetup) -> None:
+async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup) -> None:
     """Its longer form was stored first: it is neither a branch nor a thread of its own."""
 
     client = HistoryClient("openai_chat")
@@ -572,7 +574,7 @@ SAYINGS = ("Hi", "Go on", "Why?")
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000))
-async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
+async def test_interleaved_conversations_never_mix(seed: int) -> None:
     """Several clients that often say the same, two tenants, two processes, answers that differ: each thread is one."""
     dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
 
@@ -612,7 +614,7 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
                 assert await stored_texts(setup, thread_of(sent)) == said
 
 
-def test_the_chain_is_the_canonical_one() -> None:
+def test_digests_equal_those_of_the_canonical_messages() -> None:
     client = HistoryClient("anthropic")
     client.add_user_message("One")
     client.add_assistant_message([{"type": "text", "text": "Two"}])
@@ -634,7 +636,5 @@ def test_the_chain_is_the_canonical_one() -> None:
         (f"{'line ' * 2_000} Full output available at: /tmp/o.txt", False),
     ],
 )
-def test_a_result_that_the_client_moved_elsewhere_is_a_placeholder(
-    text: str, is_placeholder: bool
-) -> None:
+def test_a_result_that_the_client_moved_is_a_placeholder(text: str, is_placeholder: bool) -> None:
     assert is_cleared(text) is is_placeholder

@@ -33,7 +33,7 @@ VALUES: Any = st.recursive(
     indent=st.sampled_from([None, 0, 2]),
     ascii_only=st.booleans(),
 )
-def test_everything_is_where_it_stands(
+def test_spans_point_at_each_field_and_message(
     messages: list[Any],
     before: dict[str, Any],
     behind: dict[str, Any],
@@ -92,12 +92,12 @@ def test_everything_is_where_it_stands(
         b"{1: 2}",
     ],
 )
-def test_what_is_no_request_is_refused_in_a_sentence(body: bytes) -> None:
+def test_refuses_an_invalid_request_in_a_sentence(body: bytes) -> None:
     with pytest.raises(WireError, match="the request"):
         slice_body(body, "openai_chat")
 
 
-def test_half_a_character_is_read_as_python_reads_it() -> None:
+def test_reads_a_lone_surrogate_as_python_does() -> None:
     body = b'{"messages": [{"content": "\\ud83d"}, "\\\\ud83d \\ud83d\\ude00"], "user": "\\udc00"}'
     sliced = slice_body(body, "openai_chat")
     assert [element.value for element in sliced.elements] == [
@@ -107,6 +107,6 @@ def test_half_a_character_is_read_as_python_reads_it() -> None:
     assert sliced.fields == {"user": "\udc00"}
 
 
-def test_a_deep_body_is_refused() -> None:
+def test_refuses_a_deeply_nested_body() -> None:
     with pytest.raises(WireError):
         slice_body(b'{"messages": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "openai_chat")

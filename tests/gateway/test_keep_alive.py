@@ -77,7 +77,7 @@ def stream_answer(*events: bytes) -> WriteAnswer:
     return answer
 
 
-async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
+async def test_a_slow_compaction_starts_the_stream_with_comments() -> None:
     manager = SlowManager()
     async with (
         raw_upstream(stream_answer(START, BLOCK)) as upstream,
@@ -101,7 +101,7 @@ async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
     )
 
 
-async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
+async def test_sends_no_keepalive_to_a_non_streaming_client() -> None:
     manager = SlowManager()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
     async with (
@@ -113,7 +113,7 @@ async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
     assert (found.status, found.body) == (400, TOO_LONG)
 
 
-async def test_a_stream_of_gemini_gets_no_comments() -> None:
+async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
     """Google's SDK reads a comment as data and fails."""
     manager = SlowManager()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
@@ -156,7 +156,7 @@ async def stream_through(url: str, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
+async def test_an_error_after_keepalives_is_raised_by_the_official_sdk(api: str) -> None:
     """The official clients raise it as the error it is."""
     manager = SlowManager()
     async with (
@@ -171,7 +171,7 @@ async def test_an_error_after_that_is_the_protocols_own(api: str) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> None:
+async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
     """Also if it is sent again after that, and if that fails."""
     manager = SlowManager(hold=True)
 
@@ -205,7 +205,7 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
         assert b"prompt is too long" in said
 
 
-async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
+async def test_passes_a_held_stream_through_unchanged() -> None:
     manager = SlowManager(hold=True)
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -224,7 +224,7 @@ async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
     assert len(manager.errors) == 0
 
 
-async def test_an_upstream_that_is_gone_after_the_stream_began() -> None:
+async def test_reports_an_unreachable_upstream_inside_the_stream() -> None:
     manager = SlowManager()
     async with open_raw_gateway("http://127.0.0.1:9", manager, limits=QUICK) as (
         url,

@@ -39,7 +39,7 @@ from tests.gateway.gateway_setup import (
 )
 
 
-async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
+async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
@@ -67,7 +67,7 @@ async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
     )
 
 
-async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(
+async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways: GatewaySetup,
 ) -> None:
     clock = Clock()
@@ -104,7 +104,7 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
     await ask_chat(gateways.chat(url, known))
 
 
-async def test_when_the_store_does_not_answer_nobody_is_let_in(
+async def test_refuses_every_key_while_the_store_is_unavailable(
     tmp_path: Path, gateways: GatewaySetup
 ) -> None:
     other = open_store(tmp_path / "closed.db")
@@ -120,7 +120,7 @@ async def test_when_the_store_does_not_answer_nobody_is_let_in(
     assert not gateways.provider.log
 
 
-async def test_tenants_never_cross(tmp_path: Path) -> None:
+async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
     async with open_setup(tmp_path, window=6_000) as gateways:
         url = await gateways.start(settings="compression: {background: false}\n")
         ours = await gateways.key("ann")
@@ -180,7 +180,7 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
         assert not await gateways.store.search(SearchQuery("zebrafish", tenant="default"))
 
 
-async def test_passed_through_credentials_are_the_tenants(
+async def test_each_passed_through_credential_is_a_tenant(
     gateways: GatewaySetup,
 ) -> None:
     urls = [await gateways.start("passthrough", key=None) for _ in range(2)]
@@ -208,7 +208,7 @@ async def test_passed_through_credentials_are_the_tenants(
     assert len(gateways.provider.log) == 6
 
 
-async def test_without_keys_the_clients_own_goes_and_none_of_ours(
+async def test_without_authentication_sends_only_the_clients_credential(
     caplog: pytest.LogCaptureFixture, gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=UPSTREAM_KEY)
@@ -226,7 +226,7 @@ async def test_without_keys_the_clients_own_goes_and_none_of_ours(
     assert UPSTREAM_KEY not in caplog.text
 
 
-async def test_where_it_may_listen(gateways: GatewaySetup) -> None:
+async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySetup) -> None:
     for mode, reason in (
         ("none", "without API keys"),
         ("keys", "everthread keys create"),
@@ -247,7 +247,7 @@ async def test_where_it_may_listen(gateways: GatewaySetup) -> None:
 
 
 @pytest.mark.parametrize("auth", ["keys", "passthrough"])
-async def test_a_credential_is_found_nowhere_afterwards(
+async def test_stores_and_logs_no_credential(
     auth: Auth, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -312,7 +312,7 @@ async def test_a_credential_is_found_nowhere_afterwards(
     assert UPSTREAM_KEY.encode() not in files
 
 
-def test_what_a_key_cannot_be() -> None:
+def test_refuses_invalid_key_properties() -> None:
     token, new = issue_key(tenant="acme", name="Ann's")
     assert token.startswith(f"et_{new.id}_")
     assert issue_key()[0] != issue_key()[0]
@@ -346,7 +346,7 @@ def test_what_a_key_cannot_be() -> None:
         ("http://127.0.0.1:8000", ""),
     ],
 )
-def test_with_keys_an_upstream_needs_one_of_ours(
+def test_requires_an_upstream_key_when_clients_use_ours(
     url: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The provider's own variable is the default, and goes to that provider only."""
@@ -368,7 +368,7 @@ def test_with_keys_an_upstream_needs_one_of_ours(
             add_own_key(upstream)
 
 
-async def test_a_busy_event_loop_is_not_taken_for_an_unavailable_store(
+async def test_a_busy_event_loop_does_not_count_as_an_unavailable_store(
     tmp_path: Path,
 ) -> None:
     """The store's answer is used though the loop read it after the time limit of one second."""

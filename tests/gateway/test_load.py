@@ -32,7 +32,7 @@ WINDOW = 4_000
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 
 
-async def test_nothing_is_lost(tmp_path: Path) -> None:
+async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
     async with Provider(
         served_models(WINDOW), NumberedAnswers(), faults=fault_plan(SEED)
     ) as provider:

@@ -113,7 +113,7 @@ async def test_remembers_the_maximum_output_that_an_error_states(
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
 
-async def test_does_not_store_the_room_of_one_prompt_as_the_model_s_maximum(
+async def test_does_not_store_the_room_of_one_prompt_as_the_models_maximum(
     tmp_path: Path,
 ) -> None:
     async with serve_model(tmp_path, "vllm") as setup:

@@ -144,7 +144,7 @@ async def test_records_the_first_request_before_its_answer_has_ended(
     assert seen[0] == ["observe"]
 
 
-async def test_shortens_a_refused_first_prompt_without_the_operator_s_key(
+async def test_shortens_a_refused_first_prompt_without_the_operators_key(
     auth: PassthroughAuthenticator,
 ) -> None:
     manager = ShrinkingManager()

@@ -154,7 +154,7 @@ async def test_pauses_compactions_that_hardly_help(
     assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
 
 
-def test_judges_each_compaction_of_a_client_once() -> None:
+def test_judges_each_compaction_once() -> None:
     pause = CompactionPause()
     assert not pause.judge_compaction(1, 1_000, 950, now=100.0)
     assert pause.judge_compaction(2, 1_000, 950, now=100.0)

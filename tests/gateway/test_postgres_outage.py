@@ -160,7 +160,9 @@ async def test_accepts_a_new_credential_without_waiting(own_server: Server, outa
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_an_outage_during_an_answer(own_server: Server, outage: str) -> None:
+async def test_an_outage_during_an_answer_delays_only_its_storage(
+    own_server: Server, outage: str
+) -> None:
     """The header names no thread while none is stored; it does once the server is back."""
     leave, come_back = outages(own_server)[outage]
 

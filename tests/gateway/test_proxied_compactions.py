@@ -25,7 +25,7 @@ from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.gateway_setup import CHAT, ChatClient
 from tests.gateway.manager_setup import numbered_text
-from tests.gateway.test_recall import ProxiedConversation, open_conversation
+from tests.gateway.proxied_conversation import ProxiedConversation, open_conversation
 from tests.store.messages import texts_of
 
 RUN = {

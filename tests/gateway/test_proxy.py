@@ -149,7 +149,7 @@ async def test_relays_streams_and_records_their_usage() -> None:
         (openai.omit, "off", True, None),
     ],
 )
-async def test_asks_for_a_stream_s_usage_only_in_managed_mode(
+async def test_asks_for_stream_usage_only_in_managed_mode(
     options: Any, mode: Any, include_usage: bool, sent: Any
 ) -> None:
     async with open_proxy(mode=mode, include_usage=include_usage) as setup:
@@ -159,7 +159,7 @@ async def test_asks_for_a_stream_s_usage_only_in_managed_mode(
         assert setup.provider.log[0].body.get("stream_options") == sent
 
 
-async def test_passes_the_provider_s_errors_on() -> None:
+async def test_passes_provider_errors_on() -> None:
     async with open_proxy([Fault("rate_limit", retry_after=7)]) as setup:
         with pytest.raises(openai.RateLimitError) as limited:
             await setup.ask_chat()

@@ -173,7 +173,7 @@ async def test_refuses_surplus_requests_with_retry_after() -> None:
 @pytest.mark.parametrize(
     "size", [0, 300_000], ids=["short", "long"]
 )  # after a long body reading was paused
-async def test_a_client_that_leaves_ends_the_upstreams_work(
+async def test_a_leaving_client_ends_the_upstream_request(
     path: str, begun: bool, size: int
 ) -> None:
     manager = PassThroughManager()
@@ -195,7 +195,7 @@ async def test_a_client_that_leaves_ends_the_upstreams_work(
             assert manager.outcomes[0].status == 200
 
 
-async def test_an_unreachable_upstream_is_a_502_in_the_client_s_protocol() -> None:
+async def test_an_unreachable_upstream_is_a_502_in_the_clients_protocol() -> None:
     async with open_raw_gateway("http://127.0.0.1:9") as (url, _):
         chat = await send_post(url, CHAT)
         messages = await send_post(url, MESSAGES)

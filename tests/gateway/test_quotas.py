@@ -199,7 +199,7 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
         assert count_protocols(gateways)["openai_chat"], "now one is"
 
 
-async def test_writes_no_summary_beyond_a_key_s_limits(gateways: GatewaySetup) -> None:
+async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: GatewaySetup) -> None:
     token = await gateways.key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
     await caller.authorize(CanonicalUsage(900), CHAT)

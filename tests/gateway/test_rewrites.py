@@ -89,7 +89,7 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
     assert "x-everthread-receipt" not in later.headers
 
 
-async def test_sends_a_short_request_with_the_client_s_own_bytes(
+async def test_sends_a_short_request_with_the_clients_own_bytes(
     setup: ManagerSetup,
 ) -> None:
     raw = (
@@ -182,7 +182,7 @@ async def test_manages_requests_whose_fields_change_no_history(
     await turn.record(Outcome(200))
 
 
-async def test_never_covers_the_client_s_own_compaction(setup: ManagerSetup) -> None:
+async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("openai_responses")
     client.add_user_message("The beginning, before the client compacted.")
@@ -203,7 +203,7 @@ async def test_never_covers_the_client_s_own_compaction(setup: ManagerSetup) -> 
     await passed.record(Outcome(200))
 
 
-async def test_a_model_s_summary_is_written_ahead_and_used_when_due(
+async def test_a_model_summary_is_written_ahead_and_used_when_due(
     setup: ManagerSetup,
 ) -> None:
     writer = ScriptedSummarizer()
@@ -274,7 +274,7 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     assert second[: len(first)] == first
 
 
-async def test_a_journal_is_never_made_ahead(setup: ManagerSetup) -> None:
+async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
     """Messages between its making and its use would stay in the prompt."""
 
     manager = setup.manager()
@@ -421,7 +421,7 @@ async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-async def test_leaves_the_client_s_own_cache_marks_alone(where: str, setup: ManagerSetup) -> None:
+async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: ManagerSetup) -> None:
     mark = {"type": "ephemeral"}
     client = HistoryClient("anthropic", extra={"cache_control": mark} if where == "top" else {})
     client.add_user_message([{"type": "text", "text": "Hi"}])

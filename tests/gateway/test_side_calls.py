@@ -123,7 +123,7 @@ async def test_lists_side_calls_under_their_conversation(
     assert "Look for the parser" in tree
 
 
-async def test_titles_a_thread_with_the_user_s_words_after_the_client_s_compaction(
+async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     beginnings = (
@@ -222,7 +222,7 @@ class HeldStore(StoreWrapper):
         return links
 
 
-async def test_a_subagent_waits_for_its_parent_s_answer_to_be_stored(
+async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     setup: ManagerSetup,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}

@@ -169,7 +169,7 @@ async def test_answers_under_listed_host_names_and_addresses_only(host: str, *, 
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/models", 200), ("/metrics", 403), ("/healthz", 200)]
 )
-async def test_with_keys_the_host_name_matters_only_for_the_gateway_s_own_pages(
+async def test_with_keys_the_host_name_matters_only_for_the_gateways_own_pages(
     path: str, status: int
 ) -> None:
     async with raw_gateway(authenticator=Keys()) as (url, _):

@@ -66,7 +66,7 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
         ("POST", "/branch"),
     ],
 )
-async def test_another_tenant_s_thread_is_as_unknown_as_any(
+async def test_answers_404_for_threads_of_another_tenant(
     method: str, path: str, api: ApiSetup
 ) -> None:
     thread = await api.thread()

@@ -108,7 +108,7 @@ async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
     assert api.model.begun == ["hello", "hi"]
 
 
-async def test_a_configured_gateway_continues_a_thread_past_the_model_s_window(
+async def test_a_configured_gateway_continues_a_thread_past_the_window(
     store_url: str,
 ) -> None:
     """As `everthread serve` composes it."""

@@ -106,7 +106,7 @@ async def read_whole(client: Client, node: str, thread: str) -> str:
         offset = int(next_part[1])
 
 
-async def test_every_message_is_found_and_read(store: Store, mine: Conversation) -> None:
+async def test_finds_and_reads_every_message(store: Store, mine: Conversation) -> None:
     top = nodes_of(mine)
     async with serve_tools(store, LookupReach("ann")) as ann:
         parts = [await read_whole(ann, node, mine.id) for node in top]
@@ -125,7 +125,7 @@ async def test_every_message_is_found_and_read(store: Store, mine: Conversation)
         assert passage.startswith(f"expand {top[0]}: ")
 
 
-async def test_a_confined_client_sees_its_own_thread_only(store: Store, mine: Conversation) -> None:
+async def test_a_confined_client_sees_only_its_own_thread(store: Store, mine: Conversation) -> None:
     other = await make_thread(store, "Another talk names marigold-12.", tenant="ann")
     message = f"message:{(await store.history(other))[0].id}"
     reach = LookupReach("ann", mine.id, is_confined=True)
@@ -140,7 +140,7 @@ async def test_a_confined_client_sees_its_own_thread_only(store: Store, mine: Co
         assert "Turn 1:" in passage, "its own thread needs no name"
 
 
-async def test_another_tenant_s_ids_are_as_unknown_as_made_up_ones(
+async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
     store: Store, mine: Conversation, theirs: Conversation
 ) -> None:
     output = await store.put_output(theirs.id, "the vault is in the cellar")

@@ -87,7 +87,7 @@ def bearer(name: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}", **more}
 
 
-async def test_a_body_without_end_is_refused(tmp_path: Path, http: httpx2.AsyncClient) -> None:
+async def test_refuses_a_body_without_end(tmp_path: Path, http: httpx2.AsyncClient) -> None:
     """The attack: the SDK reads a body of any size into memory."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -117,7 +117,7 @@ async def test_lists_its_tools_and_refuses_unknown_keys(
     assert unknown.status_code == 401
 
 
-async def test_each_key_sees_its_own_tenant_only(tmp_path: Path) -> None:
+async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
         text = f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}"
         mine = await make_thread(store, text, tenant="ann")
@@ -195,7 +195,7 @@ async def test_refuses_invalid_arguments_in_a_sentence(tmp_path: Path) -> None:
             assert len(passage) < 20_500
 
 
-async def test_the_default_thread_is_the_one_of_the_client_s_session(
+async def test_the_default_thread_is_that_of_the_clients_session(
     tmp_path: Path,
 ) -> None:
     session = {"x-everthread-session": "my-build"}
@@ -224,7 +224,7 @@ async def test_the_default_thread_is_the_one_of_the_client_s_session(
             assert "heliotrope" not in await fail_tool(bob, "status")
 
 
-async def test_without_keys_it_answers_post_requests_of_this_machine_only(
+async def test_without_keys_answers_only_post_requests_of_this_machine(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with gateway(tmp_path, keys=False) as (_, url):
@@ -239,7 +239,7 @@ async def test_without_keys_it_answers_post_requests_of_this_machine_only(
         assert 400 <= broken.status_code < 500
 
 
-async def test_reading_needs_its_scope_and_counts_as_a_request(
+async def test_reading_needs_a_scope_and_counts_as_a_request(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -39,7 +39,7 @@ async def fill(
     return tokens
 
 
-async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
+async def test_after_a_long_pause_compacts_below_the_threshold(
     tmp_path: Path,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
@@ -133,7 +133,7 @@ async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
         assert alarm.then is None
 
 
-async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
+async def test_without_economics_compacts_only_at_the_threshold(tmp_path: Path) -> None:
     wall = SteppedClock(1_760_000_000.0)
     async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
@@ -165,7 +165,7 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
 @pytest.mark.parametrize(("window", "least"), [(12_000, 8), (64_000, 20)])
-async def test_one_compaction_buys_a_number_of_calls(
+async def test_compactions_are_many_calls_apart(
     setup: ProviderSetup, model: str, window: int, least: int
 ) -> None:
     """Whatever the model's cache costs: at 12,000 tokens every third call of gpt-4o compacted."""

@@ -140,7 +140,7 @@ async def test_cancels_a_queued_or_the_running_turn(api: ApiSetup) -> None:
     assert await api.post(cancel, queued=True) == {"turns": []}
 
 
-async def test_reports_a_model_s_failure_and_continues_the_thread(
+async def test_reports_a_model_failure_and_continues_the_thread(
     store_url: str,
 ) -> None:
     def answer(request: Any) -> Any:

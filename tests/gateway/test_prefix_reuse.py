@@ -91,7 +91,7 @@ def comparable(read: ParsedRequest) -> Any:
     indent=st.sampled_from([None, 1]),
     first=st.booleans(),
 )
-def test_a_known_beginning_does_not_change_the_result(
+def test_reusing_a_prefix_does_not_change_the_result(
     *,
     api: Api,
     words: list[str],
@@ -155,7 +155,7 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
     assert len(digests) == 2
 
 
-def test_moved_cache_marks_leave_the_beginning_known(
+def test_reuses_the_prefix_after_cache_marks_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[Any] = []
@@ -189,7 +189,7 @@ def test_moved_cache_marks_leave_the_beginning_known(
         assert (parsed.sizes, parsed.fixed_tokens) == (alone.sizes, alone.fixed_tokens)
 
 
-def test_a_cache_mark_in_a_call_s_arguments_is_content() -> None:
+def test_a_cache_mark_in_call_arguments_is_content() -> None:
     knowing = RequestReader(SizeCache())
     histories = set()
     for mark in ({"cache_control": {"type": "ephemeral"}}, {}):
@@ -208,7 +208,7 @@ def test_a_cache_mark_in_a_call_s_arguments_is_content() -> None:
 @pytest.mark.parametrize(
     "end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"]
 )
-def test_refuses_an_invalid_end_after_a_known_beginning(end: bytes) -> None:
+def test_refuses_an_invalid_end_after_a_known_prefix(end: bytes) -> None:
     rest = json.dumps({"a": 1, "tools": TOOLS})[1:].encode()
     start = b'{"model":"m","a":0,"messages":[' + b",".join(
         json.dumps(message(index, "words")).encode() for index in range(9)
@@ -220,7 +220,7 @@ def test_refuses_an_invalid_end_after_a_known_beginning(end: bytes) -> None:
             read(reader, "openai_chat", broken)
 
 
-def test_a_number_may_continue_after_the_known_part() -> None:
+def test_a_number_may_continue_after_the_known_prefix() -> None:
     """A message is complete only if something is seen after it."""
     start = b'{"messages":[1'
     layout = slice_body(start + b"]}", "openai_chat").layout

@@ -46,7 +46,7 @@ CHAT = "/v1/chat/completions"
         b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 400_000 + b"1]}]}",
     ],
 )
-async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
+async def test_forwards_oversized_requests_unmanaged_with_a_notice(
     body: bytes,
 ) -> None:
     manager = PassThroughManager()
@@ -90,12 +90,12 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
         ),
     ],
 )
-def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) -> None:
+def test_does_not_parse_a_part_of_many_tiny_values(body: bytes, why: str) -> None:
     with pytest.raises(ExcessError, match=why):
         slice_body(body, "openai_chat")
 
 
-async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
+async def test_forwards_a_message_of_many_values_unmanaged(
     gateways: GatewaySetup,
 ) -> None:
     """The attack: ten megabytes of numbers in one message delayed all clients by twenty seconds."""
@@ -110,7 +110,7 @@ async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
     assert "one of its messages has more than 50,000 values" in answer.names["x-everthread-notice"]
 
 
-def test_commas_in_texts_are_no_values() -> None:
+def test_commas_in_texts_do_not_count_as_values() -> None:
     text = json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "1," * 400_000}]}
     ).encode()
@@ -121,7 +121,7 @@ def test_commas_in_texts_are_no_values() -> None:
     ).is_excessive  # no JSON, and not to be looked at again and again
 
 
-def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
+def test_does_not_read_a_million_outer_fields_one_by_one() -> None:
     """The attack: 60 MB of short fields took seven seconds; the model is still the one that is charged."""
     fields = b",".join(b'"k%d":1' % number for number in range(500_000))
     body = (
@@ -137,7 +137,7 @@ def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
     assert peak < 4 * len(body)
 
 
-def test_escaped_names_are_looked_for_once() -> None:
+def test_searches_for_escaped_names_once() -> None:
     """The attack: millions of short names in escapes, each of which was decoded."""
     body = b'{"model": "m", "messages": ["\\ud800", {' + b'"\\u0041b": 1, ' * 300_000 + b'"b": 1}]}'
     counted = sys.getprofile()
@@ -155,7 +155,7 @@ def test_escaped_names_are_looked_for_once() -> None:
     assert calls < 1_000
 
 
-async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
+async def test_forwards_a_body_that_decompresses_too_far_unmanaged() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
@@ -171,9 +171,7 @@ async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
 @pytest.mark.parametrize(
     ("name", "packed"), [(b"br", b"brotli"), (b"gzip", gzip.compress(b"") * 5_000)]
 )
-async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
-    name: bytes, packed: bytes
-) -> None:
+async def test_forwards_an_undecodable_body_with_a_notice(name: bytes, packed: bytes) -> None:
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
         answer = await send_bytes(url, post_request(CHAT, packed, (b"content-encoding", name)))
@@ -203,7 +201,7 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
         (b"no json", True),
     ],
 )
-async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
+async def test_refuses_duplicates_only_of_fields_that_matter(body: bytes, *, fine: bool) -> None:
     if fine:
         OuterFields(body)
         return
@@ -225,9 +223,7 @@ async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool
         (b"", b"identity"),
     ],
 )
-def test_upstreams_are_asked_for_encodings_that_are_read_here(
-    accepted: bytes, asked: bytes
-) -> None:
+def test_asks_upstreams_only_for_encodings_it_can_read(accepted: bytes, asked: bytes) -> None:
     assert keep_supported_encodings(accepted) == asked
 
 
@@ -248,7 +244,7 @@ class RecordingAccount:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-async def test_the_model_that_answered_is_charged(path: str) -> None:
+async def test_charges_the_model_that_answered(path: str) -> None:
     account = RecordingAccount()
 
     class Keys:

@@ -89,7 +89,7 @@ class Client:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("api", NAMES)
-async def test_far_past_the_window(api: str, stream: bool, tmp_path: Path) -> None:
+async def test_continues_past_the_window(api: str, stream: bool, tmp_path: Path) -> None:
     async with composed(tmp_path) as (provider, url):
         client = Client(api, url, stream=stream)
         for number in range(24):
@@ -103,7 +103,7 @@ async def test_far_past_the_window(api: str, stream: bool, tmp_path: Path) -> No
         assert len(last.messages) < len(client.history)
 
 
-async def test_a_window_nobody_told_is_learnt_from_the_refusal(tmp_path: Path) -> None:
+async def test_learns_the_window_from_a_refusal(tmp_path: Path) -> None:
     served = [ServedModel("gpt-4o", WINDOW)]
     async with composed(tmp_path, models=served) as (provider, url):
         client = Client("openai_chat", url, stream=False)
@@ -113,7 +113,7 @@ async def test_a_window_nobody_told_is_learnt_from_the_refusal(tmp_path: Path) -
         assert [record.status for record in provider.log].count(400) <= 2
 
 
-async def test_observing_changes_nothing(tmp_path: Path) -> None:
+async def test_observe_mode_sends_requests_unchanged(tmp_path: Path) -> None:
     async with composed(tmp_path, mode="observe") as (provider, url):
         client = Client("anthropic", url, stream=True)
         while provider.log == [] or provider.log[-1].prompt_tokens < WINDOW - 900:
@@ -125,7 +125,7 @@ async def test_observing_changes_nothing(tmp_path: Path) -> None:
         assert sent == client.history
 
 
-async def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
+async def test_records_threads_and_usage(tmp_path: Path) -> None:
     async with composed(tmp_path) as (_, url):
         client = Client("anthropic", url, stream=True)
         await client.say("Hello")
@@ -140,7 +140,7 @@ async def test_threads_and_usage_are_recorded(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_reports_a_taken_port_in_a_sentence(tmp_path: Path) -> None:
     async with composed(tmp_path) as (provider, _):
         taken = provider.url.rpartition(":")[2]
         store = f"store: {{url: 'sqlite:///{tmp_path / 'other.db'}'}}"
@@ -150,7 +150,7 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_cache_marks_have_a_switch(is_on: bool, tmp_path: Path) -> None:
+async def test_the_setting_cache_marks_adds_or_omits_them(is_on: bool, tmp_path: Path) -> None:
     async with composed(tmp_path, more=f"cache_marks: {str(is_on).lower()},") as (
         provider,
         url,

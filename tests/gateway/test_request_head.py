@@ -44,9 +44,7 @@ def code_of(body: bytes) -> str:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"])
-async def test_a_model_name_that_is_too_long_is_refused_everywhere(
-    path: str, gateways: GatewaySetup
-) -> None:
+async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: GatewaySetup) -> None:
     """The attack: looking up the price of a name of many slashes took 23 seconds and blocked every client."""
     url = await gateways.start()
     key = (
@@ -62,7 +60,7 @@ async def test_a_model_name_that_is_too_long_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("mode", ["managed", "observe", "off"])
-async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
+async def test_refuses_a_too_long_model_name_in_every_mode(
     mode: str,
 ) -> None:
     async with raw_gateway(mode=mode) as (url, upstream):
@@ -90,7 +88,7 @@ async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
         "/v1beta/models%2fgemini-2.5-pro:generateContent",
     ],
 )
-async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refused(
+async def test_refuses_a_path_that_routes_differently_when_decoded_again(
     path: str,
 ) -> None:
     async def make_item(_incoming: Incoming) -> tuple[dict[str, Any], int]:
@@ -104,7 +102,7 @@ async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refuse
     assert (upstream.received, manager.prepared) == ([], [])
 
 
-async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
+async def test_refuses_a_path_encoded_many_times() -> None:
     async with raw_gateway() as (url, upstream):
         answer = await send_bytes(
             url, post_request("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
@@ -122,7 +120,7 @@ async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
         "/v1/files/a%20b",
     ],
 )
-async def test_an_upstream_gets_the_bytes_of_a_path_as_the_client_wrote_them(
+async def test_forwards_the_bytes_of_a_path_unchanged(
     path: str,
 ) -> None:
     async with raw_gateway() as (url, upstream):
@@ -142,7 +140,7 @@ class Keys:
 
 @pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
 @pytest.mark.parametrize("path", [CHAT, FILES])
-async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> None:
+async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> None:
     """The attack: a proxy before the gateway strips or checks headers, and never sees what follows a body."""
     start = (
         b"POST "
@@ -164,7 +162,7 @@ async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> Non
     assert ["x-other" in heard.names for heard in upstream.received] == [False]
 
 
-async def test_two_credentials_in_one_header_are_refused() -> None:
+async def test_refuses_two_credentials_in_one_header() -> None:
     """Which of two counts each server decides for itself."""
     async with raw_gateway(authenticator=Keys()) as (url, _):
         two = await send_bytes(
@@ -182,7 +180,7 @@ async def test_two_credentials_in_one_header_are_refused() -> None:
     )
 
 
-async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
+async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
     """The attack: two keys of one tenant took all places, and no other client was answered."""
     done = asyncio.Event()
 
@@ -213,7 +211,7 @@ async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
 HTML = b"<script>document.title = 'ran'</script>"
 
 
-async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> None:
+async def test_removes_an_upstreams_headers_about_our_origin() -> None:
     theirs = [
         (b"content-type", b"text/html"),
         (b"set-cookie", b"everthread_session=x"),
@@ -276,7 +274,7 @@ async def test_the_log_says_why_the_gateway_refused_a_request(
     assert [words.split()[1] for words in reasons(caplog)] == ["model's", "path"]
 
 
-async def test_bodies_that_are_not_managed_are_warned_of_once(
+async def test_warns_once_of_bodies_that_are_not_managed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (

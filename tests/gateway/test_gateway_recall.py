@@ -6,191 +6,39 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.messages import calls_of, text_of
+from everthread.core.types import Api, Reply
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.merged_stream import is_recall
 from everthread.gateway.recall.recall_watch import RecallWatch
-from everthread.lab.provider import Provider, Record, ServedModel
 from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
-from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseParser
-from tests.chat_messages import calls_reply, function_call
+from tests.chat_messages import calls_reply
 from tests.conversation.http_setup import TOOL
-from tests.gateway.gateway_setup import GatewaySetup, open_setup
 from tests.gateway.manager_setup import (
     APIS,
-    NAMES,
-    PATHS,
     HistoryClient,
     ManagerSetup,
     answer_request,
     make_text,
     numbered_text,
 )
+from tests.gateway.proxied_conversation import (
+    FACT,
+    ProxiedConversation,
+    call,
+    open_conversation,
+)
 
-FACT = "The harbour master's boat is called Wilhelmina."
 BOTH = [(api, streams) for api in APIS for streams in (False, True)]
-
-
-def call(name: str, number: int, **arguments: Any) -> Any:
-    return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
-
-
-def names(request: Request) -> list[str]:
-    return [tool["function"]["name"] for tool in request.tools or []]
-
-
-def script(request: Request) -> Any:
-    """Look the boat up if there is a tool for it; note everything else."""
-    questions = [text_of(message) for message in request.messages if message["role"] == "user"]
-    question = next(filter(None, reversed(questions)), "")
-    if "boat called?" not in question:
-        return f"Noted: {make_text(60, 'answer')}"
-    number = len(request.messages)
-    found = find_last_results(request)
-    if any("Wilhelmina" in text for text in found):
-        return "It is the Wilhelmina."
-    if "recall" in names(request):
-        if "without end" in question.lower():
-            return calls_reply(call("recall", number, query="boat"))
-        if not found:
-            calls = [call("recall", number, query="harbour master boat")]
-            if "and the date" in question:
-                calls.insert(0, call("terminal", number, command="date"))
-            return calls_reply(*calls, text="Let me look that up.")
-    return "I do not know."
-
-
-def find_last_results(request: Request) -> list[str]:
-    """Return the results of tools since the last answer of the model."""
-    messages = reversed(request.messages)
-    later = takewhile(lambda message: message["role"] != "assistant", messages)
-    return [result.text for message in later for result in results_of(message)]
-
-
-@dataclass
-class ProxiedConversation:
-    """A client over HTTP, whole or streaming."""
-
-    gateways: GatewaySetup
-    url: str
-    client: HistoryClient
-    streams: bool
-    events: list[Any] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    raw: bytes = b""
-    told: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def log(self) -> list[Record]:
-        """The requests that reached the provider."""
-        return self.gateways.provider.log
-
-    async def ask(self, text: str = "", **more: Any) -> Reply:
-        if text:
-            self.client.add_user_message(text)
-        body = {**self.client.body(), **more, "stream": self.streams}
-        codec = CODECS[self.client.api]
-        sent = {
-            "x-api-key": "k",
-            "authorization": "Bearer k",
-            "anthropic-version": "2023-06-01",
-            **self.headers,
-        }
-        async with httpx2.AsyncClient(timeout=180) as http:
-            answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
-        assert answer.status_code == 200, answer.text
-        comments = (
-            line[2:].partition(": ")
-            for line in answer.text.splitlines()
-            if line.startswith(": x-everthread-")
-        )
-        self.raw = answer.content
-        self.told = {**answer.headers, **{name: value for name, _, value in comments}}
-        if not self.streams:
-            reply = codec.decode_reply(answer.json(), model=self.client.model)
-        else:
-            decoder = codec.stream_decoder(model=self.client.model)
-            self.events = SseParser().feed(answer.content)
-            for event in self.events:
-                decoder.feed(event)
-            reply = decoder.reply()
-        self.client.add_reply(reply)
-        return reply
-
-    async def wait_until_recorded(self) -> None:
-        """Wait until all calls are recorded: that is done after the client has the answer."""
-        [row] = await self.gateways.store.list_threads()
-        while len(await self.gateways.store.usage(row.first.id)) < len(  # noqa: ASYNC110
-            self.log
-        ):
-            await asyncio.sleep(0.02)
-
-    async def fill(self) -> None:
-        """Until the first compaction."""
-        await self.ask(FACT)
-        for turn in range(20):
-            await self.ask(numbered_text(turn, 3_000, "ledger"))
-            if self.log[-1].prompt_tokens < self.log[-2].prompt_tokens:
-                return
-        raise AssertionError("nothing was compacted")
-
-    def offered(self, back: int = 1) -> bool:
-        return "recall" in json.dumps(self.sent(back).get("tools"))
-
-    def sent(self, back: int = 1) -> dict[str, Any]:
-        """The body of one of the last requests that went upstream."""
-        body: dict[str, Any] = self.log[-back].body
-        return body
-
-    def messages(self, back: int = 1) -> list[Any]:
-        """Its messages, without the marks for the cache, which move."""
-        body = self.sent(back)
-        return [_unmarked(message) for message in body.get("messages") or body["input"]]
-
-
-def _unmarked(message: Any) -> Any:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return (
-            {**message, "content": [{"type": "text", "text": content}]}
-            if isinstance(content, str)
-            else message
-        )
-    return {**message, "content": [without_cache_control(part) for part in content]}
-
-
-@asynccontextmanager
-async def open_conversation(
-    folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
-) -> AsyncIterator[ProxiedConversation]:
-    models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
-    async with open_setup(folder) as setup, Provider(models, script) as provider:
-        setup.provider = provider
-        settings += "compression: {background: false}\n"
-        url = await setup.start("none", key=None, settings=settings)
-        client = HistoryClient(
-            api,
-            tools=[TOOL],
-            extra={"max_tokens": 500} if api == "anthropic" else {},
-            **more,
-        )
-        yield ProxiedConversation(setup, url, client, streams)
 
 
 @pytest.fixture
@@ -263,7 +111,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
-async def test_is_answered_together_with_the_client_s_own_call(
+async def test_answers_recall_together_with_the_clients_own_call(
     conversation: ProxiedConversation,
 ) -> None:
     await conversation.fill()
@@ -289,7 +137,7 @@ async def test_is_answered_together_with_the_client_s_own_call(
     ("api", "streams"),
     [("anthropic", True), ("openai_chat", False), ("openai_responses", True)],
 )
-async def test_is_not_offered_after_three_rounds(
+async def test_recall_is_not_offered_after_three_rounds(
     conversation: ProxiedConversation,
 ) -> None:
     conversation.client.messages.clear()
@@ -347,7 +195,7 @@ async def test_hides_a_round_that_the_provider_refuses(
         ("openai_chat", {}, {}, "  recall: false\n"),
     ],
 )
-async def test_is_not_offered_if_forbidden_or_switched_off(
+async def test_recall_is_not_offered_if_forbidden_or_switched_off(
     conversation: ProxiedConversation,
     more: dict[str, Any],
     headers: dict[str, str],
@@ -361,7 +209,7 @@ async def test_is_not_offered_if_forbidden_or_switched_off(
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
-async def test_is_offered_to_a_client_with_tools_from_the_first_request(
+async def test_offers_recall_to_a_client_with_tools_from_the_first_request(
     conversation: ProxiedConversation,
 ) -> None:
     await conversation.ask(FACT)
@@ -381,7 +229,7 @@ async def test_is_offered_to_a_client_with_tools_from_the_first_request(
     assert conversation.messages()[: len(before)] == before, "by another process too"
 
 
-async def test_is_offered_to_a_client_without_tools_from_the_first_compaction(
+async def test_offers_recall_to_a_client_without_tools_from_the_first_compaction(
     conversation: ProxiedConversation,
 ) -> None:
     conversation.client.tools = []
@@ -452,7 +300,7 @@ def _masked(raw: bytes) -> bytes:
         ([b'data: {"name":"record"}\n\n'], False),
     ],
 )
-def test_watches_a_stream_for_the_tool_s_name(pieces: list[bytes], found: bool) -> None:
+def test_watches_a_stream_for_the_name_of_recall(pieces: list[bytes], found: bool) -> None:
     watch = RecallWatch()
     passed = b"".join(watch.feed(piece) for piece in pieces)
     assert watch.is_found is found
@@ -472,7 +320,7 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
+async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
     manager = setup.manager(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
@@ -484,7 +332,7 @@ async def test_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSet
     assert not turn.outgoing.recall
 
 
-async def test_is_not_offered_beside_the_mcp_server_in_a_namespace(
+async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(recall=True, background=False)
@@ -503,7 +351,7 @@ async def test_is_not_offered_beside_the_mcp_server_in_a_namespace(
     assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.outgoing.body
 
 
-def test_a_recall_in_a_client_s_namespace_is_another_tool() -> None:
+def test_a_recall_tool_in_the_clients_namespace_is_another_tool() -> None:
     called = {
         "type": "function_call",
         "name": "recall",
@@ -514,7 +362,7 @@ def test_a_recall_in_a_client_s_namespace_is_another_tool() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_begins_no_round_after_the_time_limit(setup: ManagerSetup) -> None:
+async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) -> None:
     clock = SteppedClock(1_000.0)
 
     manager = setup.manager(recall=True, background=False, clock=clock)
@@ -546,7 +394,7 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
     assert following.tokens > before + 20
 
 
-async def test_a_client_s_own_recall_tool_is_left_alone(tmp_path: Path) -> None:
+async def test_leaves_the_clients_own_recall_tool_alone(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         conversation.client.tools = [own]

@@ -72,7 +72,7 @@ class SlowStore:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.3])
-async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reaches_what_came_before(
+async def test_recall_finds_messages_from_before_the_clients_compaction(
     tmp_path: Path, seconds: float, http: httpx2.AsyncClient
 ) -> None:
     async with open_setup(tmp_path, script=answer_or_recall) as gateways:
@@ -107,7 +107,7 @@ async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reach
         assert "recall" in tools
 
 
-async def test_a_conversation_that_both_the_gateway_and_its_client_compacted_goes_on(
+async def test_continues_after_a_compaction_of_the_gateway_and_of_the_client(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
@@ -130,7 +130,7 @@ async def test_a_conversation_that_both_the_gateway_and_its_client_compacted_goe
         assert "blue amphora" in str(session.messages[-1]["content"])
 
 
-async def test_another_conversation_of_the_session_is_not_taken_for_its_continuation(
+async def test_another_conversation_of_the_session_is_not_its_continuation(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
@@ -144,7 +144,7 @@ async def test_another_conversation_of_the_session_is_not_taken_for_its_continua
     assert (await gateways.store.session(thread)).parent is None
 
 
-async def test_a_branch_recalls_what_only_its_parent_has(
+async def test_a_branch_recalls_messages_of_its_parent(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     """A client dropped one of two parallel calls when it resumed: its history branches off."""
@@ -255,7 +255,7 @@ async def test_state_and_search_reach_all_threads_of_a_session(
     assert "lexer" in shown.stdout
 
 
-async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
+async def test_reworded_and_lengthened_answers_stay_in_one_thread(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     said = iter(range(1_000))
@@ -292,7 +292,7 @@ async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
         assert stored[::2] == [f"Question {turn}" for turn in range(25)]
 
 
-async def test_another_answer_of_the_model_is_a_branch(
+async def test_another_answer_of_the_model_begins_a_branch(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     said = iter(

@@ -143,7 +143,7 @@ async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-async def test_google_s_sdk_goes_on_far_past_the_window(tmp_path: Path, streams: bool) -> None:
+async def test_google_sdk_continues_past_the_window(tmp_path: Path, streams: bool) -> None:
     async with open_gemini(tmp_path) as gateways:
         conversation = GeminiConversation(await client_of(gateways), streams=streams)
         threads = set()
@@ -177,9 +177,7 @@ async def test_google_s_sdk_goes_on_far_past_the_window(tmp_path: Path, streams:
         )
 
 
-async def test_a_request_that_needs_nothing_goes_byte_for_byte(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
+async def test_forwards_a_short_request_unchanged(tmp_path: Path, http: httpx2.AsyncClient) -> None:
     raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
@@ -197,7 +195,7 @@ async def test_a_request_that_needs_nothing_goes_byte_for_byte(
         assert gateways.provider.log[-1].headers["x-goog-api-key"].startswith("sk-upstream")
 
 
-async def test_an_overflow_of_a_window_nobody_knew_is_mended(
+async def test_learns_an_unknown_window_from_one_refusal(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     models = [ServedModel("gemini-unheard-of", 8_000)]
@@ -216,7 +214,7 @@ async def test_an_overflow_of_a_window_nobody_knew_is_mended(
         assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
 
 
-async def test_a_cap_over_the_model_s_own_is_lowered(
+async def test_lowers_an_output_cap_over_the_models_maximum(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
@@ -272,7 +270,9 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
             assert {record.status for record in gateways.provider.log} == {200}
 
 
-async def test_what_is_left_alone_says_so(tmp_path: Path, http: httpx2.AsyncClient) -> None:
+async def test_unmanaged_paths_get_a_notice_header(
+    tmp_path: Path, http: httpx2.AsyncClient
+) -> None:
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
         headers = {"x-goog-api-key": await gateways.key()}
@@ -302,7 +302,7 @@ async def test_what_is_left_alone_says_so(tmp_path: Path, http: httpx2.AsyncClie
             )
 
 
-async def test_errors_of_the_gateway_are_in_gemini_s_form(
+async def test_gateway_errors_have_the_form_of_gemini(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with open_gemini(tmp_path) as gateways:
@@ -326,12 +326,12 @@ async def test_errors_of_the_gateway_are_in_gemini_s_form(
         ("/v1beta/models/x", None),
     ],
 )
-def test_paths(path: str, found: tuple[str, bool] | None) -> None:
+def test_reads_model_and_streaming_from_the_path(path: str, found: tuple[str, bool] | None) -> None:
     call = read_path(path)
     assert (None if call is None else (call.model, call.streams)) == found
 
 
-def test_what_the_path_says_is_taken_out_again() -> None:
+def test_fields_added_from_the_path_are_removed_before_sending() -> None:
     body = b' {"contents":[]}'
     opened = add_path(PATH, body)
     assert json.loads(opened) == {"model": MODEL, "stream": False, "contents": []}

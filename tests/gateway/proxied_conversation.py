@@ -1,0 +1,173 @@
+"""A conversation over HTTP through a gateway that compacts it, with a model that recalls a fact."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from everthread.core.caching.claude_cache_marks import without_cache_control
+from everthread.core.messages import results_of, text_of
+from everthread.core.types import Api, Reply, Request
+from everthread.lab.provider import Provider, Record, ServedModel
+from everthread.wire.codecs import CODECS
+from everthread.wire.sse import SseParser
+from tests.chat_messages import calls_reply, function_call
+from tests.conversation.http_setup import TOOL
+from tests.gateway.gateway_setup import GatewaySetup, open_setup
+from tests.gateway.manager_setup import NAMES, PATHS, HistoryClient, make_text, numbered_text
+
+FACT = "The harbour master's boat is called Wilhelmina."
+
+
+def call(name: str, number: int, **arguments: Any) -> Any:
+    return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
+
+
+def names(request: Request) -> list[str]:
+    return [tool["function"]["name"] for tool in request.tools or []]
+
+
+def script(request: Request) -> Any:
+    """Look the boat up if there is a tool for it; note everything else."""
+    questions = [text_of(message) for message in request.messages if message["role"] == "user"]
+    question = next(filter(None, reversed(questions)), "")
+    if "boat called?" not in question:
+        return f"Noted: {make_text(60, 'answer')}"
+    number = len(request.messages)
+    found = find_last_results(request)
+    if any("Wilhelmina" in text for text in found):
+        return "It is the Wilhelmina."
+    if "recall" in names(request):
+        if "without end" in question.lower():
+            return calls_reply(call("recall", number, query="boat"))
+        if not found:
+            calls = [call("recall", number, query="harbour master boat")]
+            if "and the date" in question:
+                calls.insert(0, call("terminal", number, command="date"))
+            return calls_reply(*calls, text="Let me look that up.")
+    return "I do not know."
+
+
+def find_last_results(request: Request) -> list[str]:
+    """Return the results of tools since the last answer of the model."""
+    messages = reversed(request.messages)
+    later = takewhile(lambda message: message["role"] != "assistant", messages)
+    return [result.text for message in later for result in results_of(message)]
+
+
+@dataclass
+class ProxiedConversation:
+    """A client over HTTP, whole or streaming."""
+
+    gateways: GatewaySetup
+    url: str
+    client: HistoryClient
+    streams: bool
+    events: list[Any] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    raw: bytes = b""
+    told: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> list[Record]:
+        """The requests that reached the provider."""
+        return self.gateways.provider.log
+
+    async def ask(self, text: str = "", **more: Any) -> Reply:
+        if text:
+            self.client.add_user_message(text)
+        body = {**self.client.body(), **more, "stream": self.streams}
+        codec = CODECS[self.client.api]
+        sent = {
+            "x-api-key": "k",
+            "authorization": "Bearer k",
+            "anthropic-version": "2023-06-01",
+            **self.headers,
+        }
+        async with httpx2.AsyncClient(timeout=180) as http:
+            answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
+        assert answer.status_code == 200, answer.text
+        comments = (
+            line[2:].partition(": ")
+            for line in answer.text.splitlines()
+            if line.startswith(": x-everthread-")
+        )
+        self.raw = answer.content
+        self.told = {**answer.headers, **{name: value for name, _, value in comments}}
+        if not self.streams:
+            reply = codec.decode_reply(answer.json(), model=self.client.model)
+        else:
+            decoder = codec.stream_decoder(model=self.client.model)
+            self.events = SseParser().feed(answer.content)
+            for event in self.events:
+                decoder.feed(event)
+            reply = decoder.reply()
+        self.client.add_reply(reply)
+        return reply
+
+    async def wait_until_recorded(self) -> None:
+        """Wait until all calls are recorded: that is done after the client has the answer."""
+        [row] = await self.gateways.store.list_threads()
+        while len(await self.gateways.store.usage(row.first.id)) < len(  # noqa: ASYNC110
+            self.log
+        ):
+            await asyncio.sleep(0.02)
+
+    async def fill(self) -> None:
+        """Until the first compaction."""
+        await self.ask(FACT)
+        for turn in range(20):
+            await self.ask(numbered_text(turn, 3_000, "ledger"))
+            if self.log[-1].prompt_tokens < self.log[-2].prompt_tokens:
+                return
+        raise AssertionError("nothing was compacted")
+
+    def offered(self, back: int = 1) -> bool:
+        return "recall" in json.dumps(self.sent(back).get("tools"))
+
+    def sent(self, back: int = 1) -> dict[str, Any]:
+        """The body of one of the last requests that went upstream."""
+        body: dict[str, Any] = self.log[-back].body
+        return body
+
+    def messages(self, back: int = 1) -> list[Any]:
+        """Its messages, without the marks for the cache, which move."""
+        body = self.sent(back)
+        return [_unmarked(message) for message in body.get("messages") or body["input"]]
+
+
+def _unmarked(message: Any) -> Any:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return (
+            {**message, "content": [{"type": "text", "text": content}]}
+            if isinstance(content, str)
+            else message
+        )
+    return {**message, "content": [without_cache_control(part) for part in content]}
+
+
+@asynccontextmanager
+async def open_conversation(
+    folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
+) -> AsyncIterator[ProxiedConversation]:
+    models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
+    async with open_setup(folder) as setup, Provider(models, script) as provider:
+        setup.provider = provider
+        settings += "compression: {background: false}\n"
+        url = await setup.start("none", key=None, settings=settings)
+        client = HistoryClient(
+            api,
+            tools=[TOOL],
+            extra={"max_tokens": 500} if api == "anthropic" else {},
+            **more,
+        )
+        yield ProxiedConversation(setup, url, client, streams)
