@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from everthread import (
-    Agent,
-    validate_messages,
-)
+from everthread import Agent, validate_messages
 from everthread.agent.tool_interface import Permission
 from everthread.core.types import StreamDelta
 from everthread.testing import ScriptedModel

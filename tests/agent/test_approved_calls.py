@@ -10,12 +10,7 @@ import pytest
 
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished
-from tests.agent.agent_setup import (
-    AgentSetup,
-    FakeTool,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import AgentSetup, FakeTool, text_tool, tool_results
 from tests.agent.process_checks import are_gone, is_running
 
 

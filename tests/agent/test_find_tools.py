@@ -14,13 +14,7 @@ from everthread.conversation.offered_tools import FIND_TOOLS
 from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.agent_setup import (
-    AgentSetup,
-    FakeTool,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (

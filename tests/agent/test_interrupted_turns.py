@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread import (
-    ModelError,
-    validate_messages,
-)
+from everthread import ModelError, validate_messages
 from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.agent.turn_events import TurnEnded
@@ -27,12 +24,7 @@ from tests.agent.agent_setup import (
     text_tool,
     tool_results,
 )
-from tests.agent.agent_turns import (
-    has_valid_messages,
-    make_route,
-    read_turn,
-    stop_at_first_word,
-)
+from tests.agent.agent_turns import has_valid_messages, make_route, read_turn, stop_at_first_word
 from tests.conversation.conversation_setup import make_text, numbered_text
 
 

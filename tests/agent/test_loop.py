@@ -12,13 +12,7 @@ from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.types import StreamDelta
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-    FakeTool,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
 from tests.agent.agent_turns import has_valid_messages
 
 

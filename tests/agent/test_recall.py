@@ -14,12 +14,7 @@ from everthread.core.secrets.redaction import redact_part
 from everthread.store.search.snippets import RAW_SECRET_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
-from tests.agent.agent_setup import (
-    AgentSetup,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import AgentSetup, call_reply, text_tool, tool_results
 from tests.conversation.conversation_setup import make_text
 
 SMALL = "compression: {background: false, protect_last_n: 2}"

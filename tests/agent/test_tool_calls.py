@@ -19,13 +19,7 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
-from tests.agent.agent_setup import (
-    AgentSetup,
-    FakeTool,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
 from tests.agent.agent_turns import deny, has_valid_messages, make_route
 
 

@@ -12,13 +12,7 @@ from everthread.agent.tool_interface import Permission
 from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import ToolCall
 from everthread.errors import InputError
-from tests.agent.tool_use import (
-    TOOLS,
-    call_tool,
-    call_tool_in,
-    open_tool_context,
-    write_files,
-)
+from tests.agent.tool_use import TOOLS, call_tool, call_tool_in, open_tool_context, write_files
 
 
 async def test_the_exit_code_comes_first(tmp_path: Path) -> None:

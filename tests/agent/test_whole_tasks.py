@@ -15,12 +15,7 @@ import pytest
 from everthread import Agent
 from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.turn_events import ToolFinished, TurnEnded
-from everthread.compaction.summary.sections import (
-    RULES,
-    TASK,
-    USER_WORDS,
-    parse_sections,
-)
+from everthread.compaction.summary.sections import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary_marks import is_summary, recognize_summaries, summary_text
 from everthread.core.types import Api, Reply, Request

@@ -19,11 +19,7 @@ from everthread.lab.provider import Fault, ServedModel
 from tests.agent.process_checks import are_gone
 from tests.cli.conftest import configure, environment
 from tests.cli.fork_server import ForkServer
-from tests.cli.provider_thread import (
-    call_reply,
-    configured_provider,
-    provider_in_thread,
-)
+from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, Terminal
 
 WRITE = ("write_file", {"path": "a.txt", "content": "hello\n"})

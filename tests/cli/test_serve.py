@@ -11,11 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from everthread.cli.summary_writer import (
-    JOURNAL_TEXT,
-    describe_client_writer,
-    describe_own_writer,
-)
+from everthread.cli.summary_writer import JOURNAL_TEXT, describe_client_writer, describe_own_writer
 from everthread.config import parse_config
 from tests.cli.provider_thread import provider_in_thread
 from tests.cli.server_process import start_server

@@ -9,13 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.agent.tool_interface import (
-    Approver,
-    Permission,
-    Tool,
-    ToolContext,
-    ToolReply,
-)
+from everthread.agent.tool_interface import Approver, Permission, Tool, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.core.messages import Message, ToolCall, json_value

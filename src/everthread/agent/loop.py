@@ -16,10 +16,7 @@ from everthread.agent.memory import MemoryFiles
 from everthread.agent.prompt_texts import load_prompt_text
 from everthread.agent.tool_interface import Approver, Tool, ToolContext, ToolReply
 from everthread.agent.tools.find_tools import FindTools
-from everthread.agent.turn_events import (
-    EndReason,
-    TurnEnded,
-)
+from everthread.agent.turn_events import EndReason, TurnEnded
 from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.given_messages import MessageInput

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everthread.core.messages import (
-    excerpt,
-)
+from everthread.core.messages import excerpt
 from everthread.thread.lookup.thread_title import load_title
 
 if TYPE_CHECKING:
-    from everthread.store.records import (
-        Session,
-    )
+    from everthread.store.records import Session
     from everthread.store.store import Store
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from everthread.agent.approval import (
-    Approvals,
-)
+from everthread.agent.approval import Approvals
 from everthread.agent.loop import Agent
 from everthread.cli.start_options import StartOptions
 from everthread.cli.usable_model import choose_model, find_model_problem
 from everthread.factory import open_agent
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-from everthread.thread.events import (
-    Listener,
-)
+from everthread.thread.events import Listener
 
 PLATFORM = "terminal"
 """The platform of these sessions in usage and insights."""

@@ -6,9 +6,7 @@ from importlib.util import find_spec
 
 import typer
 
-from everthread.cli.output import (
-    print_text,
-)
+from everthread.cli.output import print_text
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file_edits import set_keys
 from everthread.errors import InputError

@@ -9,9 +9,7 @@ from everthread import Agent
 from everthread.agent import commands
 from everthread.agent.commands import CommandResult
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-)
+from tests.agent.agent_setup import AgentSetup
 from tests.conversation.conversation_setup import send_texts
 
 SMALL = "compression: {background: false, protect_last_n: 2}"

@@ -11,11 +11,7 @@ from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-    FakeTool,
-    call_reply,
-)
+from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply
 from tests.agent.commands.command_runs import open_with_turns, run_command
 
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from everthread.testing import ScriptedModel
-from everthread.thread.events import (
-    CompactionDone,
-    Recovery,
-)
-from tests.agent.agent_setup import (
-    AgentSetup,
-    call_reply,
-    text_tool,
-)
+from everthread.thread.events import CompactionDone, Recovery
+from tests.agent.agent_setup import AgentSetup, call_reply, text_tool
 from tests.agent.commands.command_runs import SMALL, open_with_turns, run_command
 from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 

@@ -9,14 +9,9 @@ import pytest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.testing import ScriptedModel
-from everthread.thread.events import (
-    CompactionDone,
-)
+from everthread.thread.events import CompactionDone
 from everthread.thread.used_window import describe_window
-from tests.agent.agent_setup import (
-    AgentSetup,
-    open_setup,
-)
+from tests.agent.agent_setup import AgentSetup, open_setup
 from tests.agent.commands.command_runs import SMALL, open_with_turns, run_command
 from tests.conversation.conversation_setup import send_texts
 from tests.conversation.http_setup import KEY

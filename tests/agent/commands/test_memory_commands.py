@@ -10,10 +10,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-    open_setup,
-)
+from tests.agent.agent_setup import AgentSetup, open_setup
 from tests.agent.commands.command_runs import SMALL, run_command
 from tests.conversation.http_setup import KEY, NAMES
 

@@ -7,11 +7,7 @@ from typing import Any
 
 from everthread.agent.approval import Approvals
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-    call_reply,
-    open_setup,
-)
+from tests.agent.agent_setup import AgentSetup, call_reply, open_setup
 from tests.agent.commands.command_runs import open_with_turns, run_command
 
 

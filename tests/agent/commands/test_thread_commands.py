@@ -5,11 +5,7 @@ from __future__ import annotations
 from everthread.core.messages import text_of
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    AgentSetup,
-    call_reply,
-    text_tool,
-)
+from tests.agent.agent_setup import AgentSetup, call_reply, text_tool
 from tests.agent.commands.command_runs import open_with_turns, run_command
 from tests.conversation.conversation_setup import make_text
 

@@ -13,9 +13,7 @@ from everthread.lab.provider import Provider
 from tests.cli.chat.chat_checks import PROMPT
 from tests.cli.conftest import environment
 from tests.cli.fork_server import ForkServer
-from tests.cli.provider_thread import (
-    configure_provider,
-)
+from tests.cli.provider_thread import configure_provider
 from tests.cli.terminal import Terminal
 
 

@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.chat.chat_checks import PROMPT
-from tests.cli.provider_thread import (
-    call_reply,
-    provider_in_thread,
-)
+from tests.cli.provider_thread import call_reply, provider_in_thread
 
 
 def test_yes_no_and_always(chat: Any, workspace: Path) -> None:

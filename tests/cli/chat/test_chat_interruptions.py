@@ -13,11 +13,7 @@ from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault
 from tests.agent.process_checks import are_gone, is_running
 from tests.cli.chat.chat_checks import LONG, PROMPT, last_thread, wait_for_pids
-from tests.cli.provider_thread import (
-    call_reply,
-    configured_provider,
-    provider_in_thread,
-)
+from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 

@@ -11,11 +11,7 @@ from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from tests.cli.chat.chat_checks import PROMPT, last_thread, received_request
 from tests.cli.conftest import configure
-from tests.cli.provider_thread import (
-    call_reply,
-    configured_provider,
-    provider_in_thread,
-)
+from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from everthread.store.records import NewSession
-from tests.cli.sessions.stored_thread import (
-    SECRET,
-    StoredThread,
-    text_message,
-)
+from tests.cli.sessions.stored_thread import SECRET, StoredThread, text_message
 
 
 def test_hits_are_ranked_with_their_snippets(everthread: Any, thread: StoredThread) -> None:

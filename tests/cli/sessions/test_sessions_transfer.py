@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from everthread.store.records import NewSession
-from tests.cli.sessions.stored_thread import (
-    HOSTILE,
-    StoredThread,
-    text_message,
-)
+from tests.cli.sessions.stored_thread import HOSTILE, StoredThread, text_message
 
 
 class TestExportAndImport:

@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from everthread.agent.commands.dispatch import (
-    CommandResult,
-    CommandScope,
-    command,
-    join_paragraphs,
-)
+from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import describe_author
 from everthread.conversation.conversation import Conversation

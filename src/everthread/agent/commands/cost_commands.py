@@ -5,20 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from everthread.agent.commands.dispatch import (
-    CommandResult,
-    CommandScope,
-    command,
-    join_paragraphs,
-)
+from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.usage_records import (
-    UsageRow,
-    make_usage_figures,
-    make_usage_row,
-    sum_usage,
-)
+from everthread.store.usage_records import UsageRow, make_usage_figures, make_usage_row, sum_usage
 from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 

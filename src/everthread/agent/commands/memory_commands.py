@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.agent.commands.dispatch import (
-    CommandResult,
-    CommandScope,
-    command,
-    join_paragraphs,
-)
+from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.agent.memory import FILE_NAMES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.errors import InputError
 from everthread.thread.lookup.pins import add_pin

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.cache_misses import CacheMissLog
-from everthread.agent.commands.dispatch import (
-    CommandResult,
-    CommandScope,
-    command,
-    join_paragraphs,
-)
+from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import AUTHOR, describe_author
 from everthread.core.costs.prices import format_dollars

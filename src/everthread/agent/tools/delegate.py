@@ -8,13 +8,7 @@ from typing import Any
 
 from everthread.agent import MAX_SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
-from everthread.agent.tool_interface import (
-    Approver,
-    FreeTool,
-    Tool,
-    ToolContext,
-    ToolReply,
-)
+from everthread.agent.tool_interface import Approver, FreeTool, Tool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.turn_events import Delegated, TurnEnded
 from everthread.store.records import NewSession

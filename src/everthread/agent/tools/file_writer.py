@@ -12,12 +12,7 @@ from typing import Any, ClassVar
 
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.agent.workspace import (
-    WRITE_LOCK,
-    Workspace,
-    explain_os_errors,
-    quote_name,
-)
+from everthread.agent.workspace import WRITE_LOCK, Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
 MAX_DIFF_BYTES = 200_000

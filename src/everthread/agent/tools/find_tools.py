@@ -7,11 +7,7 @@ from typing import Any
 
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.conversation.offered_tools import (
-    FIND_TOOLS,
-    FIND_TOOLS_SCHEMA,
-    MAX_QUERY_CHARS,
-)
+from everthread.conversation.offered_tools import FIND_TOOLS, FIND_TOOLS_SCHEMA, MAX_QUERY_CHARS
 
 
 class FindTools:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent.memory import (
-    CHAR_LIMITS,
-    FILE_NAMES,
-    MEMORY_KINDS,
-    MemoryFiles,
-    MemoryKind,
-)
+from everthread.agent.memory import CHAR_LIMITS, FILE_NAMES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.errors import InputError

@@ -9,10 +9,7 @@ from typing import Any
 
 from everthread.agent.tools import arguments as args
 from everthread.agent.tools.file_writer import FileWriter
-from everthread.agent.workspace import (
-    Workspace,
-    quote_name,
-)
+from everthread.agent.workspace import Workspace, quote_name
 from everthread.errors import InputError
 
 MAX_FILE_BYTES = 10_000_000

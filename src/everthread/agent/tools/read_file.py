@@ -13,11 +13,7 @@ from typing import Any, BinaryIO
 
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.agent.workspace import (
-    Workspace,
-    explain_os_errors,
-    quote_name,
-)
+from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000

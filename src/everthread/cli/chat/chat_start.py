@@ -10,20 +10,10 @@ import typer
 from rich.text import Text
 
 from everthread.agent import commands
-from everthread.agent.approval import (
-    RULES_FILE,
-    Approvals,
-    Rule,
-    read_rules,
-    write_rule,
-)
+from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, write_rule
 from everthread.cli.chat.approval_prompt import ApprovalPrompt
 from everthread.cli.chat.chat_loop import EXIT_COMMAND, Chat
-from everthread.cli.chat.greeting import (
-    render_farewell,
-    render_greeting,
-    render_last_exchange,
-)
+from everthread.cli.chat.greeting import render_farewell, render_greeting, render_last_exchange
 from everthread.cli.chat.input import InputReader, LineReader, is_at_terminal
 from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.screen import Screen

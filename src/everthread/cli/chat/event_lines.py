@@ -10,11 +10,7 @@ from rich.text import Text
 
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
 from everthread.cli.output import escape_controls
-from everthread.compaction.history.call_lines import (
-    Action,
-    describe_outcome,
-    find_action,
-)
+from everthread.compaction.history.call_lines import Action, describe_outcome, find_action
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import ToolCall, clip, count_noun

@@ -19,11 +19,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.turns import user_text
 from everthread.factory.model_setup import check_choice
 from everthread.gateway.dashboard.headlines import describe_difference
-from everthread.gateway.dashboard.savings import (
-    CostComparison,
-    PriceTable,
-    compare_thread,
-)
+from everthread.gateway.dashboard.savings import CostComparison, PriceTable, compare_thread
 from everthread.store.store import Store
 from everthread.store.usage_records import make_usage_row, sum_usage
 from everthread.thread.lookup.thread_usage import load_thread_usage

@@ -10,19 +10,8 @@ from everthread.cli.formats import format_cost
 from everthread.cli.output import escape_controls
 from everthread.core.messages import count_noun
 from everthread.store.records import CompactionRecord
-from everthread.store.usage_records import (
-    UsageRecord,
-    UsageRow,
-    make_usage_row,
-    sum_usage,
-)
-from everthread.thread.events import (
-    CompactionDone,
-    Estimated,
-    Event,
-    LimitLearnt,
-    UsageRecorded,
-)
+from everthread.store.usage_records import UsageRecord, UsageRow, make_usage_row, sum_usage
+from everthread.thread.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
 
 
 @dataclass(slots=True)

@@ -12,12 +12,7 @@ import typer
 from rich.console import Console
 
 from everthread.cli.file_errors import explain_write_errors
-from everthread.cli.output import (
-    print_json,
-    print_notes,
-    print_text,
-    print_unknown_roles,
-)
+from everthread.cli.output import print_json, print_notes, print_text, print_unknown_roles
 from everthread.cli.shared_options import (
     AsJson,
     CountingModel,

@@ -16,13 +16,7 @@ from everthread.config import config_path, home_directory, load_config
 from everthread.config.file_edits import set_keys
 from everthread.errors import InputError
 from everthread.providers.local import SMOLLM2, download_model, is_intact
-from everthread.providers.model_choice import (
-    ANTHROPIC,
-    GEMINI,
-    OPENAI,
-    OPENROUTER,
-    ProviderEntry,
-)
+from everthread.providers.model_choice import ANTHROPIC, GEMINI, OPENAI, OPENROUTER, ProviderEntry
 
 PROVIDERS_BY_NAME = {
     provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)

@@ -11,12 +11,7 @@ import typer
 
 from everthread.cli.formats import format_cost, format_share
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import (
-    AsJson,
-    StoreUrl,
-    Tenant,
-    number_option,
-)
+from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_bars, print_table
 from everthread.cli.times import DAY_SECONDS, format_iso

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.output import escape_controls, print_json, print_text
-from everthread.cli.shared_options import (
-    AsJson,
-    GatewayMode,
-    StoreUrl,
-    Tenant,
-    number_option,
-)
+from everthread.cli.shared_options import AsJson, GatewayMode, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso

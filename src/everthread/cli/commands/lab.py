@@ -125,11 +125,7 @@ def _parse_models(
     model_texts: list[str] | None, shows: str | None, *, compacts: bool
 ) -> list[ServedModel]:
     """Parse `NAME=WINDOW[:DIALECT]` of each model. Return the default models if none is given."""
-    from everthread.lab.provider.served_models import (
-        DEFAULT_MODELS,
-        WindowField,
-        parse_model,
-    )
+    from everthread.lab.provider.served_models import DEFAULT_MODELS, WindowField, parse_model
 
     if shows is not None and shows not in get_args(WindowField):
         raise InputError(

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.output import (
-    escape_controls,
-    indent_further_lines,
-    print_json,
-    print_text,
-)
+from everthread.cli.output import escape_controls, indent_further_lines, print_json, print_text
 from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table

@@ -10,13 +10,7 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import (
-    AsJson,
-    SinceOption,
-    StoreUrl,
-    Tenant,
-    UntilOption,
-)
+from everthread.cli.shared_options import AsJson, SinceOption, StoreUrl, Tenant, UntilOption
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso, parse_time

@@ -20,10 +20,7 @@ from everthread.cli.shared_options import AsJson
 from everthread.cli.summary_writer import describe_client_writer
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
-from everthread.errors import (
-    ConfigError,
-    EverthreadError,
-)
+from everthread.errors import ConfigError, EverthreadError
 
 
 async def run_checks() -> list[CheckResult]:

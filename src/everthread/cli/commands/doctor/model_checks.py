@@ -13,10 +13,7 @@ from everthread.cli.commands.models import find_price_table_provider
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.config import Config, home_directory
 from everthread.core.costs.prices import describe_price_source, prices_for
-from everthread.errors import (
-    EverthreadError,
-    MissingPackageError,
-)
+from everthread.errors import EverthreadError, MissingPackageError
 from everthread.factory.configured_prices import apply_prices
 from everthread.factory.model_setup import check_choice, load_window
 from everthread.providers.catalog import make_endpoint_headers, make_models_url

@@ -14,10 +14,7 @@ import typer
 
 from everthread.cli.commands.replay.played_logs import PlayedLog, play_logs
 from everthread.cli.commands.replay.replay_tables import print_played_logs
-from everthread.cli.commands.replay.threshold_comparison import (
-    compare_thresholds,
-    parse_thresholds,
-)
+from everthread.cli.commands.replay.threshold_comparison import compare_thresholds, parse_thresholds
 from everthread.cli.file_errors import explain_write_errors
 from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import WindowOption, number_option

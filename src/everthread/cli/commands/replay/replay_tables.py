@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everthread.cli.commands.replay.played_logs import (
-    PlayedLog,
-    compare_idle_compaction,
-)
+from everthread.cli.commands.replay.played_logs import PlayedLog, compare_idle_compaction
 from everthread.cli.output import print_text
 from everthread.cli.tables import print_table
 from everthread.core.costs.prices import format_dollars

@@ -12,13 +12,7 @@ from everthread.cli.commands.serve.serve_task import ServeTask
 from everthread.cli.commands.serve.start_message import StartMessage
 from everthread.cli.commands.serve.workers import serve_with_workers
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
-from everthread.cli.shared_options import (
-    AsJson,
-    GatewayMode,
-    LogFile,
-    UpstreamUrls,
-    number_option,
-)
+from everthread.cli.shared_options import AsJson, GatewayMode, LogFile, UpstreamUrls, number_option
 from everthread.cli.upstream_option import parse_upstream
 from everthread.config import Config, load_config
 

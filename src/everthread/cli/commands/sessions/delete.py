@@ -10,17 +10,10 @@ import typer
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
 from everthread.cli.session_texts import load_short_title
-from everthread.cli.shared_options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-)
+from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
-from everthread.errors import (
-    InputError,
-)
+from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.store.store import Store

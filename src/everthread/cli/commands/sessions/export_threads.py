@@ -16,11 +16,7 @@ from everthread.cli.output import encode_json, print_notes, print_text
 from everthread.cli.shared_options import StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
-from everthread.errors import (
-    EverthreadError,
-    InputError,
-    StoreDamagedError,
-)
+from everthread.errors import EverthreadError, InputError, StoreDamagedError
 
 if TYPE_CHECKING:
     from everthread.store.store import Store

@@ -16,10 +16,7 @@ from everthread.cli.output import print_json, print_notes
 from everthread.cli.shared_options import AsJson, StoreUrl
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
-from everthread.errors import (
-    InputError,
-    TranscriptError,
-)
+from everthread.errors import InputError, TranscriptError
 
 if TYPE_CHECKING:
     from everthread.lab.importers.log import LogStream

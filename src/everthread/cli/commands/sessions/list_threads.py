@@ -12,13 +12,7 @@ import typer
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_next_page_hint, print_text
 from everthread.cli.session_texts import describe_state, load_short_title
-from everthread.cli.shared_options import (
-    AsJson,
-    Limit,
-    Offset,
-    StoreUrl,
-    Tenant,
-)
+from everthread.cli.shared_options import AsJson, Limit, Offset, StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_one_line_rows
 from everthread.cli.times import format_age, format_iso

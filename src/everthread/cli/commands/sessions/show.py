@@ -10,20 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.formats import shorten_id
-from everthread.cli.output import (
-    console,
-    escape_controls,
-    page_output,
-    print_json,
-    print_text,
-)
-from everthread.cli.shared_options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-    number_option,
-)
+from everthread.cli.output import console, escape_controls, page_output, print_json, print_text
+from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import (
@@ -43,10 +31,7 @@ from everthread.core.secrets.json_redaction import redact_value
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
-    from everthread.store.records import (
-        Session,
-        StoredMessage,
-    )
+    from everthread.store.records import Session, StoredMessage
     from everthread.store.store import Store
 
 

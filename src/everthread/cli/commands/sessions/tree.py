@@ -12,25 +12,14 @@ from rich.tree import Tree
 from everthread.cli.formats import format_share, shorten_id
 from everthread.cli.output import WrappingConsole, console, print_json
 from everthread.cli.session_texts import describe_state, load_short_title
-from everthread.cli.shared_options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-)
+from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.compaction.journal.journal import describe_author
-from everthread.core.messages import (
-    count_noun,
-    excerpt,
-)
+from everthread.core.messages import count_noun, excerpt
 
 if TYPE_CHECKING:
-    from everthread.store.records import (
-        CompactionRecord,
-        Session,
-    )
+    from everthread.store.records import CompactionRecord, Session
     from everthread.store.store import Store
 
 

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import (
-    AsJson,
-    SessionId,
-    StoreUrl,
-    Tenant,
-)
+from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
 
