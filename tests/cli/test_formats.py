@@ -18,7 +18,8 @@ from everthread.cli.commands.insights import group_by_period
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import console, encode_json, escape_controls
 from everthread.cli.tables import draw_bar, print_table
-from everthread.cli.times import DAY_SECONDS, HOUR_SECONDS, format_age, format_iso, parse_time
+from everthread.cli.times import HOUR_SECONDS, format_age, format_iso, parse_time
+from everthread.core.utc_days import DAY_SECONDS
 from everthread.errors import InputError
 from everthread.store.usage_records import UsageRow
 

@@ -14,8 +14,8 @@ import pytest
 from everthread import open_conversation
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
-from everthread.gateway.access.quotas import utc_day
-from everthread.gateway.dashboard.overview_page import DAY_SECONDS, draw_days
+from everthread.core.utc_days import DAY_SECONDS, format_utc_day
+from everthread.gateway.dashboard.overview_page import draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.trial_page import (
@@ -385,7 +385,7 @@ async def test_lists_branches_under_their_conversation(
 
 def test_draws_days_without_gaps() -> None:
     since = 1_700_000_000.0 // DAY_SECONDS * DAY_SECONDS
-    names = [utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
+    names = [format_utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
     rows = [UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1)) for name in names]
     savings = CostComparison(saved_by={"day": {names[0]: 0.5}})
     drawn = draw_days(rows, savings, since)

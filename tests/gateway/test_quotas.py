@@ -19,13 +19,13 @@ import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Request
+from everthread.core.utc_days import format_utc_day
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.access.quotas import (
     KeyUsageCounter,
     make_spending_check,
-    utc_day,
 )
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
@@ -167,7 +167,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
             if record.usage
         ]
         assert count_protocols(gateways)["openai_chat"], "summaries were written"
-        (key,) = await gateways.store.list_keys(utc_day(time.time()))
+        (key,) = await gateways.store.list_keys(format_utc_day(time.time()))
         assert (key.use_of_day.requests, key.use_of_day.tokens) == (12, sum(reported))
         assert key.use_of_day.dollars > 0
 

@@ -22,8 +22,8 @@ import pytest
 
 from everthread import open_store
 from everthread.core.types import Request
+from everthread.core.utc_days import format_utc_day
 from everthread.gateway.access.key_creation import issue_key
-from everthread.gateway.access.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
 from everthread.store.key_records import KeyLimits
@@ -137,7 +137,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
             made = await count_compactions(store)
             (used,) = [
                 one.use_of_day
-                for one in await store.list_keys(utc_day(time.time()))
+                for one in await store.list_keys(format_utc_day(time.time()))
                 if one.key.id == key.id
             ]
         finally:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.types import Request
 from everthread.thread import events
@@ -13,8 +14,6 @@ from everthread.thread.events import Event
 
 MIN_CACHED_TOKENS = 1_024
 """The smallest prompt that a provider caches."""
-CACHE_SECONDS = 300.0
-"""Seconds after which a provider may drop an unused prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class CacheMissLog:
     """A listener that records cache misses for `/why`."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.time, *, ttl: float = CACHE_SECONDS
+        self, clock: Callable[[], float] = time.time, *, ttl: float = CACHE_SECONDS["5m"]
     ) -> None:
         self._clock = clock
         self._ttl = ttl

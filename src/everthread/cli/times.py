@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from everthread.core.utc_days import DAY_SECONDS
 from everthread.errors import InputError
 
 MINUTE_SECONDS = 60
 HOUR_SECONDS = 3_600
-DAY_SECONDS = 86_400
 UNIT_SECONDS = {
     "s": 1,
     "m": MINUTE_SECONDS,

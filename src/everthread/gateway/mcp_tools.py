@@ -32,7 +32,7 @@ from everthread.gateway.identify import derive_named_thread_id
 from everthread.gateway.mcp_schemas import MAX_ANSWER_CHARS, MAX_SEARCH_LIMIT, SCHEMAS
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
-from everthread.store.usage_records import make_usage_row, sum_usage
+from everthread.store.usage_records import sum_calls
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup.store_lookup import StoreLookup
@@ -92,7 +92,7 @@ async def describe_thread(store: Store, thread: str) -> str:
     history = await store.history(thread)
     context = await store.messages(tip.id)
     records = [record for record in await store.compactions(thread) if record.reverted is None]
-    total = sum_usage("all", [make_usage_row(record) for record in await store.usage(thread)])
+    total = sum_calls("all", await store.usage(thread))
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
         f"- {len(history):,} messages{_format_tokens(sum(item.tokens or 0 for item in history))}"

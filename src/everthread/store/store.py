@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
 from everthread.core.types import Node, System
+from everthread.core.utc_days import DAY_SECONDS
 from everthread.store.database import Database, Tx
 from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import (
@@ -403,7 +404,7 @@ class Store:
     ) -> None:
         """Record that a provider accepted a prompt of this size. Written only if no larger one was that day."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // limit_sql.DAY_SECONDS))
+        key = (base_url, model, headers, tenant, int(now // DAY_SECONDS))
         if prompt > self._successes.get(key, 0):
             if len(self._successes) >= MAX_REMEMBERED_PROMPTS:
                 self._successes.clear()

@@ -192,6 +192,11 @@ def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
     )
 
 
+def sum_calls(key: str, records: Sequence[UsageRecord]) -> UsageRow:
+    """Add up the usage of several calls."""
+    return sum_usage(key, [make_usage_row(record) for record in records])
+
+
 def make_usage_figures(row: UsageRow) -> dict[str, Any]:
     """Return the figures of a row as JSON.
 
@@ -211,3 +216,26 @@ def make_usage_figures(row: UsageRow) -> dict[str, Any]:
         "unpriced_calls": row.unpriced_calls,
         "cache_hit_share": row.cache_share,
     }
+
+
+def make_insights_figures(insights: Insights) -> dict[str, Any]:
+    """Return the figures of a period as JSON."""
+    return {
+        "total": make_usage_figures(insights.total),
+        "threads": insights.threads,
+        "sessions": insights.sessions,
+        "messages": insights.messages,
+        "compactions": insights.compactions,
+        "tokens_saved": insights.tokens_saved,
+        "by_day": _make_table_figures(insights.by_day),
+        "by_model": _make_table_figures(insights.by_model),
+        "by_platform": _make_table_figures(insights.by_platform),
+        "by_task": _make_table_figures(insights.by_task),
+        "by_tool": {
+            row.tool: {"results": row.results, "tokens": row.tokens} for row in insights.by_tool
+        },
+    }
+
+
+def _make_table_figures(rows: Sequence[UsageRow]) -> dict[str, dict[str, Any]]:
+    return {row.key: make_usage_figures(row) for row in rows}

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.core.messages import count_noun
+from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError
-from everthread.store.usage_records import UsageRow, make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import UsageRow, make_usage_figures, sum_calls
 from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 
@@ -34,7 +35,6 @@ async def run_model(scope: CommandScope, argument: str) -> CommandResult:
     return CommandResult(answer, data)
 
 
-DAY_SECONDS = 86_400
 DEFAULT_DAYS = 30
 MAX_DAYS = 3_660
 
@@ -44,11 +44,9 @@ async def run_usage(scope: CommandScope, _argument: str) -> CommandResult:
     conversation = scope.conversation
     thread = scope.conversation.id
     left_out = list(conversation.toolbox.left_out)
-    usage_parts = await load_thread_usage(scope.store, thread)
+    usage_by_part = await load_thread_usage(scope.store, thread)
     *rows, total = [
-        sum_usage(key, [*map(make_usage_row, part)])
-        for key, part in usage_parts.items()
-        if part or key == "all"
+        sum_calls(key, records) for key, records in usage_by_part.items() if records or key == "all"
     ]
     sums = {row.key: make_usage_figures(row) for row in (*rows, total)}
     data = {"thread": thread, "sums": sums, "tools_left_out": left_out}
@@ -71,7 +69,7 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
         raise InputError(f"{argument!r} is not a number of days; /insights 7 shows the last week")
     days = int(argument or DEFAULT_DAYS)
     until = time.time() + 1
-    since = (until // DAY_SECONDS - days + 1) * DAY_SECONDS
+    since = find_period_start(until, days)
     figures = await scope.store.insights(
         since=since, until=until, tenant=scope.conversation.session.tenant
     )

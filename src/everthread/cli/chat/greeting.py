@@ -12,6 +12,7 @@ from everthread.cli.output import escape_controls
 from everthread.cli.start_options import StartOptions
 from everthread.cli.summary_writer import describe_own_writer
 from everthread.conversation.conversation import Conversation
+from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.caching.claude_cache_marks import make_caching_notice
 from everthread.core.costs.prices import prices_for
 from everthread.core.messages import Message, count_noun, excerpt, text_of
@@ -21,7 +22,7 @@ from everthread.factory.model_setup import check_choice
 from everthread.gateway.dashboard.headlines import describe_difference
 from everthread.gateway.dashboard.savings import CostComparison, PriceTable, compare_thread
 from everthread.store.store import Store
-from everthread.store.usage_records import make_usage_row, sum_usage
+from everthread.store.usage_records import sum_calls
 from everthread.thread.lookup.thread_usage import load_thread_usage
 from everthread.thread.used_window import describe_window
 
@@ -93,15 +94,14 @@ async def render_farewell(
     row = await store.thread_row(thread)
     if not row.messages:
         return None
-    usage = sum_usage(
-        "all", [*map(make_usage_row, (await load_thread_usage(store, thread))["all"])]
-    )
+    calls = (await load_thread_usage(store, thread))["all"]
+    usage = sum_calls("all", calls)
     comparison = compare_thread(
         await store.call_rows([thread]),
         await store.compactions(thread),
         price=PriceTable(),
         window=lambda _model: window,
-        ttl=CACHE_SECONDS,
+        ttl=CACHE_SECONDS["5m"],
     )
     beyond_text = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
     compactions_text = f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
@@ -124,7 +124,3 @@ async def render_farewell(
 def _describe_saving(comparison: CostComparison) -> str:
     figure = describe_difference(comparison)
     return f"; {figure.value} {figure.label} {figure.detail}" if figure else ""
-
-
-CACHE_SECONDS = 300.0
-"""How long a provider's cache counts as warm."""

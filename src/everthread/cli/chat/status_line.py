@@ -10,7 +10,13 @@ from everthread.cli.formats import format_cost
 from everthread.cli.output import escape_controls
 from everthread.core.messages import count_noun
 from everthread.store.records import CompactionRecord
-from everthread.store.usage_records import UsageRecord, UsageRow, make_usage_row, sum_usage
+from everthread.store.usage_records import (
+    UsageRecord,
+    UsageRow,
+    make_usage_row,
+    sum_calls,
+    sum_usage,
+)
 from everthread.thread.events import CompactionDone, Estimated, Event, LimitLearnt, UsageRecorded
 
 
@@ -28,7 +34,7 @@ class Status:
 
     def load(self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]) -> None:
         """Take the figures of a stored thread."""
-        self.usage = sum_usage("all", [*map(make_usage_row, usage)])
+        self.usage = sum_calls("all", usage)
         self.compaction_count = sum(record.reverted is None for record in compactions)
 
     def update(self, event: Event) -> None:

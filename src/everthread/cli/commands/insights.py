@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +14,11 @@ from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_bars, print_table
-from everthread.cli.times import DAY_SECONDS, format_iso
+from everthread.cli.times import format_iso
 from everthread.cli.usage_columns import list_values
 from everthread.core.messages import count_noun
-from everthread.store.usage_records import make_usage_figures, sum_usage
+from everthread.core.utc_days import find_period_start
+from everthread.store.usage_records import make_insights_figures, sum_usage
 
 if TYPE_CHECKING:
     from everthread.store.usage_records import Insights, UsageRow
@@ -27,16 +28,6 @@ INSIGHT_COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
 MAX_DAILY_BARS = 62
 MAX_DAYS_WITH_WEEKLY_BARS = 400
 """The longest periods with one bar for each day, and for each week. Longer periods have one for each month."""
-
-
-COUNT_FIELDS = (
-    "threads",
-    "sessions",
-    "messages",
-    "compactions",
-    "tokens_saved",
-    "lookups",
-)
 
 
 def insights(
@@ -51,7 +42,7 @@ def insights(
 ) -> None:
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
     end_time = time.time() + 1
-    start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
+    start_time = find_period_start(end_time, days)
     figures = with_store(
         store_url,
         lambda store: store.insights(
@@ -61,8 +52,9 @@ def insights(
     )
     if as_json:
         print_json(
-            _insights_as_json(figures)
+            make_insights_figures(figures)
             | {
+                "lookups": figures.lookups,
                 "days": days,
                 "since": format_iso(start_time),
                 "until": format_iso(end_time),
@@ -70,21 +62,6 @@ def insights(
         )
     else:
         _print_insights(figures, datetime.fromtimestamp(start_time, tz=UTC).date(), days)
-
-
-def _insights_as_json(figures: Insights) -> dict[str, Any]:
-    tables = {
-        name: {row.key: make_usage_figures(row) for row in getattr(figures, name)}
-        for name in ("by_day", "by_model", "by_platform", "by_task")
-    }
-    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in figures.by_tool}
-    counts_json = {name: getattr(figures, name) for name in COUNT_FIELDS}
-    return {
-        "total": make_usage_figures(figures.total),
-        **counts_json,
-        **tables,
-        "by_tool": tools,
-    }
 
 
 def _print_insights(figures: Insights, first_day: date, days: int) -> None:

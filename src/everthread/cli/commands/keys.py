@@ -15,6 +15,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso
 from everthread.core.costs.prices import format_dollars
+from everthread.core.utc_days import format_utc_day
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,12 +99,10 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """Show keys, their limits and their use today (UTC)."""
-    from everthread.gateway.access.quotas import utc_day
-
     now = time.time()
     stored_keys = with_store(
         store_url,
-        lambda store: store.list_keys(utc_day(now), tenant=tenant),
+        lambda store: store.list_keys(format_utc_day(now), tenant=tenant),
         empty_if_missing=True,
     )
     keys = [key for key in stored_keys if revoked or key.revoked is None]

@@ -13,6 +13,7 @@ from everthread.cli.output import print_json, print_text
 from everthread.cli.progress import show_progress
 from everthread.cli.shared_options import AsJson, number_option
 from everthread.cli.tables import print_table
+from everthread.cli.times import UNIT_SECONDS
 from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
@@ -29,7 +30,6 @@ COLUMNS = (
     "compactions>",
     "facts in the context>",
 )
-UNIT_SECONDS = {"h": 3_600, "d": 86_400, "w": 604_800}
 LogsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="LOG", help="Logs. Default: the sessions on this machine."),

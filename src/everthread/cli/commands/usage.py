@@ -17,7 +17,7 @@ from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.cli.usage_columns import COLUMN_VALUES, list_values
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_calls
 from everthread.thread.lookup.thread_usage import load_thread_usage
 
 if TYPE_CHECKING:
@@ -91,11 +91,7 @@ async def _load_thread_rows(
         key: [call for call in records if start_time <= call.created < end_time]
         for key, records in usage_by_part.items()
     }
-    rows = [
-        sum_usage(key, list(map(make_usage_row, records)))
-        for key, records in records_by_part.items()
-        if records
-    ]
+    rows = [sum_calls(key, records) for key, records in records_by_part.items() if records]
     return rows, [record for record in records_by_part["all"] if record.thread == thread]
 
 

@@ -14,6 +14,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import text_of
 from everthread.core.types import Request
+from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
@@ -22,17 +23,12 @@ from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 
 _LOG = logging.getLogger("everthread.gateway")
-_DAY_SECONDS = 86_400
 FLUSH_SECONDS = 0.1
 """Seconds for which usage is collected before it is written."""
 RETRY_SECONDS = 5.0
 """Seconds until the next attempt after the store has failed to write."""
 BYTES_PER_TOKEN = 4
 """Bytes of text per token, for estimates."""
-
-
-def utc_day(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
 
 
 class KeyUsageCounter:
@@ -52,7 +48,7 @@ class KeyUsageCounter:
 
     @property
     def day(self) -> str:
-        return utc_day(self._wall_clock())
+        return format_utc_day(self._wall_clock())
 
     def add_stored_use(self, key_id: str, day: str, use: KeyUse) -> None:
         """Take over usage that was just read from the store. Ignore it during a write, which returns the new sums."""
@@ -116,7 +112,7 @@ class KeyUsageCounter:
     def _make_limit_error(
         self, key: NewKey, unit: str, limit: int | Decimal, spent: int | Decimal
     ) -> Refused:
-        wait_seconds = _DAY_SECONDS - self._wall_clock() % _DAY_SECONDS
+        wait_seconds = DAY_SECONDS - self._wall_clock() % DAY_SECONDS
         figures = (
             f"${spent:,.4f} of ${limit:,.4f}"
             if unit == "dollars"

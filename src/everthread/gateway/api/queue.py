@@ -13,13 +13,13 @@ from typing import Any, Literal
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.given_messages import MessageInput, as_messages
 from everthread.core.secrets.redaction import redact
+from everthread.core.utc_days import format_utc_day
 from everthread.errors import (
     EverthreadError,
     LeaseLostError,
     StoreError,
     UnknownIdError,
 )
-from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agent_pool import AgentPool, OpenAgent
 from everthread.gateway.api.lost_turns import PROCESS_ENDED, repair_lost_turn
@@ -345,7 +345,7 @@ class TurnQueue:
         if isinstance(payer, str) and turn_usage.calls:
             use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
             try:
-                await self.store.count_use(utc_day(time.time()), {payer: use})
+                await self.store.count_use(format_utc_day(time.time()), {payer: use})
             except StoreError as error:
                 _LOG.warning(
                     "the usage of turn %s could not be charged to its key: %s",

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import re
 import time
-from typing import Any
 
 from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
+from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agent_pool import PreviewThread
@@ -52,14 +52,11 @@ from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
 from everthread.store.turn_records import QueuedTurn
-from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_usage
+from everthread.store.usage_records import make_insights_figures, make_usage_figures, sum_calls
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 from everthread.thread.lookup.thread_title import load_title
 from everthread.thread.lookup.thread_usage import load_thread_usage
 
-_DAY_SECONDS = 86_400
-_COUNT_FIELDS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
-_TABLE_FIELDS = ("by_day", "by_model", "by_platform", "by_task")
 _THREAD_PATH = "/api/threads/{thread}"
 _TURN_PATH = f"{_THREAD_PATH}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
@@ -297,7 +294,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         records_by_part = await load_thread_usage(self._store, first_session.id)
         sums = {
-            key: make_usage_figures(sum_usage(key, [*map(make_usage_row, records)]))
+            key: make_usage_figures(sum_calls(key, records))
             for key, records in records_by_part.items()
         }
         return JsonAnswer(UsageView(thread=first_session.id, sums=sums))
@@ -317,24 +314,11 @@ class ThreadRoutes:
         """Return the usage and the cost over all threads."""
         days = request.query.days
         end_time = time.time() + 1
-        start_time = (end_time // _DAY_SECONDS - days + 1) * _DAY_SECONDS
+        start_time = find_period_start(end_time, days)
         insights = await self._store.insights(
             since=start_time, until=end_time, tenant=request.tenant
         )
-        figures: dict[str, Any] = {name: getattr(insights, name) for name in _COUNT_FIELDS}
-        for name in _TABLE_FIELDS:
-            figures[name] = {row.key: make_usage_figures(row) for row in getattr(insights, name)}
-        tools = {
-            row.tool: {"results": row.results, "tokens": row.tokens} for row in insights.by_tool
-        }
-        return JsonAnswer(
-            InsightsView(
-                days=days,
-                total=make_usage_figures(insights.total),
-                by_tool=tools,
-                **figures,
-            )
-        )
+        return JsonAnswer(InsightsView(days=days, **make_insights_figures(insights)))
 
     async def _load_first_session(self, request: ApiRequest) -> Session:
         """Return the first session of the thread that the path names."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everthread.core.utc_days import format_utc_day
 from everthread.gateway.access.key_creation import digest_of, is_key
-from everthread.gateway.access.quotas import utc_day
 from everthread.gateway.contracts import Auth
 from everthread.store.store import Store
 
@@ -142,7 +142,7 @@ class Access:
         if self.auth != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored_key = await self._store.find_key(digest, utc_day(time.time()))
+        stored_key = await self._store.find_key(digest, format_utc_day(time.time()))
         if stored_key is None or stored_key.revoked is not None:
             return None
         return self._sign_cookie(
@@ -184,7 +184,7 @@ class Access:
             )
         if self.auth != "keys":
             return False
-        stored_key = await self._store.find_key(str(claims.get("key")), utc_day(time.time()))
+        stored_key = await self._store.find_key(str(claims.get("key")), format_utc_day(time.time()))
         return (
             stored_key is not None
             and stored_key.revoked is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.messages import count_noun
-from everthread.gateway.access.quotas import utc_day
+from everthread.core.utc_days import DAY_SECONDS, find_period_start, format_utc_day
 from everthread.gateway.dashboard.charts import (
     HALF_PAGE_WIDTH,
     Chart,
@@ -28,7 +28,6 @@ from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_list import translate_client_name
 from everthread.store.usage_records import UsageRow
 
-DAY_SECONDS = 86_400.0
 MAX_DAYS = 367
 MAX_CLIENT_BARS = 8
 """Maximum clients that are shown, each with a bar."""
@@ -36,7 +35,7 @@ MAX_CLIENT_BARS = 8
 
 async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[str, Any]:
     end_time = time.time() + 1
-    start_time = (end_time // DAY_SECONDS - days + 1) * DAY_SECONDS
+    start_time = find_period_start(end_time, days)
     tenant = viewer.tenant
     insights, clients, failures, records, limits = await asyncio.gather(
         costs.store.insights(since=start_time, until=end_time, tenant=tenant),
@@ -118,7 +117,7 @@ def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow
     """Return a row for every day from the first with calls to the last."""
     first_day = min(rows)
     last_day = max(rows)
-    names = [utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
+    names = [format_utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
     return [rows.get(name, UsageRow(name)) for name in names if first_day <= name <= last_day]
 
 

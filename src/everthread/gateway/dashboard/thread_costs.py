@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from everthread.gateway.access.quotas import utc_day
+from everthread.core.utc_days import format_utc_day
 from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.gateway.dashboard.savings import (
     CostComparison,
@@ -129,7 +129,7 @@ class ThreadCosts:
             dict.fromkeys(record.thread for record in records if record.reverted is None)
         )
         savings = await self.compare_threads(compacted_threads[:500], limits, {})
-        return sum_savings(list(savings.values()), start_time=start_time, day=utc_day)
+        return sum_savings(list(savings.values()), start_time=start_time, day=format_utc_day)
 
     async def load_window(self, row: ThreadRow) -> tuple[str, WindowSize]:
         """Return a thread's model and its window."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from everthread.core.utc_days import DAY_SECONDS
 from everthread.store.database import Tx, make_equality_condition, placeholders
 from everthread.store.records import DEFAULT_TENANT, LearntLimits, LimitKind, ModelLimit
 
-LIMIT_LIFE_SECONDS = 7 * 24 * 3600.0
+LIMIT_LIFE_SECONDS = 7 * DAY_SECONDS
 """Seconds until a learnt limit expires, because providers change them. For as long an accepted prompt disproves smaller
 windows."""
-DAY_SECONDS = 24 * 3600.0
 LIMIT_COLUMNS = (
     "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.messages import count_noun
+from everthread.core.utc_days import DAY_SECONDS
 
 if TYPE_CHECKING:
     from everthread.gateway.dashboard.savings import CostComparison
@@ -70,9 +71,6 @@ class ReceiptFigures:
         )
 
 
-_DAY_SECONDS = 86_400
-
-
 _KEY_VARIABLES = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Variables that may hold a client's key for the gateway, which sees its tenant's figures."""
 
@@ -85,7 +83,7 @@ async def read_figures(url: str, started_at: float) -> ReceiptFigures | str:
     import httpx2
 
     key = next((os.environ[name] for name in _KEY_VARIABLES if os.environ.get(name)), "")
-    days = int(time.time() // _DAY_SECONDS - started_at // _DAY_SECONDS) + 1
+    days = int(time.time() // DAY_SECONDS - started_at // DAY_SECONDS) + 1
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
             answer = await http.get(
