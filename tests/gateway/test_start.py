@@ -153,7 +153,7 @@ def test_preloads_the_modules_of_the_first_requests() -> None:
     """An import in a request would stop all others."""
     code = (
         "import asyncio, sys\n"
-        "from everthread.factory.preloading import preload\n"
+        "from everthread.factory.gateways import preload\n"
         "asyncio.run(preload())\n"
         "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.llm_summarizer', "
         "'anyio._backends._asyncio'}\n"

@@ -18,12 +18,12 @@ from everthread.agent.tools.todo import Todo, load_todo
 from everthread.providers.resilience import ModelEvent
 from everthread.store.store import Store
 from everthread.thread.events import Event
-from everthread.thread.options import CompactionHooks, Route
+from everthread.thread.options import CompactionHooks
 
 
 @dataclass(slots=True)
 class AgentBuilder(CompactionHooks):
-    """Builds prompt, memory and tools before the agent exists; set `agent` afterwards to pass on its events.
+    """Builds the prompt and the tools before the agent exists. Set `agent` afterwards, so that it gets the events.
 
     Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
     """
@@ -40,27 +40,19 @@ class AgentBuilder(CompactionHooks):
     """Whether the agent has no built-in tools, and its prompt names no workspace."""
     agent: Agent | None = None
     window: int | None = None
-    """The model's window, until there is an agent to ask."""
+    """The model's window, used until `agent` is set."""
     prompt: SystemPrompt = field(init=False)
     tools: list[Tool] = field(init=False)
 
     def __post_init__(self) -> None:
-        texts = (
-            ("talk",)
-            if self.is_chat_only
-            else ("role", "tools")
-            if self.has_builtin_tools
-            else ("role",)
-        )
-        self.prompt = self._make_prompt(*texts)
-        self.tools = [
-            *(self._make_builtin_tools() if self.has_builtin_tools else ()),
-            *self.extra_tools,
-        ]
-
-    def use_route(self, route: Route) -> None:
-        """Note the model's window, before the first prompt is written."""
-        self.window = route.window
+        if self.is_chat_only:
+            self.prompt = self._make_prompt("talk")
+        elif self.has_builtin_tools:
+            self.prompt = self._make_prompt("role", "tools")
+        else:
+            self.prompt = self._make_prompt("role")
+        builtin_tools = self._make_builtin_tools() if self.has_builtin_tools else []
+        self.tools = [*builtin_tools, *self.extra_tools]
 
     async def before_compaction(self, session: str) -> None:
         await self.memory.wait_for_changes()
@@ -72,12 +64,12 @@ class AgentBuilder(CompactionHooks):
         """Do nothing: the agent needs no work after a compaction."""
 
     def on_event(self, event: Event) -> None:
-        """Pass an event of the conversation to the agent."""
+        """Pass an event of the conversation on to the agent."""
         if self.agent is not None:
             self.agent.on_event(event)
 
     def on_model_event(self, event: ModelEvent) -> None:
-        """Listen to the wrappers around a model that was chosen later."""
+        """Pass a retry or a fallback of the model on to the agent's current conversation."""
         if self.agent is not None:
             self.agent.conversation.on_model_event(event)
 

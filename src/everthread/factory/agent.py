@@ -1,9 +1,10 @@
-"""Build agents from a configuration: in a workspace, and for the threads API."""
+"""Open an agent as configured."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,34 +13,23 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversations import (
-    ensure_store,
-    open_conversation,
-    returns_opener,
-)
-from everthread.factory.model_setup import (
-    CloseCallback,
-    find_route,
-    make_close_callback,
-)
+from everthread.factory.awaitable_context import opens_on_await
+from everthread.factory.conversations import check_settings, ensure_store, make_setup
+from everthread.factory.model_setup import CloseCallback, ModelSpec, open_route
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.agent.builder import AgentBuilder
-    from everthread.agent.commands.dispatch import CommandResult
     from everthread.agent.loop import Agent, FindRoute
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
-    from everthread.gateway.api.agent_pool import OpenAgent, PreviewThread
-    from everthread.gateway.api.threads_api import ThreadsApi
-    from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener
     from everthread.thread.options import Route
 
 
-@returns_opener
+@opens_on_await
 async def open_agent(
     config: Config | None = None,
     *,
@@ -68,36 +58,41 @@ async def open_agent(
     the known one. Everything that is opened here is closed with the agent.
     """
     from everthread.agent.builder import AgentBuilder
+    from everthread.conversation.conversation import Conversation
 
     _check_tools(tools, builtin_tools)
     settings = config or load_config()
+    check_settings(settings, window)
+    model_spec = ModelSpec(model, window=window, api=api, fallback=fallback)
     async with ensure_store(store, settings) as (opened_store, close_callbacks):
         builder = AgentBuilder(
             store=opened_store,
             workspace=_resolve_workspace(workspace),
-            memory=await _open_memory(opened_store, resume, session),
+            memory=await _open_memory_files(opened_store, resume, session),
             approve=_choose_approver(approve, yes=yes),
             max_instructions_chars=settings.agent.instructions_chars,
             extra_tools=tuple(tools or ()),
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
             is_chat_only=chat_only,
         )
-        conversation = await open_conversation(
-            model,
+        route = await open_route(
+            model_spec,
+            settings,
+            on_event=builder.on_model_event,
+            close_callbacks=close_callbacks,
+        )
+        builder.window = route.window
+        setup = await make_setup(
+            opened_store,
+            route,
             config=settings,
-            window=window,
-            store=opened_store,
-            resume=resume,
-            system=builder.prompt,
-            tools=[tool.schema for tool in builder.tools],
             summarizer=summarizer,
-            listener=builder.on_event,
-            hooks=builder,
-            session=session,
-            api=api,
-            fallback=fallback,
-            model_events=builder.on_model_event,
-            on_route=builder.use_route,
+            close_callbacks=close_callbacks,
+        )
+        setup = replace(setup, system=builder.prompt, listener=builder.on_event, hooks=builder)
+        tool_schemas = [tool.schema for tool in builder.tools]
+        conversation = await Conversation.open(
+            setup, resume=resume, new=session, tools=tool_schemas
         )
     return _make_agent(builder, conversation, settings, listener, close_callbacks)
 
@@ -142,15 +137,17 @@ def _make_agent(
 def _make_route_finder(
     config: Config, builder: AgentBuilder, close_callbacks: list[CloseCallback]
 ) -> FindRoute:
-    """Return a function that finds the route to a model, and adds the callback that closes it to `close_callbacks`."""
+    """Return a function that opens the route to a named model."""
 
-    async def find_named_route(name: str) -> Route:
-        route = await find_route(name, config, on_event=builder.on_model_event)
-        if route.model is not None:
-            close_callbacks.insert(0, make_close_callback(route.model))
-        return route
+    async def open_named_route(name: str) -> Route:
+        return await open_route(
+            ModelSpec(name),
+            config,
+            on_event=builder.on_model_event,
+            close_callbacks=close_callbacks,
+        )
 
-    return find_named_route
+    return open_named_route
 
 
 def _check_tools(tools: Any, builtin_tools: Any) -> None:
@@ -191,7 +188,9 @@ def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
     return approve or Approvals(read_rules(home_directory()))
 
 
-async def _open_memory(store: Store, resume: str | None, session: NewSession | None) -> MemoryFiles:
+async def _open_memory_files(
+    store: Store, resume: str | None, session: NewSession | None
+) -> MemoryFiles:
     """Return the memory of the tenant whose thread the agent opens."""
     from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
 
@@ -217,93 +216,3 @@ def _list_key_variables(config: Config) -> list[str]:
         elif isinstance(value, list | tuple):
             values += value
     return names
-
-
-def make_threads_api(
-    config: Config, store: Store, limits: Limits, *, has_no_keys: bool
-) -> ThreadsApi:
-    """Build the threads API. `has_no_keys`: whether clients have no key, so that the configuration decides on tools."""
-    from everthread.gateway.api import QueueOptions
-    from everthread.gateway.api.queue import TurnQueue
-    from everthread.gateway.api.threads_api import ThreadsApi
-
-    native = config.gateway.native
-    options = native.model_dump(exclude={"enabled", "tools", "workspace", "heartbeat_seconds"})
-    queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
-    return ThreadsApi(
-        queue,
-        preview=make_preview_function(config),
-        limits=limits,
-        tools=has_no_keys and native.tools,
-        heartbeat_seconds=native.heartbeat_seconds,
-    )
-
-
-def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> OpenAgent:
-    """Return a function that opens agents as configured. `fixed_model`: use this model for every thread."""
-    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
-    from everthread.agent.tools.memory_tool import MemoryTool
-    from everthread.agent.tools.recall import Recall
-    from everthread.agent.tools.todo import Todo
-
-    async def open_thread_agent(
-        *,
-        store: Store,
-        tenant: str,
-        tools: bool,
-        model: str | None,
-        listener: Listener,
-        resume: str | None = None,
-        session: NewSession | None = None,
-    ) -> Agent:
-        folder = find_tenant_memory_folder(home_directory(), tenant)
-        chat_tools: list[Tool] | None = (
-            None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
-        )
-        return await open_agent(
-            config,
-            model=fixed_model or model,
-            resume=resume,
-            session=session,
-            store=store,
-            listener=listener,
-            workspace=_make_tenant_workspace(config, folder),
-            tools=chat_tools,
-            chat_only=not tools,
-        )
-
-    return open_thread_agent
-
-
-def make_preview_function(config: Config) -> PreviewThread:
-    """Return a function that previews the compaction of a stored thread, even if its model is not configured."""
-    from everthread.agent.commands.context_commands import describe_preview
-    from everthread.thread.used_window import load_caller_window
-
-    async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
-        used_window = await load_caller_window(store, thread)
-        conversation_opener = open_conversation(
-            used_window.model if used_window else (await store.session(thread)).model,
-            config=config,
-            window=used_window.tokens if used_window else None,
-            store=store,
-            resume=thread,
-            own_client=True,
-            summarizer="journal",
-        )
-        async with conversation_opener as conversation:
-            compaction = await conversation.preview(focus)
-            advice = "The client's requests are compacted when that is due."
-            return describe_preview(compaction, conversation.messages, advice=advice)
-
-    return preview
-
-
-def _make_tenant_workspace(config: Config, folder: Path) -> Path:
-    """Return the workspace for a tenant's tools: the configured folder, or one of the tenant's own."""
-    configured_path = config.gateway.native.workspace
-    if configured_path is not None:
-        return Path(configured_path).expanduser()
-    default_path = folder / "workspace"
-    default_path.mkdir(parents=True, exist_ok=True)
-    return default_path

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everthread.config import Config, load_config
 from everthread.core.types import Api
-from everthread.factory.agent import make_threads_api
+from everthread.errors import InputError
 from everthread.factory.caller_setup import make_caller_setup
 from everthread.factory.dashboards import make_dashboard
 from everthread.factory.engine_choice import EngineChoice
-from everthread.factory.gateway_login import open_authenticator
 from everthread.factory.gateway_store import (
     claim_sole_use,
     find_store_problem,
     make_store_watch,
     open_gateway_store,
 )
-from everthread.factory.preloading import preload
 from everthread.factory.summarizer_factory import SummarizerFactory
+from everthread.factory.threads_api import make_threads_api
 from everthread.factory.upstreams import add_keys, list_upstreams, start_local_models
 from everthread.gateway.contracts import Auth, Limits
 from everthread.store.store import Store
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from everthread.gateway.worker_process import WorkerSetup
     from everthread.thread.events import Listener
 
+_LOG = logging.getLogger("everthread.gateway")
 COMPACTION_SECONDS_SHARE = 0.75
 SUMMARY_SECONDS_SHARE = 0.5
 """Shares of a request's time limit: for a compaction, and for a model's summary within it."""
@@ -74,17 +76,17 @@ async def open_gateway(
 
     settings = _override_gateway(config or load_config(), host=host, port=port, auth=auth)
     options = settings.gateway
-    routes = _choose_routes(settings, upstreams, worker)
+    upstreams = _choose_upstreams(settings, upstreams, worker)
     end_event = asyncio.Event()  # set when the gateway ends
     async with AsyncExitStack() as stack:
-        routes = await start_local_models(routes, settings, stack)
+        upstreams = await start_local_models(upstreams, settings, stack)
         store = store or await open_gateway_store(
             settings, stack, end_event, index_in_process=is_gateway_process
         )
-        authenticator = authenticator or await open_authenticator(
+        authenticator = authenticator or await _open_authenticator(
             options.auth, store, options.host, stack
         )
-        builder = _GatewayBuilder(settings, store, routes, stack, worker)
+        builder = _GatewayBuilder(settings, store, upstreams, stack, worker)
         manager, proxy = await builder.open_proxy()
         app = await builder.open_app(
             manager,
@@ -114,12 +116,72 @@ def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
     stack.callback(preload_task.cancel)
 
 
-def _choose_routes(
+async def _open_authenticator(
+    auth: Auth, store: Store, host: str, stack: AsyncExitStack
+) -> Authenticator | None:
+    """Return the authenticator; None for `auth: none`."""
+    from everthread.gateway.access.authentication import (
+        TENANT_SECRET_NAME,
+        AcceptedCredentials,
+        KeyAuthenticator,
+        PassthroughAuthenticator,
+    )
+    from everthread.gateway.site_policy import is_loopback
+
+    if auth == "none":
+        return None
+    if auth == "passthrough":
+        credentials = AcceptedCredentials(store)
+        stack.push_async_callback(credentials.close)
+        return PassthroughAuthenticator(await store.shared_secret(TENANT_SECRET_NAME), credentials)
+    keys = KeyAuthenticator(store)
+    stack.push_async_callback(keys.close)
+    if not is_loopback(host) and not await keys.has_keys():
+        raise InputError(
+            f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`"
+        )
+    return keys
+
+
+async def preload() -> None:
+    """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
+    from everthread.gateway.server import tune_process
+
+    def load() -> None:
+        import anyio
+        import httpx2
+
+        from everthread.compaction.summarizers import (  # noqa: F401 - for the first compaction
+            chain,
+            llm_summarizer,
+            warm_prefix,
+        )
+        from everthread.core.costs.canonical_usage import CanonicalUsage
+        from everthread.core.costs.prices import compute_call_cost
+        from everthread.core.tokens.tokenizers import load_tokenizer
+        from everthread.providers import model_choice  # noqa: F401 - for the first summary
+
+        httpx2.Client().close()
+        # Load anyio's backend, which the question for a model's window needs.
+        anyio.run(anyio.sleep, 0)
+        compute_call_cost(CanonicalUsage(1, 1), "gpt-4o", time=datetime.now(UTC))
+        load_tokenizer("gpt-4o")
+
+    try:
+        await asyncio.to_thread(load)
+    except Exception as error:  # noqa: BLE001 - requests load it themselves then, and wait for it
+        _LOG.warning("the gateway is not warmed up: %s: %s", type(error).__name__, error)
+    tune_process()
+
+
+def _choose_upstreams(
     config: Config, upstreams: Sequence[Upstream] | None, worker: WorkerSetup | None
 ) -> list[Upstream]:
-    """Return the given or configured upstreams with their keys; those of a worker have their keys already."""
-    routes = list(upstreams) if upstreams is not None else list_upstreams(config)
-    return add_keys(routes, config.gateway.auth) if worker is None else routes
+    """Return the given upstreams, or else the configured ones, with keys added. A worker's upstreams come with keys."""
+    chosen_upstreams = list_upstreams(config) if upstreams is None else list(upstreams)
+    if worker is not None:
+        return chosen_upstreams
+    return add_keys(chosen_upstreams, config.gateway.auth)
 
 
 def _override_gateway(config: Config, **overrides: Any) -> Config:

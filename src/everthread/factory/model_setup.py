@@ -1,11 +1,11 @@
-"""Choose models by the configuration, find their windows, and wrap them with limits, retries and fallbacks."""
+"""Choose a model as configured, find its window, and open it with time limits, retries and fallbacks."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everthread.config import Config, home_directory
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 
 CloseCallback = Callable[[], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The model that a caller asks for."""
+
+    model: str | StreamingModel | None = None
+    """A name, or a model of the caller's own; None for the configured one."""
+    window: int | None = None
+    """Its window in tokens, instead of the known one."""
+    api: Api | None = None
+    fallback: Sequence[StreamingModel] = ()
+    """Models to use if the first one is out of service."""
+    has_own_client: bool = False
+    """Whether the caller sends the requests, so that no model is opened."""
 
 
 def make_close_callback(model: StreamingModel) -> CloseCallback:
@@ -116,32 +131,40 @@ async def load_window(
     )
 
 
-async def find_route(
-    model: str | StreamingModel | None,
+async def open_route(
+    spec: ModelSpec,
     config: Config,
     *,
     on_event: Callable[[ModelEvent], None],
-    api: Api | None = None,
-    own_client: bool = False,
-    fallback: Sequence[StreamingModel] = (),
-    window: int | None = None,
+    close_callbacks: list[CloseCallback],
 ) -> Route:
-    """Return the route to a model: the model with its wrappers, and its window. `window`: the caller's own figure."""
+    """Open a model with its wrappers; return the route to it, with its window.
+
+    The callback that closes the model is put first in `close_callbacks`. A model object of the caller's stays open.
+    """
     from everthread.providers.catalog import resolve_window
     from everthread.providers.model_choice import create_model
     from everthread.thread.options import Route
 
+    model = spec.model
     if model is not None and not isinstance(model, str):
-        size, source = (model.window, "the model's own") if window is None else (window, "given")
-        return Route(model.name, model.api, size, source, model.base_url, model=model)
+        if spec.window is None:
+            window = model.window
+            source = "the model's own"
+        else:
+            window = spec.window
+            source = "given"
+        return Route(
+            model.name, model.api, window, source=source, base_url=model.base_url, model=model
+        )
     settings = config.model
-    choice = choose_from_section(settings, model, api=api)
+    choice = choose_from_section(settings, model, api=spec.api)
     is_local = choice.provider == "local"
     is_configured = model is None or settings.default in (None, model)
     resolved_window = await resolve_window(
         choice.model,
-        setting=window or (settings.context_length if is_configured else None),
-        ask_server=None if is_local or own_client else make_endpoint_request(choice),
+        setting=spec.window or (settings.context_length if is_configured else None),
+        ask_server=None if is_local or spec.has_own_client else make_endpoint_request(choice),
     )
     route = Route(
         choice.model,
@@ -151,25 +174,26 @@ async def find_route(
         base_url=choice.base_url,
         provider=choice.provider,
     )
-    if own_client:
+    if spec.has_own_client:
         return route
-    context_length = window or settings.context_length if is_local else resolved_window.tokens
+    local_window = spec.window or settings.context_length
     chosen_model = create_model(
         choice,
         environment=os.environ,
         home=home_directory(),
         max_tokens=settings.max_tokens,
-        context_length=context_length,
+        context_length=local_window if is_local else resolved_window.tokens,
     )
     if is_local:
-        source = "the local server's own"
         route = replace(
             route,
             window=chosen_model.window,
-            source=source,
+            source="the local server's own",
             base_url=chosen_model.base_url,
         )
-    return replace(route, model=_wrap_model(chosen_model, fallback, on_event))
+    wrapped_model = _wrap_model(chosen_model, spec.fallback, on_event)
+    close_callbacks.insert(0, make_close_callback(wrapped_model))
+    return replace(route, model=wrapped_model)
 
 
 def _wrap_model(

@@ -121,8 +121,8 @@ class GatewayApp:
         """Raise `InputError` for an address that others can reach, if no key is needed."""
         if not self._has_keys and not is_loopback(host):
             raise InputError(
-                f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or let "
-                "clients show a key"
+                f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or "
+                "gateway.auth: keys"
             )
 
     async def shut_down(self, grace_seconds: float) -> None:
