@@ -208,8 +208,7 @@ def _time_collections() -> tuple[float, float]:
 
 async def _time_collections_of_a_gateway() -> tuple[float, float]:
     from everthread.config import parse_config  # noqa: PLC0415
-    from everthread.factory.gateways import open_gateway  # noqa: PLC0415
-    from everthread.factory.gateways import preload  # noqa: PLC0415
+    from everthread.factory.gateways import open_gateway, preload  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config(
