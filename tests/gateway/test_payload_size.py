@@ -17,7 +17,6 @@ from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import CompactionDone, Notice, Slimmed
-from everthread.thread.policy.compaction_pause import CompactionPause
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
     APIS,
@@ -152,22 +151,6 @@ async def test_pauses_compactions_that_hardly_help(
     assert count_pauses() == 1
     await send_turn(make_text(900, "much more"))
     assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
-
-
-def test_judges_each_compaction_once() -> None:
-    pause = CompactionPause()
-    assert not pause.judge_compaction(1, 1_000, 950, now=100.0)
-    assert pause.judge_compaction(2, 1_000, 950, now=100.0)
-    assert not pause.judge_compaction(2, 1_000, 999, now=0.0), "judged already"
-    assert not pause.judge_compaction(3, 1_000, 900, now=0.0)
-    assert not pause.judge_compaction(4, 1_000, 999, now=0.0), "not two in a row"
-    pause.skip_judging(9)
-    assert not pause.judge_compaction(9, 1_000, 999, now=0.0)
-
-
-@pytest.mark.parametrize("state", [None, {"paused_at": "x", "last_judged_number": None}])
-def test_ignores_an_invalid_stored_pause(state: Any) -> None:
-    assert CompactionPause.load(state) == CompactionPause()
 
 
 class PricedSummarizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from everthread.thread.policy.context_state import ContextState
 BEFORE = 20_000
 HARDLY_LESS = 19_000
 MUCH_LESS = 9_000
+JUST_EFFECTIVE = 18_000
 
 
 def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
@@ -19,7 +21,7 @@ def pause_after(*reports: int, at: float = 1_000.0) -> CompactionPause:
     pause = CompactionPause()
     for reported in reports:
         pause.unjudged_tokens_before = BEFORE
-        pause.judge_first_prompt(reported, at)
+        pause.begin_if_ineffective(reported, at)
     return pause
 
 
@@ -27,7 +29,7 @@ def test_pauses_after_two_ineffective_compactions() -> None:
     pause = pause_after(HARDLY_LESS)
     assert not pause.is_active(BEFORE, 1_000)
     pause.unjudged_tokens_before = BEFORE
-    assert pause.judge_first_prompt(HARDLY_LESS, 1_000), "the pause begins"
+    assert pause.begin_if_ineffective(HARDLY_LESS, 1_000), "the pause begins"
     assert pause.is_active(20_500, 1_001)
     assert not pause.is_active(21_000, 1_002), "grown by a tenth"
     assert not pause.is_active(20_500, 1_003), "it is over"
@@ -38,13 +40,14 @@ def test_the_pause_ends_after_five_minutes(seconds: int, holds: bool) -> None:
     assert pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds) is holds
 
 
-def test_an_effective_compaction_resets_the_count() -> None:
-    assert not pause_after(HARDLY_LESS, MUCH_LESS, HARDLY_LESS).is_active(BEFORE, 1_000)
+@pytest.mark.parametrize("effective", [MUCH_LESS, JUST_EFFECTIVE])
+def test_an_effective_compaction_resets_the_count(effective: int) -> None:
+    assert not pause_after(HARDLY_LESS, effective, HARDLY_LESS).is_active(BEFORE, 1_000)
 
 
 def test_judges_only_the_first_prompt_after_a_compaction() -> None:
     pause = pause_after(HARDLY_LESS)
-    assert not pause.judge_first_prompt(BEFORE, 1_000)
+    assert not pause.begin_if_ineffective(BEFORE, 1_000)
     assert pause.ineffective_count == 1
 
 
@@ -54,3 +57,8 @@ def test_the_pause_is_stored_with_the_thread() -> None:
     other = ContextState.load(json.loads(json.dumps(state.dump())))
     assert other.pause == state.pause
     assert other.pause.is_active(BEFORE, 1_001)
+
+
+@pytest.mark.parametrize("state", [None, {"paused_at": "x", "ineffective_count": None}])
+def test_ignores_an_invalid_stored_pause(state: Any) -> None:
+    assert CompactionPause.load(state) == CompactionPause()

@@ -1,4 +1,4 @@
-"""Build the system prompt, the tools and the hooks of an agent."""
+"""Build the system prompt and the tools of an agent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from everthread.agent.tools.todo import Todo, load_todo
 from everthread.providers.resilience import ModelEvent
 from everthread.store.store import Store
 from everthread.thread.events import Event
-from everthread.thread.options import CompactionHooks
 
 
 @dataclass(slots=True)
-class AgentBuilder(CompactionHooks):
+class AgentBuilder:
     """Builds the prompt and the tools before the agent exists. Set `agent` afterwards, so that it gets the events.
 
     Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
@@ -55,13 +54,11 @@ class AgentBuilder(CompactionHooks):
         self.tools = [*builtin_tools, *self.extra_tools]
 
     async def before_compaction(self, session: str) -> None:
+        """Save memory and show the open tasks, before a compaction of this session is committed."""
         await self.memory.wait_for_changes()
         thread = (await self.store.session(session)).thread
         if (await self.store.session(thread)).kind != "subagent":
             self.prompt.set_todo(await load_todo(self.store, thread))
-
-    async def after_compaction(self, session: str, previous: str) -> None:
-        """Do nothing: the agent needs no work after a compaction."""
 
     def on_event(self, event: Event) -> None:
         """Pass an event of the conversation on to the agent."""

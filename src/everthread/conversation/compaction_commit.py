@@ -54,8 +54,9 @@ async def commit_compaction(
         conversation.accounting.record_summary(conversation.session.id, draft.compaction.usage)
     )
     try:
-        await conversation.setup.hooks.before_compaction(conversation.session.id)
-    except Exception as error:  # noqa: BLE001 - it is reported; do not compact before the hook has saved its data
+        if conversation.setup.before_compaction is not None:
+            await conversation.setup.before_compaction(conversation.session.id)
+    except Exception as error:  # noqa: BLE001 - it is reported; do not compact before the data is saved
         reason = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
         conversation.report_failure(reason)
         return reason
@@ -136,12 +137,6 @@ async def _switch_session(
         conversation.session.id, reason="compression", previous=old_id
     )
     await conversation.save()
-    try:
-        await conversation.setup.hooks.after_compaction(conversation.session.id, old_id)
-    except Exception as error:  # noqa: BLE001 - it is reported; the compaction is committed and holds
-        conversation.notify(
-            f"After the compaction something failed: {type(error).__name__}: {error}"
-        )
     conversation.emit(
         events.CompactionDone(
             conversation.session.id,

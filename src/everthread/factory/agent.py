@@ -89,7 +89,12 @@ async def open_agent(
             summarizer=summarizer,
             close_callbacks=close_callbacks,
         )
-        setup = replace(setup, system=builder.prompt, listener=builder.on_event, hooks=builder)
+        setup = replace(
+            setup,
+            system=builder.prompt,
+            listener=builder.on_event,
+            before_compaction=builder.before_compaction,
+        )
         tool_schemas = [tool.schema for tool in builder.tools]
         conversation = await Conversation.open(
             setup, resume=resume, new=session, tools=tool_schemas

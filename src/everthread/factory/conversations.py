@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from everthread.providers.resilience import ModelEvent
     from everthread.thread.events import Listener
     from everthread.thread.options import (
-        CompactionHooks,
         Route,
         SessionOptions,
         Setup,
@@ -67,7 +66,6 @@ async def open_conversation(
     tools: Sequence[dict[str, Any]] = (),
     summarizer: str | Summarizer = "auto",
     listener: Listener | None = None,
-    hooks: CompactionHooks | None = None,
     session: NewSession | None = None,
     own_client: bool = False,
     api: Api | None = None,
@@ -109,7 +107,6 @@ async def open_conversation(
             setup,
             system=system,
             listener=listener or setup.listener,
-            hooks=hooks or setup.hooks,
             close_callbacks=close_callbacks,
         )
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)

@@ -150,7 +150,9 @@ class ManagedThread(Generic[DraftT]):
             step = context.choose_step(attempts, verdict)
             if step.action == "give_up":
                 return step
-            context.emit(events.Recovery(context.session_id, verdict.kind, step.attempt, step.text))
+            context.emit(
+                events.Recovery(context.session_id, verdict.kind, step.attempt, step.notice)
+            )
             if step.action == "lower_cap":
                 return step
             if step.action == "slim":
@@ -207,7 +209,7 @@ class ManagedThread(Generic[DraftT]):
         now = self._services.wall_clock()
         ttl = find_cache_lifetime(self.context.model, self._services.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and state.pause.judge_first_prompt(usage.prompt_tokens, now):
+        if usage.prompt_tokens and state.pause.begin_if_ineffective(usage.prompt_tokens, now):
             self.context.emit(
                 events.Notice(self.context.session_id, make_pause_notice(usage.prompt_tokens))
             )

@@ -116,16 +116,6 @@ class SummarizerContext:
     """Called before each call of a model; None if every call is allowed."""
 
 
-class CompactionHooks:
-    """Hooks around a compaction, for memory and similar features. The defaults do nothing."""
-
-    async def before_compaction(self, session: str) -> None:
-        """Called before the commit, to save data that must outlive the compaction."""
-
-    async def after_compaction(self, session: str, previous: str) -> None:
-        """Called after the commit; the session is the new one."""
-
-
 def ignore_event(event: Event) -> None:
     """Ignore an event; the default listener."""
 
@@ -142,7 +132,8 @@ class Setup:
     system: System | Callable[[], System] = None
     """The system prompt, or a function that builds it at a session's start."""
     listener: Listener = ignore_event
-    hooks: CompactionHooks = field(default_factory=CompactionHooks)
+    before_compaction: Callable[[str], Awaitable[None]] | None = None
+    """Called with the session's id before a compaction is committed, to save data that must outlive it."""
     clock: Callable[[], float] = time.monotonic
     """A monotonic clock, in seconds."""
     wall_clock: Callable[[], float] = time.time

@@ -16,7 +16,7 @@ ATTEMPT_LEVELS = (
     CompactionLevel.HALF_TAIL,
     CompactionLevel.LATEST_GROUP,
 )
-_LEVEL_TEXTS = {
+_NOTICE_BY_LEVEL = {
     CompactionLevel.NORMAL: "compacting the history",
     CompactionLevel.HALF_TAIL: "keeping half as many recent messages",
     CompactionLevel.LATEST_GROUP: "keeping only the latest messages",
@@ -38,10 +38,9 @@ class RecoveryStep:
     """The next attempt after a refused request."""
 
     action: Literal["lower_cap", "slim", "compact", "give_up"]
-    text: str = ""
-    """A message for the user."""
+    notice: str = ""
+    """The step in words, for the user."""
     attempt: int = 1
-    cap: int | None = None
     level: CompactionLevel = CompactionLevel.NORMAL
 
 
@@ -79,12 +78,8 @@ class RecoveryAttempts:
             new_cap = find_lower_cap(verdict, self.cap or output_cap, thinking_budget)
             if new_cap is not None and self.cap_attempts <= MAX_CAP_ATTEMPTS:
                 self.cap = new_cap
-                return RecoveryStep(
-                    "lower_cap",
-                    f"asking for at most {new_cap:,} tokens of output",
-                    self.cap_attempts,
-                    new_cap,
-                )
+                notice = f"asking for at most {new_cap:,} tokens of output"
+                return RecoveryStep("lower_cap", notice, self.cap_attempts)
         if not enabled:
             return GIVE_UP
         if verdict.kind == "payload_too_large" and not self.is_payload_shrunk:
@@ -94,7 +89,7 @@ class RecoveryAttempts:
             return GIVE_UP
         level = ATTEMPT_LEVELS[self.compactions]
         self.compactions += 1
-        return RecoveryStep("compact", _LEVEL_TEXTS[level], self.compactions, level=level)
+        return RecoveryStep("compact", _NOTICE_BY_LEVEL[level], self.compactions, level=level)
 
     @property
     def failure_text(self) -> str:

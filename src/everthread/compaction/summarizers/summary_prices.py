@@ -1,4 +1,4 @@
-"""The price of a summary: of one call to a model, and the interface of a summariser that quotes its price."""
+"""The price of a summary: of one call to a model, and the interfaces of summarisers that quote prices."""
 
 from __future__ import annotations
 
@@ -47,12 +47,17 @@ class CallPrice:
 
 
 @runtime_checkable
-class PricedRoute(Protocol):
-    """A summariser that can quote its price."""
+class PricedSummarizer(Protocol):
+    """A summariser that can quote the price of a summary."""
 
     def quote_price(self, tokens: int, budget: int) -> float | None:
         """Return the dollars for a prompt of `tokens` and a summary of `budget` tokens; None if unknown."""
         ...
+
+
+@runtime_checkable
+class PricedRoute(PricedSummarizer, Protocol):
+    """A summariser that can also quote the price of one request."""
 
     def quote_request_price(self, request: SummaryRequest) -> float | None:
         """Return the dollars for this request; None if unknown."""

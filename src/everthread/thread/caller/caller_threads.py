@@ -189,7 +189,7 @@ class CallerThreads:
         async with call.memory.compaction_lock:
             await context.look_up()
             if call.is_compaction_undone and not context.size.is_full:
-                call.decision = PolicyDecision("send", "the last compaction was taken back by hand")
+                call.decision = PolicyDecision("send")
                 return
             thread = ManagedThread(context, self._thread_services, call.memory.preparation)
             call.decision = await thread.compact_if_needed(reason="in-loop")

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from everthread.compaction.journal.journal import AUTHOR as JOURNAL
 from everthread.compaction.summarizers.summarizer import Summarizer
+from everthread.compaction.summarizers.summary_prices import PricedSummarizer
 
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
 """Provider names that do not identify prices."""
-
-
-@runtime_checkable
-class PricedSummarizer(Protocol):
-    """A summariser that can quote the price of a summary."""
-
-    def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars for a summary of `budget` tokens of a prompt of `tokens`; None if a price is unknown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,10 @@ class CallPrices:
     @property
     def has_free_summary(self) -> bool:
         """Whether a summary costs nothing, because no model writes it."""
-        return (
-            not isinstance(self.summarizer, PricedSummarizer)
-            or self.summarizer.quote_price(1_000, 100) == 0
-        )
+        return self.quote_summary(1_000, 100) == 0
+
+    def quote_summary(self, prompt_tokens: int, summary_tokens: int) -> float | None:
+        """Return the dollars for a summary; None if a price is unknown. It is free if the summariser quotes none."""
+        if not isinstance(self.summarizer, PricedSummarizer):
+            return 0.0
+        return self.summarizer.quote_price(prompt_tokens, summary_tokens)

@@ -10,7 +10,7 @@ MAX_EFFECTIVE_SHARE = 0.90
 """A compaction is effective if the next reported prompt has at most this share of the one before."""
 MAX_INEFFECTIVE_COMPACTIONS = 2
 """Ineffective compactions in a row that begin a pause."""
-PAUSE_SECONDS = 300.0
+COMPACTION_PAUSE_SECONDS = 300.0
 PAUSE_GROWTH_FACTOR = 1.10
 """A pause ends when the prompt has grown by this factor."""
 
@@ -22,8 +22,6 @@ class CompactionPause:
     Wall-clock times, so that another process can resume.
     """
 
-    last_judged_number: int = 0
-    """Number of the last compaction whose effect was judged."""
     ineffective_count: int = 0
     """Number of ineffective compactions in a row."""
     paused_at: float | None = None
@@ -33,33 +31,24 @@ class CompactionPause:
     unjudged_tokens_before: int = 0
     """Size of the prompt before a compaction that was not judged yet."""
 
-    def judge_compaction(
-        self, compaction_number: int, tokens_before: int, tokens_after: int, now: float
-    ) -> bool:
-        """Record the size that the provider counted after a compaction; return whether a pause begins."""
-        if compaction_number <= self.last_judged_number:
+    def begin_if_ineffective(self, prompt_tokens: int, now: float) -> bool:
+        """Judge the last compaction by the first prompt after it, as the provider counted it.
+
+        Return whether a pause begins.
+        """
+        tokens_before = self.unjudged_tokens_before
+        self.unjudged_tokens_before = 0
+        if not tokens_before:
             return False
-        self.last_judged_number = compaction_number
-        self.ineffective_count = (
-            0 if tokens_after <= MAX_EFFECTIVE_SHARE * tokens_before else self.ineffective_count + 1
-        )
+        if prompt_tokens <= MAX_EFFECTIVE_SHARE * tokens_before:
+            self.ineffective_count = 0
+        else:
+            self.ineffective_count += 1
         if self.ineffective_count < MAX_INEFFECTIVE_COMPACTIONS:
             return False
         self.paused_at = now
-        self.paused_tokens = tokens_after
+        self.paused_tokens = prompt_tokens
         return True
-
-    def judge_first_prompt(self, tokens_after: int, now: float) -> bool:
-        """Judge the last compaction by the first prompt after it; return whether a pause begins."""
-        tokens_before = self.unjudged_tokens_before
-        self.unjudged_tokens_before = 0
-        return tokens_before > 0 and self.judge_compaction(
-            self.last_judged_number + 1, tokens_before, tokens_after, now
-        )
-
-    def skip_judging(self, compaction_number: int) -> None:
-        """Mark a compaction as judged, because one after an overflow is not judged by its savings."""
-        self.last_judged_number = max(self.last_judged_number, compaction_number)
 
     def is_active(self, tokens: int, now: float) -> bool:
         """Return whether compactions pause for a prompt of this size."""
@@ -67,7 +56,7 @@ class CompactionPause:
             return False
         if (
             tokens < PAUSE_GROWTH_FACTOR * self.paused_tokens
-            and 0 <= now - self.paused_at < PAUSE_SECONDS
+            and 0 <= now - self.paused_at < COMPACTION_PAUSE_SECONDS
         ):
             return True
         self.ineffective_count = 0

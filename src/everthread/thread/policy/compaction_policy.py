@@ -20,11 +20,7 @@ from everthread.core.costs.compaction_economics import (
     decide_compaction,
 )
 from everthread.core.costs.prices import prices_for
-from everthread.thread.policy.call_prices import (
-    PROVIDERS_WITHOUT_PRICES,
-    CallPrices,
-    PricedSummarizer,
-)
+from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES, CallPrices
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.context_state import ContextState
 from everthread.thread.policy.prompt_size import PromptSize
@@ -51,7 +47,6 @@ class PolicyDecision:
 
     action: Literal["send", "wait", "compact"]
     """`send`: no compaction is due; `wait`: one is due but postponed; `compact`: compact now."""
-    explanation: str
     reason: str = ""
     """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
     must_wait: bool = False
@@ -81,66 +76,41 @@ class CompactionPolicy:
         is_summary_ready: bool = False,
     ) -> PolicyDecision:
         """Decide whether to compact before a call of this size. `is_summary_ready`: whether a summary is prepared."""
-        tokens = size.tokens
-        threshold = size.budget.threshold
         if not self._options.enabled:
-            return PolicyDecision("send", "compression is disabled")
-        cost_decision = (
-            self.weigh_costs(size, state, prices)
-            if tokens >= MIN_THRESHOLD_SHARE * threshold
-            else None
-        )
-        if tokens < threshold:
+            return PolicyDecision("send")
+        cost_decision = None
+        if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
+            cost_decision = self.weigh_costs(size, state, prices)
+        if size.tokens < size.budget.threshold:
             if cost_decision is None or cost_decision.action != "now":
-                return PolicyDecision(
-                    "send",
-                    f"{tokens:,} tokens are below the threshold of {threshold:,}",
-                )
+                return PolicyDecision("send")
             if self._options.background and not is_summary_ready and not prices.has_free_summary:
-                return PolicyDecision(
-                    "send", "it would pay now, but somebody would wait for the summary"
-                )
-            if explanation := self._explain_too_soon(size, state):
-                return PolicyDecision("send", explanation, cost_decision=cost_decision)
-            early_decision = PolicyDecision(
-                "compact", cost_decision.reason, COLD_CACHE, cost_decision=cost_decision
-            )
-            return self._skip_if_ineffective(size.grown_to_threshold, state, early_decision)
-        if cost_decision is not None and cost_decision.action == "later":
-            return PolicyDecision("wait", cost_decision.reason, cost_decision=cost_decision)
-        if explanation := self._explain_too_soon(size, state):
-            return PolicyDecision("wait", explanation, cost_decision=cost_decision)
-        explanation = (
-            cost_decision.reason
-            if cost_decision
-            else f"{tokens:,} tokens reach the threshold of {threshold:,}"
-        )
-        return self._skip_if_ineffective(
-            size,
-            state,
-            PolicyDecision("compact", explanation, reason, size.is_full, cost_decision),
-        )
+                return PolicyDecision("send")  # the call would wait for a model's summary
+            if self._is_too_soon(size, state) or self.is_ineffective(
+                size.grown_to_threshold, state
+            ):
+                return PolicyDecision("send", cost_decision=cost_decision)
+            return PolicyDecision("compact", COLD_CACHE, cost_decision=cost_decision)
+        is_later_cheaper = cost_decision is not None and cost_decision.action == "later"
+        if is_later_cheaper or self._is_too_soon(size, state):
+            return PolicyDecision("wait", cost_decision=cost_decision)
+        if self.is_ineffective(size, state):
+            return PolicyDecision("send", cost_decision=cost_decision)
+        return PolicyDecision("compact", reason, size.is_full, cost_decision)
 
-    def _explain_too_soon(self, size: PromptSize, state: ContextState) -> str:
-        """Return the reason why a compaction would follow the last one too soon; empty if it may proceed.
+    def _is_too_soon(self, size: PromptSize, state: ContextState) -> bool:
+        """Return whether a compaction would follow the last one too soon.
 
         Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        calls_since = state.call_pattern.since_rewrite
+        if not self._options.economics or not state.tokens_after_compaction:
+            return False
+        calls_by_window = size.budget.window // WINDOW_TOKENS_PER_CALL
         min_calls = min(
-            MAX_CALLS_BETWEEN_COMPACTIONS,
-            max(
-                MIN_CALLS_BETWEEN_COMPACTIONS,
-                size.budget.window // WINDOW_TOKENS_PER_CALL,
-            ),
+            MAX_CALLS_BETWEEN_COMPACTIONS, max(MIN_CALLS_BETWEEN_COMPACTIONS, calls_by_window)
         )
-        is_too_soon = bool(state.tokens_after_compaction) and calls_since < min_calls
-        if not is_too_soon or not self._options.economics or size.tokens >= size.delay_limit:
-            return ""
-        return (
-            f"the last compaction was {calls_since} calls ago; "
-            f"it waits for {min_calls} calls or {size.delay_limit:,} tokens"
-        )
+        is_recent = state.call_pattern.since_rewrite < min_calls
+        return is_recent and size.tokens < size.delay_limit
 
     def should_prepare(self, size: PromptSize, state: ContextState, prices: CallPrices) -> bool:
         """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
@@ -186,27 +156,9 @@ class CompactionPolicy:
 
     def is_ineffective(self, size: PromptSize, state: ContextState) -> bool:
         """Return whether the last compactions showed that another would save nothing yet."""
-        return bool(self._find_obstacle(size, state))
-
-    def _find_obstacle(self, size: PromptSize, state: ContextState) -> str:
-        """Return the reason why a compaction would not help yet; empty if it may help."""
         if size.tokens < state.retry_above_tokens:
-            return "the last compaction could not make it small enough"
-        return (
-            "automatic compaction is paused"
-            if state.pause.is_active(size.tokens, self._wall_clock())
-            else ""
-        )
-
-    def _skip_if_ineffective(
-        self, size: PromptSize, state: ContextState, decision: PolicyDecision
-    ) -> PolicyDecision:
-        obstacle = self._find_obstacle(size, state)
-        return (
-            PolicyDecision("send", obstacle, cost_decision=decision.cost_decision)
-            if obstacle
-            else decision
-        )
+            return True
+        return state.pause.is_active(size.tokens, self._wall_clock())
 
     # Dollars
 
@@ -232,37 +184,31 @@ class CompactionPolicy:
     ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
         rates = self._find_rates(prices, size.tokens, state)
-        return (
-            None
-            if rates is None
-            else decide_compaction(self._make_case(size, state, prices, rates))
-        )
+        if rates is None:
+            return None
+        return decide_compaction(self._make_case(size, state, prices, rates))
 
     def find_miss_cost(
         self, size: PromptSize, state: ContextState, prices: CallPrices
     ) -> float | None:
         """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
         rates = self._find_rates(prices, size.tokens, state)
-        return (
-            None
-            if rates is None
-            else rates.at_read_share(state.call_pattern.read_share).miss_cost(size.tokens)
-        )
+        if rates is None:
+            return None
+        return rates.at_read_share(state.call_pattern.read_share).miss_cost(size.tokens)
 
     def _find_rates(self, prices: CallPrices, tokens: int, state: ContextState) -> Rates | None:
         if not self._options.economics:
             return None
+        has_no_prices = prices.provider in PROVIDERS_WITHOUT_PRICES
         list_prices = prices_for(
             prices.model,
             time=datetime.fromtimestamp(self._wall_clock(), UTC),
-            provider=None if prices.provider in PROVIDERS_WITHOUT_PRICES else prices.provider,
+            provider=None if has_no_prices else prices.provider,
             prompt_tokens=tokens,
         )
-        ttl = (
-            "1h"
-            if prices.uses_marks and self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
-            else "5m"
-        )
+        is_kept_long = self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
+        ttl = "1h" if prices.uses_marks and is_kept_long else "5m"
         return Rates.from_prices(
             list_prices,
             ttl=ttl,
@@ -273,7 +219,6 @@ class CompactionPolicy:
         self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates
     ) -> CompactionCase:
         budget = size.budget
-        summarizer = prices.summarizer
         summary_tokens = budget.summary_size(
             max(0, size.tokens - size.fixed_tokens - budget.tail_tokens)
         )
@@ -287,12 +232,7 @@ class CompactionPolicy:
             fixed_tokens=size.fixed_tokens,
             threshold=budget.threshold,
             limit=size.delay_limit,
-            summary_cost=(
-                summarizer.quote_price(size.tokens, summary_tokens)
-                if isinstance(summarizer, PricedSummarizer)
-                else 0.0
-            )
-            or 0.0,
+            summary_cost=prices.quote_summary(size.tokens, summary_tokens) or 0.0,
             rates=rates,
             call_pattern=state.call_pattern,
             cold_reason=self.find_cold_reason(state),
