@@ -169,7 +169,7 @@ async def test_codex_keeps_its_thread_through_compactions_made_here(
         assert [one.get("content") for one in sent].count(FACT) == 1
         assert len(threads) == 1
         [row] = await gateways.store.list_threads()
-        assert row.compactions == 3
+        assert row.compaction_count == 3
 
 
 def test_leaves_an_item_of_another_maker_unchanged() -> None:

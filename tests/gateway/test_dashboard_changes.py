@@ -49,7 +49,7 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
         again = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
         assert again.status_code >= 400, "there is nothing left to take back"
         records = await conversation.gateways.store.compactions(thread)
-        assert [record.reverted is not None for record in records] == [True]
+        assert [record.reverted_at is not None for record in records] == [True]
         await conversation.ask(
             f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}"
         )

@@ -274,6 +274,6 @@ async def test_an_empty_request_does_not_keep_others_from_the_store(
     store = open_store(tmp_path / "gateway.db")
     try:
         # The same words are one thread.
-        assert [row.messages for row in await store.list_threads()] == [2]
+        assert [row.message_count for row in await store.list_threads()] == [2]
     finally:
         await store.close()

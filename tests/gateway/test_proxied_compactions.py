@@ -200,6 +200,6 @@ async def check_store(file: Path, thread: str, messages: list[Any]) -> None:
         assert texts_of(await store.history(thread)) == list(map(text_of, messages))
         assert [row.first.id for row in await store.list_threads()] == [thread]
         [record] = await store.compactions(thread)
-        assert record.reverted is not None
+        assert record.reverted_at is not None
     finally:
         await store.close()

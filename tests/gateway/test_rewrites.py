@@ -156,7 +156,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
     [row] = await setup.store.list_threads(tenant="t")
-    assert row.messages == len(client.messages)
+    assert row.message_count == len(client.messages)
     [event] = setup.of(Unmanaged)
     assert event.why in field
     notice = (await turn.response_headers())["x-everthread-notice"]

@@ -117,7 +117,7 @@ async def test_lists_side_calls_under_their_conversation(
     assert (row["side_calls"], row["client_session"], row["tokens"]) == (
         3,
         UUID,
-        rows[0].tokens,
+        rows[0].token_count,
     )
     tree = everthread("sessions", "tree", thread, *stored).stdout
     assert "Look for the parser" in tree

@@ -73,7 +73,7 @@ async def wait_for_rows(store: Store, thread: str, messages: int) -> list[Any]:
     async with asyncio.timeout(30):
         while True:
             rows = await store.list_threads()
-            if any(row.first.id == thread and row.messages == messages for row in rows):
+            if any(row.first.id == thread and row.message_count == messages for row in rows):
                 return rows
             await asyncio.sleep(0.02)
 
@@ -90,7 +90,7 @@ async def test_a_call_in_another_role_gets_a_side_thread(
     side_threads.add(await client.remember(recent=5))
     assert await client.say("The end.") == thread
     [row] = await wait_for_rows(gateways.store, thread, messages=12)
-    assert len(side_threads) == row.side_calls == 5
+    assert len(side_threads) == row.side_call_count == 5
     assert thread not in side_threads
     assert EXTRACT not in texts_of(await gateways.store.history(thread))
     side = await gateways.store.session(side_threads.pop())

@@ -141,7 +141,7 @@ async def test_a_long_conversation_stays_one_thread(
     assert "Everthread compacted the conversation" in caplog.text
     store = await threads.get_store()
     (thread,) = await store.list_threads()
-    assert thread.messages == len(framework.history)
+    assert thread.message_count == len(framework.history)
     assert thread.first.client == "lab"
     assert thread.first.client_session == "books"
     assert len(await store.usage(thread.first.id)) == len(framework.sent)
@@ -178,7 +178,7 @@ async def test_another_process_continues_a_thread(
     assert turn.is_changed
     assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
     (thread,) = await (await threads.get_store()).list_threads()
-    assert thread.messages == len(second.history)
+    assert thread.message_count == len(second.history)
     await later.aclose()
 
 
@@ -197,7 +197,7 @@ async def test_two_processes_continue_one_thread_in_turns(
     (thread,) = await store.list_threads()
     stored_texts = [text_of(message.body) for message in await store.history(thread.first.id)]
     assert stored_texts == [text_of(message) for message in second.history]
-    assert thread.compactions == len(
+    assert thread.compaction_count == len(
         [event for event in events if isinstance(event, CompactionDone)]
     )
     await other.aclose()
@@ -290,7 +290,7 @@ async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     assert (await store.session(helper_call.prepared.thread)).parent == turn.prepared.thread
     (conversation,) = await store.list_threads()
     assert conversation.first.id == turn.prepared.thread
-    assert conversation.side_calls == 1
+    assert conversation.side_call_count == 1
 
 
 async def test_a_thread_without_a_name_is_found_by_its_opening(

@@ -101,7 +101,7 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
     assert "compacted into a summary" in smaller[0]["content"][-1]["text"]
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     (thread,) = await handler.threads.run_in_own_loop(store.list_threads())
-    assert thread.messages == len(proxy.history) - 1
+    assert thread.message_count == len(proxy.history) - 1
     assert len(await handler.threads.run_in_own_loop(store.usage(thread.first.id))) == proxy.calls
     handler.close()
 
@@ -122,7 +122,7 @@ async def test_separates_the_conversations_of_two_keys(stand_in: Any, tmp_path: 
     await first.ask("And on.")
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     assert sorted(
-        row.messages for row in await handler.threads.run_in_own_loop(store.list_threads())
+        row.message_count for row in await handler.threads.run_in_own_loop(store.list_threads())
     ) == [4, 6]
     assert (
         await handler.async_pre_call_deployment_hook({"litellm_call_id": "x"}, "aembedding") is None

@@ -49,7 +49,7 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock
     assert await store.revoke_key(KEY.id) == at, "when it was, not when it was asked for again"
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
-    assert found.revoked == at
+    assert found.revoked_at == at
     assert len(await store.list_keys(DAY)) == 1
     with pytest.raises(UnknownIdError, match="keys list"):
         await store.revoke_key("nobody")
@@ -68,7 +68,7 @@ async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None
     assert await store.count_use(NEXT, {KEY.id: KeyUse(1)}) == {KEY.id: KeyUse(1)}
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
-    assert (found.use_of_day, found.last_used) == (sums[KEY.id], clock.now)
+    assert (found.use_of_day, found.last_used_at) == (sums[KEY.id], clock.now)
     assert await store.count_use(DAY, {}) == {}
 
 

@@ -41,7 +41,7 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
         parent=thread,
         thread=branch.id,
         branched_at=ids["m3"],
-        messages=3,
+        message_count=3,
     )
     await append_texts(store, branch.id, "b1")
     await append_texts(store, thread, "m6")
@@ -58,7 +58,7 @@ async def test_branch_with_a_given_id_is_created_once(store: Store) -> None:
     first = await store.branch(thread, ids["m2"], new=new)
     await store.append("mine", user_messages("b1"))
     again = await store.branch(thread, ids["m2"], new=new)
-    assert (first.title, first.tenant, again.id, again.messages) == (
+    assert (first.title, first.tenant, again.id, again.message_count) == (
         "Mine",
         "default",
         "mine",

@@ -40,7 +40,7 @@ REWRITE = Rewrite(
     engine="e",
     digest="d3",
     strength=0,
-    length=3,
+    replaced_count=3,
     skeleton="s3",
     results="r1 r2",
     thread="A",
@@ -66,8 +66,8 @@ def new_link(
         previous=previous,
         skeleton=f"s{digest}",
         thread=thread,
-        length=length,
-        message=None,
+        message_count=length,
+        last_message_id=None,
         results=f"r{digest}",
     )
     session = NewSession(id=thread, tenant=tenant, platform="gateway")
@@ -124,7 +124,7 @@ async def test_stores_links_with_their_messages_usage_and_state(store: Store) ->
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     links = await store.extend_thread("A", new_links, [usage], ("key", {"a": 1}))
     stored_ids = [message.id for message in await store.messages("A")]
-    assert [link and link.message for link in links] == stored_ids[1:]
+    assert [link and link.last_message_id for link in links] == stored_ids[1:]
     [record] = await store.usage("A")
     assert record.thread == "A"
     assert record.usage.input_tokens == 5
@@ -169,11 +169,11 @@ async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
     assert await extend(store, new_link("other", "d1", length=2)) is None
     assert len(await store.messages("A")) == 2
     assert first is not None
-    assert first.message is not None
+    assert first.last_message_id is not None
     branch = replace(
         new_link("other", "d1", thread="B", length=2),
         follows="",
-        branch_of=("A", first.message),
+        branch_of=("A", first.last_message_id),
     )
     await store_link(store, branch)
     assert await read_context(store, "B") == "said d1, said other"
@@ -241,7 +241,7 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     late = replace(REWRITE, replacement=b"late", depth=9)
     assert await store.put_rewrite(late) == REWRITE
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
-    longer = replace(REWRITE, digest="d5", skeleton="s5", length=5)
+    longer = replace(REWRITE, digest="d5", skeleton="s5", replaced_count=5)
     for new in (stronger, longer):
         assert await store.put_rewrite(new) == new
     digests = [f"d{length}" for length in range(1, 900)]
@@ -286,7 +286,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
                 engine=chance.choice(engines),
                 digest=chance.choice([f"d{position}", "x"]),
                 skeleton=chance.choice([f"s{position}", ""]),
-                length=position,
+                replaced_count=position,
                 strength=len(rewrites),
             )
             rewrites.append(await store.put_rewrite(new))
@@ -333,7 +333,7 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
     assert insights.compactions == 1
     assert insights.tokens_saved == 600
     [thread] = await store.list_threads()
-    assert thread.compactions == 1
+    assert thread.compaction_count == 1
 
 
 async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> None:
@@ -347,7 +347,7 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
     ]
     context = ProxiedContext(entries, [2], compacted_count=4, inherited_count=1)
     new = NewRewrite(
-        replace(REWRITE, digest="d5", length=5),
+        replace(REWRITE, digest="d5", replaced_count=5),
         RECORD,
         context,
         scope="",
@@ -489,9 +489,9 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
     await extend(store, client_link("agent", "main", ask("Look for tests")))
     await extend(store, client_link("count", "side", ask("How many?")))
     [row] = await store.list_threads()
-    assert (row.first.id, row.side_calls) == ("talk", 3)
+    assert (row.first.id, row.side_call_count) == ("talk", 3)
     assert set(await store.subagents("talk")) == {"title", "agent", "count"}
-    assert (await store.thread_row("talk")).side_calls == 3
+    assert (await store.thread_row("talk")).side_call_count == 3
     assert await store.delete_thread("talk") == 4
 
 

@@ -44,11 +44,11 @@ async def test_compaction_continues_the_thread_in_a_new_session(store: Store, cl
         kind="continuation",
         parent=old,
         started=clock.now,
-        messages=5,
+        message_count=5,
     )
     assert await read_context(store, new.id) == "m1, summary, m7, m8, pending"
     assert await store.session(old) == replace(
-        before, ended=clock.now, end_reason="compression", messages=9
+        before, ended=clock.now, end_reason="compression", message_count=9
     )
     assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, pending"
 
@@ -181,12 +181,12 @@ async def test_compaction_record_is_stored_unchanged(store: Store, clock: Clock)
         thread,
         continuation.session.id,
     )
-    assert (stored.created, stored.reverted) == (clock.now, None)
+    assert (stored.created, stored.reverted_at) == (clock.now, None)
     assert stored.record == record
     clock.now += 3
     await store.undo(thread)
     [undone] = await store.compactions(thread)
-    assert undone.reverted == clock.now
+    assert undone.reverted_at == clock.now
 
 
 async def test_ended_thread_stays_ended_through_a_compaction(

@@ -87,7 +87,7 @@ async def verify_context(store: Store, thread: str) -> None:
     records = {
         record.session: record
         for record in await store.compactions(thread)
-        if record.reverted is None
+        if record.reverted_at is None
     }
     for session in await store.thread_sessions(thread):
         if session.kind == "continuation" and session.parent is not None:

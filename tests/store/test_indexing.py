@@ -27,7 +27,7 @@ from everthread.store.search.text_chunks import (
     MAX_CHUNK_TERMS,
     MAX_TERM_REPEATS,
     OVERLAP_CHARS,
-    make_filter_name,
+    make_filter_term,
     redact_and_split,
     searchable_text,
     split_text,
@@ -134,19 +134,19 @@ def test_searchable_text_of_a_message() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_filter_names_differ_exactly_if_values_differ(one: str, other: str) -> None:
+def test_filter_terms_differ_exactly_if_values_differ(one: str, other: str) -> None:
     for kind in ("role", "tool"):
-        assert (make_filter_name(kind, one) == make_filter_name(kind, other)) == (one == other)
-    assert make_filter_name("role", one) != make_filter_name("tool", one)
-    token = make_filter_name("tenant", one)
+        assert (make_filter_term(kind, one) == make_filter_term(kind, other)) == (one == other)
+    assert make_filter_term("role", one) != make_filter_term("tool", one)
+    token = make_filter_term("tenant", one)
     assert token.isascii()
     assert token == token.lower()
     assert token.replace("_", "").isalnum()
     assert len(token) < 100
 
 
-def test_filter_names_of_ordinary_values_are_readable() -> None:
-    assert make_filter_name("role", "user") == "role_user"
+def test_filter_terms_of_ordinary_values_are_readable() -> None:
+    assert make_filter_term("role", "user") == "role_user"
 
 
 def prepare(store: Store) -> list[list[Any]]:
@@ -156,7 +156,7 @@ def prepare(store: Store) -> list[list[Any]]:
 
 def index(store: Store, parts: list[Any]) -> None:
     with transaction(store) as tx:
-        index_parts(tx, parts, wait=True)
+        index_parts(tx, parts, wait_for_locked=True)
 
 
 async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> None:

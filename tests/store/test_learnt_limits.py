@@ -66,10 +66,10 @@ async def test_accepted_prompt_disproves_a_smaller_window(store: Store, clock: C
     await store.record_success(URL, "m", 40_000, tenant="a")
     await store.record_success(URL, "m", 10_000, tenant="a")
     found = await store.load_limits(URL, "m", tenant="a")
-    assert (found.window, found.succeeded) == (None, 40_000)
+    assert (found.window, found.largest_accepted_tokens) == (None, 40_000)
     assert (await store.load_limits(URL, "m", tenant="b")).window is not None
     clock.now += 8 * DAY
-    assert (await store.load_limits(URL, "m", tenant="a")).succeeded == 0, (
+    assert (await store.load_limits(URL, "m", tenant="a")).largest_accepted_tokens == 0, (
         "a success counts for seven days"
     )
 

@@ -122,8 +122,8 @@ async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, cloc
     row = await store.thread_row(thread)
     assert row == (await store.list_threads())[0]
     assert row.tip.id == tip
-    assert row.messages == 7
-    assert row.compactions == 1
+    assert row.message_count == 7
+    assert row.compaction_count == 1
     sizes = {
         (kind, role, is_tool): tokens
         for kind, role, is_tool, tokens in await store.context_sizes(tip)

@@ -497,7 +497,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     await new_thread(store, "first", "second", "third")
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
-        index_waiting(PostgresDatabase(url), 0.1)
+        index_waiting(PostgresDatabase(url), 1.0)
         assert count_rows(store, "pieces") == 2
         searching = asyncio.ensure_future(search(store, "first"))
         await asyncio.sleep(0.1)

@@ -51,7 +51,7 @@ async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> No
         started=clock.now,
         ended=None,
         end_reason=None,
-        messages=0,
+        message_count=0,
     )
     assert await store.session("s1") == made
 

@@ -28,7 +28,7 @@ async def row_of(store: Store, thread: str) -> ThreadRow:
 
 
 def counts(row: ThreadRow) -> tuple[int, int, int]:
-    return row.messages, row.tokens, row.compactions
+    return row.message_count, row.token_count, row.compaction_count
 
 
 def messages_of_tokens(*tokens: int | None) -> list[NewMessage]:

@@ -39,9 +39,9 @@ def test_updates_an_earlier_link_with_its_stored_form() -> None:
     cache.remember(first.make_link(start), start)
     assert not cache.update_earlier(first.make_link(start), history.digest(2)), "it is an end"
     cache.remember(second.make_link(history), history)
-    stored = replace(first.make_link(start), message=7)
+    stored = replace(first.make_link(start), last_message_id=7)
     assert cache.update_earlier(stored, history.digest(2))
     found_link = cache.find_link(FAMILY, start)
     assert found_link is not None
-    assert found_link.link_match.link.message == 7
+    assert found_link.link_match.link.last_message_id == 7
     assert found_link.link_match.next_digest == history.digest(2)

@@ -399,7 +399,7 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(
     store = open_store(database)
     try:
         problems = (await store.check()).problems
-        made = sum([row.compactions for row in await store.list_threads(limit=1_000)])
+        made = sum([row.compaction_count for row in await store.list_threads(limit=1_000)])
     finally:
         await store.close()
     failed: Counter[str] = sum((client.failed for client in clients), Counter())

@@ -322,7 +322,7 @@ async def check_library(client: str, api: Api, tmp_path: Path) -> None:
         "client": f"{client} {api}",
         "network": os.environ[INSIDE],
         "calls": len(log),
-        "threads": [thread.messages for thread in threads],
+        "threads": [thread.message_count for thread in threads],
         "tokens_said": estimate_request_tokens([message.body for message in told]),
         "compactions": len(made),
         "breaks": len(cache.breaks),
@@ -332,7 +332,7 @@ async def check_library(client: str, api: Api, tmp_path: Path) -> None:
         "answered_by_recall": bool(keeper.recalls) and FACT in heard[-1],
     }
     keep_result(f"library-{client}-{api}", found)
-    assert found["threads"] == [threads[0].messages], "one thread"
+    assert found["threads"] == [threads[0].message_count], "one thread"
     refused = [record for record in log if record.status != 200]
     kinds = [classify_error(status=record.status, message=record.error).kind for record in refused]
     assert all(kind in SIZE_REFUSALS for kind in kinds), [
@@ -379,8 +379,8 @@ async def test_library_with_a_real_model(local_file: Path, tmp_path: Path) -> No
     store = open_store(home / "everthread.db")
     try:
         (thread,) = await store.list_threads()
-        assert thread.messages == 2 * len(said)
-        assert thread.compactions >= 1
+        assert thread.message_count == 2 * len(said)
+        assert thread.compaction_count >= 1
         prompts = [
             row.usage.prompt_tokens
             for row in await store.usage(thread.first.id)

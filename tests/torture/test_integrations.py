@@ -163,8 +163,8 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
     store = open_store(tmp_path / "books.db")
     try:
         (thread,) = await store.list_threads()
-        assert thread.compactions >= 3
-        assert thread.messages >= 4 * TURNS
+        assert thread.compaction_count >= 3
+        assert thread.message_count >= 4 * TURNS
         used = [row for row in await store.usage(thread.first.id) if row.task == "main"]
         assert len(used) == len(provider.log)
         assert [row.usage.prompt_tokens for row in used] == [
@@ -174,7 +174,7 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
     finally:
         await store.close()
     print(
-        f"{framework}: {len(provider.log)} calls, {thread.compactions} compactions, largest prompt "
+        f"{framework}: {len(provider.log)} calls, {thread.compaction_count} compactions, largest prompt "
         f"{max(record.prompt_tokens for record in provider.log):,} of {WINDOW:,}"
     )
 
@@ -202,6 +202,6 @@ async def test_example_of_the_integration(framework: str, tmp_path: Path) -> Non
     store = open_store(tmp_path / "home" / "everthread.db")
     try:
         (thread,) = await store.list_threads()
-        assert thread.messages == 2 * len(provider.log)
+        assert thread.message_count == 2 * len(provider.log)
     finally:
         await store.close()

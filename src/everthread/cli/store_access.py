@@ -66,7 +66,7 @@ def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
 async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
     """Return threads that hold messages, the last used first, without those of subagents."""
     rows = await store.list_threads(limit=4 * count)
-    return [row for row in rows if row.first.kind != "subagent" and row.messages][:count]
+    return [row for row in rows if row.first.kind != "subagent" and row.message_count][:count]
 
 
 async def find_latest_thread(store: Store) -> str:

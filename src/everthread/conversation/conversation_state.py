@@ -160,7 +160,7 @@ class ConversationState:
             await self.restore_tools()
             return
         records = await self.setup.store.compactions(self.session.thread)
-        self.compaction_count = sum(record.reverted is None for record in records)
+        self.compaction_count = sum(record.reverted_at is None for record in records)
         await self.restore()
         self.engine.on_session_start(self.session.id, reason="compression", previous=old_id)
 

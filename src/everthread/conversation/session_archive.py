@@ -52,7 +52,7 @@ class SessionArchive(StoreLookup):
             {
                 number
                 for record in records
-                if record.reverted is None
+                if record.reverted_at is None
                 for number in record.record.covered
             }
         )

@@ -40,7 +40,7 @@ async def load_state(
         store.messages(session.id), store.compactions(session.thread)
     )
     conversation.show_session(session, messages)
-    conversation.compaction_count = sum(record.reverted is None for record in records)
+    conversation.compaction_count = sum(record.reverted_at is None for record in records)
     await conversation.restore()
     await conversation.load_limits()
     conversation.engine.on_session_start(session.id, reason=reason, previous=session.parent)

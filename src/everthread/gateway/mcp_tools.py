@@ -91,7 +91,7 @@ async def describe_thread(store: Store, thread: str) -> str:
     tip = await store.session(await store.get_compression_tip(thread))
     history = await store.history(thread)
     context = await store.messages(tip.id)
-    records = [record for record in await store.compactions(thread) if record.reverted is None]
+    records = [record for record in await store.compactions(thread) if record.reverted_at is None]
     total = sum_calls("all", await store.usage(thread))
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
@@ -127,8 +127,8 @@ async def list_latest_threads(store: Store, tenant: str | None) -> str:
     for row in rows:
         title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
-            f"- {row.first.id}{title}: {row.messages:,} messages{_format_tokens(row.tokens)}, {row.compactions:,} "
-            f"compactions, last used {format_utc_time(row.last_active)}"
+            f"- {row.first.id}{title}: {row.message_count:,} messages{_format_tokens(row.token_count)}, "
+            f"{row.compaction_count:,} compactions, last used {format_utc_time(row.last_active)}"
         )
     return redact("\n".join(lines))
 

@@ -56,7 +56,7 @@ class StoredKey:
 
     key: NewKey
     created: float
-    revoked: float | None
-    last_used: float | None
+    revoked_at: float | None
+    last_used_at: float | None
     use_of_day: KeyUse
     """The use on the day that the caller asked for."""

@@ -142,12 +142,12 @@ class PostgresConnection(Connection):
     def index(self, chunks: Sequence[IndexChunk]) -> None:
         rows = []
         for chunk in chunks:
-            blocks = (make_block_name(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS)
+            blocks = (make_id_block_term(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS)
             rows.append(
                 (
                     chunk.id,
                     make_tsvector(chunk.terms),
-                    " ".join([*chunk.filter_names, *blocks]),
+                    " ".join([*chunk.filter_terms, *blocks]),
                 )
             )
         self.run_many(
@@ -278,7 +278,7 @@ def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
     Ids are read in windows, so that the cost grows with the matches, not with the store.
     """
     newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
-    end_id = 0 if newest_id is None else min(query.before_id, newest_id + 1)
+    end_id = 0 if newest_id is None else min(query.end_id, newest_id + 1)
     matches: list[Row] = []
     for window_number, (block_bits, first_id, before_id) in enumerate(
         split_id_windows(query.first_id, end_id)
@@ -311,13 +311,13 @@ def match_id_window(
 ) -> list[Row]:
     """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
     filter_conditions = [
-        " | ".join(f"'{name}'" for name in names) for names in query.filter_names if names
+        " | ".join(f"'{name}'" for name in names) for names in query.filter_terms if names
     ]
     if block_bits is not None:
         blocks = range(first_id >> block_bits, (before_id - 1 >> block_bits) + 1)
         filter_conditions.append(
             " | ".join(
-                f"'{make_block_name(number << block_bits, block_bits)}'" for number in blocks
+                f"'{make_id_block_term(number << block_bits, block_bits)}'" for number in blocks
             )
         )
     has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
@@ -365,7 +365,7 @@ BLOCK_SIZES_BITS = (10, 13, 16)
 """Every chunk is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
 
 
-def make_block_name(chunk_id: int, block_bits: int) -> str:
+def make_id_block_term(chunk_id: int, block_bits: int) -> str:
     return f"block{block_bits}_{chunk_id >> block_bits}"
 
 

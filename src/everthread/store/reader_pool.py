@@ -27,7 +27,7 @@ UNRESPONSIVE_PAUSE_SECONDS = 2.0
 class _ReadJob:
     """A read for a reading thread, with its progress."""
 
-    work: Callable[[Tx], Any]
+    run_work: Callable[[Tx], Any]
     has_database_answered: bool = False
     """Whether the database has answered."""
     has_started: bool = False
@@ -163,7 +163,7 @@ class ReaderPool:
         self._unresponsive_until = 0.0
         self.answered_at = time.monotonic()
         try:
-            return job.work(connection)
+            return job.run_work(connection)
         finally:
             connection.rollback()
             self.answered_at = time.monotonic()

@@ -80,7 +80,7 @@ class Session:
     started: float
     ended: float | None
     end_reason: str | None
-    messages: int
+    message_count: int
     """Number of messages that the session shows."""
     branched_at: int | None = None
     """For a branch: the last message that the session shares with its parent."""
@@ -105,15 +105,15 @@ class ThreadRow:
     """The session that the thread began with; its id is the thread's."""
     tip: Session
     """The session in which the thread continues."""
-    messages: int
+    message_count: int
     """Messages said in the thread, through all compactions."""
-    tokens: int
+    token_count: int
     """Tokens of those messages that were counted."""
     last_active: float
     """The time of the last message, or of the thread's beginning if it has no message."""
-    compactions: int
+    compaction_count: int
     """Compactions, except those that were undone."""
-    side_calls: int = 0
+    side_call_count: int = 0
     """Threads listed under this one: titles, counts, subagents of its client."""
 
 
@@ -154,7 +154,7 @@ class Lease:
     thread: str
     holder: str
     fence: int
-    expires: float
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class CompactionRecord:
     session: str
     """The session that continues it."""
     created: float
-    reverted: float | None
+    reverted_at: float | None
     record: NewCompaction
 
 
@@ -238,7 +238,7 @@ class LearntLimits:
     window: ModelLimit | None = None
     output: ModelLimit | None = None
     """The largest output cap that the provider accepts."""
-    succeeded: int = 0
+    largest_accepted_tokens: int = 0
     """Tokens of the largest prompt that was accepted in the last seven days."""
 
 

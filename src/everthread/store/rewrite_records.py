@@ -34,9 +34,9 @@ class ThreadLink:
     skeleton: str
     """The digest of the history up to here without thinking and the contents of tool results."""
     thread: str
-    length: int
+    message_count: int
     """How many of the client's messages the history has up to here."""
-    message: int | None
+    last_message_id: int | None
     """The last message that was stored for the link."""
     results: str = ""
     """Hashes of the tool results since the link before."""
@@ -75,7 +75,7 @@ class ConversationEnd:
     """The end of the conversation that a client's session used last."""
 
     thread: str
-    last_message: int
+    last_message_id: int
     """The id of the last message."""
     last_bodies: Sequence[Message]
     """The last few messages, the newest first."""
@@ -86,7 +86,7 @@ class RewriteSearch:
     """A finished search for the rewrites of a history; the search for a longer history resumes from it."""
 
     engines: tuple[str, ...]
-    length: int
+    message_count: int
     """How many messages the history had."""
     digest: str
     """The digest of that history."""
@@ -107,7 +107,7 @@ class Rewrite:
     """The digest of the replaced beginning."""
     strength: int
     """How strongly the beginning was compacted; after a refusal a stronger rewrite is made."""
-    length: int
+    replaced_count: int
     """How many of the client's messages are replaced."""
     skeleton: str
     """The digest of the replaced beginning without thinking and the contents of tool results."""
@@ -130,7 +130,7 @@ class ContextEntry:
 
     position: int | None = None
     """The message's position among the messages that were compacted; None for a summary."""
-    body: Message | None = None
+    message: Message | None = None
     """The message; None if it is certainly stored."""
     tokens: int | None = None
     is_changed: bool = False

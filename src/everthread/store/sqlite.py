@@ -145,7 +145,7 @@ class SqliteConnection(Connection):
     def index(self, chunks: Sequence[IndexChunk]) -> None:
         self.run_many(
             "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
-            ((chunk.id, chunk.terms, " ".join(chunk.filter_names)) for chunk in chunks),
+            ((chunk.id, chunk.terms, " ".join(chunk.filter_terms)) for chunk in chunks),
         )
 
     def unindex(self, chunk_ids: Sequence[int]) -> None:
@@ -402,7 +402,7 @@ def _make_match_query(
     ]
     conditions += [
         "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
-        for names in query.filter_names
+        for names in query.filter_terms
         if names
     ]
     where = (
@@ -417,7 +417,7 @@ def _make_match_query(
     return sql, (
         " AND ".join(conditions),
         query.first_id,
-        query.before_id,
+        query.end_id,
         *query.values,
         limit,
     )

@@ -615,7 +615,7 @@ class Store:
     tool_sizes = make_read_method(overview_sql.list_tool_sizes)
     thread_row = make_read_method(thread_sql.load_thread_row)
     context_sizes = make_read_method(overview_sql.list_context_sizes)
-    shown_messages = make_read_method(overview_sql.split_shown_messages)
+    shown_messages = make_read_method(overview_sql.find_unchanged_and_shortened_ids)
     session_summaries = make_read_method(overview_sql.list_summaries)
     last_change = make_read_method(overview_sql.make_change_marker)
 

@@ -42,8 +42,8 @@ class QueuedTurn:
     cancel_requested: bool
     """Whether a client asked to cancel it."""
     created: float
-    started: float | None = None
-    ended: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
 
     @property
     def is_open(self) -> bool:

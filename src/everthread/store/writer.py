@@ -39,7 +39,7 @@ BatchWork = Callable[[Tx, list[Any]], list[Any]]
 class _WriteItem:
     """A write that a caller waits for."""
 
-    work: Callable[[Tx], Any]
+    run_work: Callable[[Tx], Any]
     batch_work: BatchWork | None
     """Work that is done once for several requests; None if the item cannot be combined with others."""
     request: Any
@@ -254,7 +254,7 @@ class StoreWriter:
         connection.begin()
         if len(batch) == 1:
             batch[0].error = None
-            batch[0].result = batch[0].work(connection)
+            batch[0].result = batch[0].run_work(connection)
         else:
             for group in _group_items(_order_by_thread(connection, batch)):
                 if len(group) == 1 or not self._run_together(connection, group):
@@ -271,7 +271,7 @@ class StoreWriter:
                 if len(group) > 1 and batch_work is not None:
                     results = batch_work(connection, [item.request for item in group])
                 else:
-                    results = [item.work(connection) for item in group]
+                    results = [item.run_work(connection) for item in group]
                 for item, result in zip(group, results, strict=True):
                     item.error = None
                     item.result = result
@@ -289,7 +289,7 @@ class StoreWriter:
         item.error = None
         connection.savepoint()
         try:
-            item.result = item.work(connection)
+            item.result = item.run_work(connection)
             connection.release()
         except Exception as error:
             if not self._undo_to_savepoint(connection, error):

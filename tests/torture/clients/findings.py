@@ -165,11 +165,11 @@ async def load_threads(home: Path) -> list[dict[str, Any]]:
                     "parent": row.first.parent,
                     "family": list(await store.family(thread)),
                     "title": await load_title(store, row.first),
-                    "messages": row.messages,
+                    "messages": row.message_count,
                     "calls": sum(call.task == "main" for call in usage),
-                    "compactions": row.compactions,
+                    "compactions": row.compaction_count,
                     "tokens": estimate_request_tokens(history),
-                    "side_calls": row.side_calls,
+                    "side_calls": row.side_call_count,
                 }
             )
     finally:

@@ -80,7 +80,7 @@ async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
     shown_rows = [
         row
         for row in rows
-        if row.first.id == current_thread or (row.first.kind != "subagent" and row.messages > 0)
+        if row.first.id == current_thread or (row.first.kind != "subagent" and row.message_count > 0)
     ]
     threads = [await _make_thread_figures(scope, row) for row in shown_rows[:count]]
     lines = [_format_thread(item) for item in threads]
@@ -94,9 +94,9 @@ async def _make_thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str,
     return {
         "thread": row.first.id,
         "title": title,
-        "messages": row.messages,
-        "tokens": row.tokens,
-        "compactions": row.compactions,
+        "messages": row.message_count,
+        "tokens": row.token_count,
+        "compactions": row.compaction_count,
         "active": row.last_active,
         "here": row.first.id == scope.conversation.id,
     }
@@ -140,7 +140,7 @@ async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
     session = await scope.store.resolve(argument, tenant=scope.conversation.session.tenant)
     tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
-    text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in the prompt."
+    text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.message_count, 'message')} in the prompt."
     current_model = scope.conversation.route.name
     if tip.model and tip.model != current_model:
         text += f" It was with {tip.model}; {current_model} answers now (`/model` changes it)."

@@ -127,7 +127,7 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
     now = time.time()
     for number, row in enumerate(rows, 1):
         age = format_age(row.last_active, now)
-        count_text = count_noun(row.messages, "message")
+        count_text = count_noun(row.message_count, "message")
         facts = f"{shorten_id(row.first.id)}  {age}, {count_text}  "
         title = await load_short_title(store, row.first)
         print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))

@@ -92,7 +92,7 @@ async def render_farewell(
 ) -> Text | None:
     """Render the summary at exit; None for an empty thread. `options`: command-line options to resume with."""
     row = await store.thread_row(thread)
-    if not row.messages:
+    if not row.message_count:
         return None
     calls = (await load_thread_usage(store, thread))["all"]
     usage = sum_calls("all", calls)
@@ -104,8 +104,8 @@ async def render_farewell(
         ttl=CACHE_SECONDS["5m"],
     )
     beyond_text = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
-    compactions_text = f", {count_noun(row.compactions, 'compaction')}" if row.compactions else ""
-    messages_text = f"{count_noun(row.messages, 'message')} kept and searchable"
+    compactions_text = f", {count_noun(row.compaction_count, 'compaction')}" if row.compaction_count else ""
+    messages_text = f"{count_noun(row.message_count, 'message')} kept and searchable"
     lines = [f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."]
     if usage.calls:
         cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"

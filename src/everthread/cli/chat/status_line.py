@@ -35,7 +35,7 @@ class Status:
     def load(self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]) -> None:
         """Take the figures of a stored thread."""
         self.usage = sum_calls("all", usage)
-        self.compaction_count = sum(record.reverted is None for record in compactions)
+        self.compaction_count = sum(record.reverted_at is None for record in compactions)
 
     def update(self, event: Event) -> None:
         match event:

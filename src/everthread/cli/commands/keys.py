@@ -105,7 +105,7 @@ def list_keys(
         lambda store: store.list_keys(format_utc_day(now), tenant=tenant),
         empty_if_missing=True,
     )
-    keys = [key for key in stored_keys if revoked or key.revoked is None]
+    keys = [key for key in stored_keys if revoked or key.revoked_at is None]
     if as_json:
         print_json({"keys": [_key_as_json(key) for key in keys]})
         return
@@ -166,7 +166,7 @@ def _make_row(stored_key: StoredKey, now: float) -> list[object]:
     key = stored_key.key
     usage_today = stored_key.use_of_day
     limits = stored_key.key.limits
-    last_used = "never" if stored_key.last_used is None else format_age(stored_key.last_used, now)
+    last_used = "never" if stored_key.last_used_at is None else format_age(stored_key.last_used_at, now)
     return [
         f"et_{key.id}",
         key.name,
@@ -176,7 +176,7 @@ def _make_row(stored_key: StoredKey, now: float) -> list[object]:
         _format_use(usage_today.requests, limits.requests),
         _format_use(usage_today.tokens, limits.tokens),
         _format_use(usage_today.dollars, limits.dollars),
-        last_used if stored_key.revoked is None else "revoked",
+        last_used if stored_key.revoked_at is None else "revoked",
     ]
 
 
@@ -202,6 +202,6 @@ def _key_as_json(stored_key: StoredKey) -> dict[str, Any]:
         "limits_per_day": limits,
         "used_today": use,
         "created": format_iso(stored_key.created),
-        "last_used": format_iso(stored_key.last_used),
-        "revoked": format_iso(stored_key.revoked),
+        "last_used": format_iso(stored_key.last_used_at),
+        "revoked": format_iso(stored_key.revoked_at),
     }

@@ -186,7 +186,7 @@ class KeyAuthenticator:
             )
         token = next(filter(is_key, sent_credentials), None)
         stored_key = await self._find(digest_of(token)) if token is not None else None
-        if stored_key is None or stored_key.revoked is not None:
+        if stored_key is None or stored_key.revoked_at is not None:
             raise Refused(
                 401,
                 "invalid_api_key",
@@ -205,7 +205,7 @@ class KeyAuthenticator:
     async def has_keys(self) -> bool:
         """Return whether any key exists."""
         return any(
-            key.revoked is None for key in await self._store.list_keys(self._usage_counter.day)
+            key.revoked_at is None for key in await self._store.list_keys(self._usage_counter.day)
         )
 
     async def close(self) -> None:

@@ -250,7 +250,7 @@ class ThreadRoutes:
         tip = await self._load_last_session(first_session)
         message_id = request.body.at_message
         if message_id is None:
-            last_messages = (await self._store.messages(tip.id, start=max(0, tip.messages - 1)))[
+            last_messages = (await self._store.messages(tip.id, start=max(0, tip.message_count - 1)))[
                 -1:
             ]
             if not last_messages:
@@ -363,7 +363,7 @@ class ThreadRoutes:
         return ThreadDetail(
             **make_thread_fields(first_session, tip, settings, title),
             side_calls=[child.id for child in started if child.kind == "side"],
-            compactions=sum(record.reverted is None for record in records),
+            compactions=sum(record.reverted_at is None for record in records),
             turns=[make_turn_view(turn) for turn in turns],
         )
 

@@ -404,8 +404,8 @@ def make_turn_view(turn: QueuedTurn) -> TurnView:
         place=turn.position,
         content=turn.message.get("content") or "",
         created=turn.created,
-        started=turn.started,
-        ended=turn.ended,
+        started=turn.started_at,
+        ended=turn.ended_at,
         answer=TurnAnswer.model_validate(result) if is_answered else None,
         error=None if is_answered or turn.is_open else ErrorDetail.model_validate(result),
     )
@@ -429,7 +429,7 @@ def make_thread_fields(
         "parent": first_session.parent,
         "created": first_session.started,
         "session": last_session.id,
-        "in_view": last_session.messages,
+        "in_view": last_session.message_count,
         "metadata": metadata if isinstance(metadata, dict) else {},
     }
 
@@ -437,11 +437,11 @@ def make_thread_fields(
 def make_thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
     return ThreadItem(
         **make_thread_fields(row.first, row.tip, settings, title),
-        messages=row.messages,
-        tokens=row.tokens,
+        messages=row.message_count,
+        tokens=row.token_count,
         active=row.last_active,
-        compactions=row.compactions,
-        side_calls=row.side_calls,
+        compactions=row.compaction_count,
+        side_calls=row.side_call_count,
     )
 
 
@@ -450,7 +450,7 @@ def make_compaction_view(compaction: CompactionRecord) -> CompactionView:
     return CompactionView(
         id=compaction.id,
         created=compaction.created,
-        reverted=compaction.reverted,
+        reverted=compaction.reverted_at,
         tokens_before=record.tokens_before,
         tokens_after=record.tokens_after,
         messages=len(record.covered),

@@ -68,7 +68,7 @@ def make_calls_view(
             f"compaction: {compaction.record.tokens_before:,} to {compaction.record.tokens_after:,} tokens",
         )
         for compaction in sorted(compactions, key=attrgetter("created"))
-        if compaction.reverted is None
+        if compaction.reverted_at is None
     ]
     return CallsView(
         tuple(main_calls),

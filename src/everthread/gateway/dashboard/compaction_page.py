@@ -80,7 +80,7 @@ def make_compaction_items(
             stored,
             number,
             sum(call_time > stored.created for call_time in call_times)
-            if stored.reverted is None
+            if stored.reverted_at is None
             else 0,
         )
         for number, stored in enumerate(sorted(records, key=lambda record: record.id), 1)
@@ -104,7 +104,7 @@ async def load_compaction_page(
     sides = await _load_before_and_after(store, record)
     compaction = record.record
     last_compaction = next(
-        (other_record for other_record in reversed(records) if other_record.reverted is None),
+        (other_record for other_record in reversed(records) if other_record.reverted_at is None),
         None,
     )
     return {

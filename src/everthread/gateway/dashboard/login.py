@@ -143,7 +143,7 @@ class Access:
             return None
         digest = digest_of(key)
         stored_key = await self._store.find_key(digest, format_utc_day(time.time()))
-        if stored_key is None or stored_key.revoked is not None:
+        if stored_key is None or stored_key.revoked_at is not None:
             return None
         return self._sign_cookie(
             {
@@ -187,7 +187,7 @@ class Access:
         stored_key = await self._store.find_key(str(claims.get("key")), format_utc_day(time.time()))
         return (
             stored_key is not None
-            and stored_key.revoked is None
+            and stored_key.revoked_at is None
             and stored_key.key.tenant == claims["tenant"]
         )
 

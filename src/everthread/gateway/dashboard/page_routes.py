@@ -385,7 +385,7 @@ class Dashboard:
         thread = row.first.id
         tip = row.tip
         records = [
-            record for record in await self._store.compactions(thread) if record.reverted is None
+            record for record in await self._store.compactions(thread) if record.reverted_at is None
         ]
         if (
             not records

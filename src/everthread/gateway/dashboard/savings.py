@@ -137,7 +137,7 @@ class _WholeHistory:
 
     def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
         unreverted_compactions = [
-            compaction for compaction in compactions if compaction.reverted is None
+            compaction for compaction in compactions if compaction.reverted_at is None
         ]
         self._later_compactions = sorted(
             unreverted_compactions, key=lambda compaction: compaction.created

@@ -126,7 +126,7 @@ class ThreadCosts:
         start_time: float,
     ) -> CostComparison:
         compacted_threads = list(
-            dict.fromkeys(record.thread for record in records if record.reverted is None)
+            dict.fromkeys(record.thread for record in records if record.reverted_at is None)
         )
         savings = await self.compare_threads(compacted_threads[:500], limits, {})
         return sum_savings(list(savings.values()), start_time=start_time, day=format_utc_day)

@@ -180,7 +180,7 @@ class ThreadList:
         figures, limits = await asyncio.gather(
             self._store.thread_figures(ids), self.costs.load_learnt_windows()
         )
-        compacted_threads = [row.first.id for row in rows if row.compactions]
+        compacted_threads = [row.first.id for row in rows if row.compaction_count]
         used_windows = await self.costs.load_used_windows(rows)
         savings = await self.costs.compare_threads(compacted_threads, limits, used_windows)
         titles = await asyncio.gather(*map(self.threads.load_title, rows))

@@ -60,11 +60,11 @@ class ThreadPages:
         row = await self._threads.load_thread(viewer, thread)
         first_session = row.first
         tip = row.tip
-        pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
+        pages = max(1, -(-row.message_count // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
         # The last page is a full one.
-        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)
-        message_count = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
+        start = max(0, row.message_count - (pages - page_number + 1) * MESSAGES_PER_PAGE)
+        message_count = row.message_count - (pages - page_number) * MESSAGES_PER_PAGE - start
         thread_data, side_calls, history, pinned, todo = await asyncio.gather(
             self._load_thread_data(row),
             self._load_side_calls(viewer, row),
@@ -79,7 +79,7 @@ class ThreadPages:
             "tip": tip,
             "title": await self._threads.load_title(row),
             "client": name_client(first_session),
-            "messages": row.messages,
+            "messages": row.message_count,
             "state": _list_state(thread_data.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
@@ -97,7 +97,7 @@ class ThreadPages:
 
     async def _load_side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadEntry]:
         """Return the side calls of a conversation, newest first."""
-        if not row.side_calls:
+        if not row.side_call_count:
             return []
         started = [
             child
@@ -137,7 +137,7 @@ class ThreadPages:
         store = self._threads.store
         thread = row.first.id
         tip = row.tip
-        first_state_message = max(0, row.messages - MAX_STATE_MESSAGES)
+        first_state_message = max(0, row.message_count - MAX_STATE_MESSAGES)
         heaviest, tools, summaries, recent, part_rows = await asyncio.gather(
             store.heaviest_messages(thread, 8),
             store.tool_sizes(thread),
@@ -256,10 +256,10 @@ def _count_stored_and_removed(
 ) -> StoredAndRemovedCounts:
     """Count the stored messages of a thread, and the messages that compactions removed from the prompt."""
     unreverted_compactions = [
-        compaction.record for compaction in records if compaction.reverted is None
+        compaction.record for compaction in records if compaction.reverted_at is None
     ]
     return StoredAndRemovedCounts(
-        stored_count=row.messages,
+        stored_count=row.message_count,
         removed_count=len(
             {number for compaction in unreverted_compactions for number in compaction.covered}
         ),

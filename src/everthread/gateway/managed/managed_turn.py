@@ -194,7 +194,7 @@ class ManagedTurn:
             recall_text = "; the model gets it back with recall" if has_recall else ""
             receipt = (
                 f"compaction {depth}: {tokens.without_rewrite} -> {tokens.with_rewrite} tokens, "
-                f"{rewrite.length} messages covered{recall_text}"
+                f"{rewrite.replaced_count} messages covered{recall_text}"
             )
             self.headers[RECEIPT_HEADER] = receipt
             self.services.threads.setup.listener(CompactionReceipt(self.thread, receipt))

@@ -59,7 +59,7 @@ async def import_stream(
         tenant=tenant or DEFAULT_TENANT,
     )
     await store.create_session(new_session)
-    messages_before = (await store.session(thread)).messages
+    messages_before = (await store.session(thread)).message_count
     timestamp: float | None = None
     numbers = itertools.count()
     for batch in itertools.chain([first_batch], batches):
@@ -81,7 +81,7 @@ async def import_stream(
         await store.append(thread, messages)
         await asyncio.gather(*map(store.record_usage, usage))
         await store.index_appended()
-    return thread, (await store.session(thread)).messages - messages_before
+    return thread, (await store.session(thread)).message_count - messages_before
 
 
 IMPORT_BATCH_MESSAGES = 400

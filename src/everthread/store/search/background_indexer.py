@@ -112,9 +112,9 @@ class BackgroundIndexer:
         batches = await self._readers.read(lambda tx: prepare_index(tx, max_chars))
         for parts in batches:
             await self._writer.write(
-                functools.partial(index_parts, parts=parts, wait=wait),
+                functools.partial(index_parts, parts=parts, wait_for_locked=wait),
                 can_sync_later=True,
             )
         if not batches:
             return None
-        return sum(len(part.entry.text) for parts in batches for part in parts if part.is_last)
+        return sum(len(part.entry.text) for parts in batches for part in parts if part.is_last_part)

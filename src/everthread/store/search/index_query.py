@@ -64,9 +64,9 @@ class IndexQuery:
     """
 
     phrases: QueryPhrases = ()
-    filter_names: tuple[tuple[str, ...], ...] = ()
+    filter_terms: tuple[tuple[str, ...], ...] = ()
     first_id: int = 0
-    before_id: int = 2**62
+    end_id: int = 2**62
     where: str = ""
     """A condition on `pieces p`; empty for no condition."""
     values: tuple[Any, ...] = ()

@@ -27,7 +27,7 @@ from everthread.store.search.text_chunks import (
     PART_OF_LONG_TEXT,
     IndexChunk,
     TextChunk,
-    make_filter_name,
+    make_filter_term,
     redact_and_split,
     searchable_text,
 )
@@ -58,8 +58,8 @@ class IndexEntry(NamedTuple):
     id: int
     indexed_chunks: int
     """How many of the entry's chunks are indexed already."""
-    message: int | None
-    output: str | None
+    message_id: int | None
+    output_id: str | None
     thread_number: int = 0
     """The number of the thread's first session."""
     tenant: str = ""
@@ -78,7 +78,7 @@ class IndexPart(NamedTuple):
     first_chunk: int
     """The position of the first of these chunks in the entry."""
     chunks: Sequence[TextChunk]
-    is_last: bool
+    is_last_part: bool
     """Whether this is the last part of the entry."""
     is_of_long_text: bool
     """Whether the entry has several chunks."""
@@ -122,7 +122,7 @@ def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
             entry,
             start,
             chunks=next_chunks,
-            is_last=is_last,
+            is_last_part=is_last,
             is_of_long_text=len(chunks) > 1,
             is_redacted=is_redacted,
         )
@@ -176,14 +176,14 @@ def load_output_text(tx: Tx, output_id: str, tenant: str) -> str:
         return ""
 
 
-def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
+def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) -> None:
     """Index the parts that no other process has indexed meanwhile. The queue and the index change in one transaction.
 
     `wait`: wait for entries that another process is indexing, instead of skipping them.
     """
     parts_and_chunks = [
         (part, text_chunk)
-        for part in _claim_parts(tx, parts, wait=wait)
+        for part in _claim_parts(tx, parts, wait=wait_for_locked)
         for text_chunk in part.chunks
     ]
     if not parts_and_chunks:
@@ -200,17 +200,17 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
         shown_text = clean_text(text_chunk.text) if part.is_redacted else None
         location = (
             entry.thread_number,
-            entry.message,
+            entry.message_id,
             text_chunk.start,
             len(text_chunk.text),
             shown_text,
         )
-        is_output = entry.output is not None
+        is_output = entry.output_id is not None
         output_columns = (
-            (entry.output, entry.tool, entry.created) if is_output else NO_OUTPUT_COLUMNS
+            (entry.output_id, entry.tool, entry.created) if is_output else NO_OUTPUT_COLUMNS
         )
         rows.append((chunk_id, *location, *output_columns))
-        chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_names(part)))
+        chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_terms(part)))
         times.setdefault(chunk_id // CHUNKS_PER_ERA, []).append(entry.created)
     tx.run_many(
         "INSERT INTO pieces (id, thread, message_id, start, length, said, output_id, tool, created) "
@@ -247,7 +247,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
         for part in unindexed_parts
         if part.first_chunk == 0 and _is_indexed(tx, part.entry)
     }
-    finished_ids = indexed_ids | {part.entry.id for part in unindexed_parts if part.is_last}
+    finished_ids = indexed_ids | {part.entry.id for part in unindexed_parts if part.is_last_part}
     progress = [
         (part.first_chunk + len(part.chunks), part.entry.id)
         for part in unindexed_parts
@@ -265,24 +265,24 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     """Return whether an output is already indexed for its thread, which may cite it more than once."""
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
-    return entry.output is not None and tx.one(sql, (entry.output, entry.thread_number)) is not None
+    return entry.output_id is not None and tx.one(sql, (entry.output_id, entry.thread_number)) is not None
 
 
-def _list_filter_names(part: IndexPart) -> tuple[str, ...]:
+def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:
     """Return the filter names of the chunks of a part."""
     entry = part.entry
-    names = _make_filter_names(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    names = _make_filter_terms(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
     return (*names, PART_OF_LONG_TEXT) if part.is_of_long_text else names
 
 
 @functools.lru_cache(maxsize=1024)
-def _make_filter_names(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
+def _make_filter_terms(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
     tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
-        make_filter_name("tenant", tenant),
-        make_filter_name("thread", thread),
-        make_filter_name("role", role),
-        *(make_filter_name("tool", tool_name) for tool_name in tools),
+        make_filter_term("tenant", tenant),
+        make_filter_term("thread", thread),
+        make_filter_term("role", role),
+        *(make_filter_term("tool", tool_name) for tool_name in tools),
     )
 
 
@@ -318,6 +318,6 @@ def _index_until(database: Database, deadline: float) -> bool:
                 return False
             for parts in batches:
                 writer.begin()
-                index_parts(writer, parts, wait=False)
+                index_parts(writer, parts, wait_for_locked=False)
                 writer.commit()
     return True

@@ -23,9 +23,9 @@ from everthread.store.database import SqlQuery, Tx
 from everthread.store.search.index_query import IndexQuery, make_phrase
 from everthread.store.search.recall_words import RecallWord
 from everthread.store.search.stored_chunks import (
-    ChunkSummary,
+    ChunkHeader,
     StoredChunk,
-    load_chunk_summaries,
+    load_chunk_headers,
     load_chunks,
 )
 from everthread.store.search_records import RecallQuery
@@ -85,7 +85,7 @@ class Candidates:
 
 
 def _find_chunks_of_day(
-    chunks: Sequence[StoredChunk | ChunkSummary], question: Question
+    chunks: Sequence[StoredChunk | ChunkHeader], question: Question
 ) -> set[int]:
     if not question.date_spans:
         return set()
@@ -120,7 +120,7 @@ def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
     certain_ids = [*sorted(rare_ids), *sorted(phrase_lengths)]
     compared_ids = list(dict.fromkeys([*user_ids, *certain_ids, *best_ids]))
     kept_chunks = _keep_best(
-        load_chunk_summaries(tx, compared_ids, search.scope.where, search.scope.values),
+        load_chunk_headers(tx, compared_ids, search.scope.where, search.scope.values),
         search,
         weights=weights,
         certain_ids=certain_ids,
@@ -128,7 +128,7 @@ def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
     kept_ids = {chunk.id for chunk in kept_chunks} | _find_neighbours(tx, kept_chunks)
     chunks = sorted(
         load_chunks(tx, sorted(kept_ids), search.scope.where, search.scope.values),
-        key=lambda chunk: (chunk.thread, chunk.id),
+        key=lambda chunk: (chunk.thread_id, chunk.id),
     )
     word_scores = {
         chunk.id: _score_words(chunk, weighed_words) for chunk in chunks if chunk.id in weights
@@ -156,7 +156,7 @@ def _find_phrases(tx: Tx, search: RecallSearch) -> dict[int, int]:
     return lengths
 
 
-def get_role_weight(chunk: StoredChunk | ChunkSummary) -> float:
+def get_role_weight(chunk: StoredChunk | ChunkHeader) -> float:
     return ROLE_WEIGHTS.get("tool" if chunk.is_result else chunk.role, 1.0)
 
 
@@ -206,13 +206,13 @@ def _vary_chunks(ordered: Sequence[int], words: Sequence[RecallWord], max_chunks
 
 
 def _keep_best(
-    chunks: Sequence[ChunkSummary],
+    chunks: Sequence[ChunkHeader],
     search: RecallSearch,
     weights: Mapping[int, float],
     certain_ids: Iterable[int],
-) -> list[ChunkSummary]:
+) -> list[ChunkHeader]:
     """Return the certain chunks and those with the best scores by their words; for a page also by words and roles."""
-    ordered_chunks = sorted(chunks, key=lambda chunk: (chunk.thread, chunk.id))
+    ordered_chunks = sorted(chunks, key=lambda chunk: (chunk.thread_id, chunk.id))
     conversation_numbers = list(number_conversations(ordered_chunks))
     own_scores = [weights[chunk.id] / length_penalty(chunk.length) for chunk in ordered_chunks]
     rankings = [own_scores]
@@ -235,7 +235,7 @@ def _keep_best(
 
 
 def _estimate_scores(
-    chunks: Sequence[ChunkSummary],
+    chunks: Sequence[ChunkHeader],
     own_scores: Sequence[float],
     conversation_numbers: Sequence[int],
 ) -> dict[int, float]:
@@ -246,13 +246,13 @@ def _estimate_scores(
     """
     message_scores: dict[int | None, float] = {}
     for chunk, score in zip(chunks, own_scores, strict=True):
-        if score > message_scores.get(chunk.message, 0.0):
-            message_scores[chunk.message] = score
+        if score > message_scores.get(chunk.message_id, 0.0):
+            message_scores[chunk.message_id] = score
     neighbour_scores = _sum_neighbour_scores(message_scores)
     conversation_scores = rate_conversations(own_scores, conversation_numbers)
     return {
         chunk.id: score
-        + neighbour_scores.get(chunk.message, 0.0)
+        + neighbour_scores.get(chunk.message_id, 0.0)
         + conversation_scores[conversation]
         for chunk, score, conversation in zip(chunks, own_scores, conversation_numbers, strict=True)
     }
@@ -279,13 +279,13 @@ def _sum_neighbour_scores(
     return neighbour_scores
 
 
-def _find_neighbours(tx: Tx, chunks: Sequence[ChunkSummary]) -> set[int]:
+def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
     """Return the ids of the first chunks of the nearest texts in the same threads.
 
     Messages of one turn mostly have consecutive ids, so these ids are read first. Neighbours are searched for only if
     another thread wrote in between, or if the thread begins or ends there.
     """
-    texts = {chunk.message: chunk for chunk in chunks if chunk.message is not None}
+    texts = {chunk.message_id: chunk for chunk in chunks if chunk.message_id is not None}
     steps = range(1, NEIGHBOURS_PER_SIDE + 1)
     nearby_ids = sorted(
         {
@@ -305,26 +305,26 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkSummary]) -> set[int]:
     neighbour_queries: list[SqlQuery] = []
     for chunk in [
         *texts.values(),
-        *(chunk for chunk in chunks if chunk.message is None),
+        *(chunk for chunk in chunks if chunk.message_id is None),
     ]:
         for side, condition in _NEIGHBOUR_CONDITIONS.items():
             nearby_chunks = [
-                thread_and_chunk_by_message.get((chunk.message or 0) + side * step)
+                thread_and_chunk_by_message.get((chunk.message_id or 0) + side * step)
                 for step in steps
             ]
             same_thread_ids = [
                 other[1]
                 for other in nearby_chunks
-                if other is not None and other[0] == chunk.thread
+                if other is not None and other[0] == chunk.thread_id
             ]
-            if chunk.message is not None and len(same_thread_ids) == NEIGHBOURS_PER_SIDE:
+            if chunk.message_id is not None and len(same_thread_ids) == NEIGHBOURS_PER_SIDE:
                 neighbours.update(same_thread_ids)
             else:
                 sql = (
                     f"SELECT id FROM pieces WHERE thread = ({THREAD_NUMBERS.format('?')}) "
                     f"AND {condition} LIMIT {NEIGHBOURS_PER_SIDE}"
                 )
-                neighbour_queries.append((sql, (chunk.thread, chunk.id)))
+                neighbour_queries.append((sql, (chunk.thread_id, chunk.id)))
     neighbours.update(
         row[0]
         for rows in (tx.all_of_each(neighbour_queries) if neighbour_queries else ())
@@ -345,16 +345,16 @@ def _score_words(chunk: StoredChunk, words: Sequence[RecallWord]) -> WordScores:
 
 
 def number_conversations(
-    chunks: Iterable[StoredChunk | ChunkSummary],
+    chunks: Iterable[StoredChunk | ChunkHeader],
 ) -> Iterator[int]:
     """Yield a number for each chunk: the same for neighbours in one thread without a long silence between them."""
     number = 0
     thread = ""
     last_time = 0.0
     for chunk in chunks:
-        if chunk.thread != thread or abs(chunk.created - last_time) > SILENCE_SECONDS:
+        if chunk.thread_id != thread or abs(chunk.created - last_time) > SILENCE_SECONDS:
             number += 1
-        thread = chunk.thread
+        thread = chunk.thread_id
         last_time = chunk.created
         yield number
 

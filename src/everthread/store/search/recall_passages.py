@@ -42,7 +42,7 @@ def recall_passages(tx: Tx, query: RecallQuery, question: Question) -> list[Reca
     if scope is None or query.limit <= 0:
         return []
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
-        scope = replace(scope, filter_names=scope.filter_names[1:])
+        scope = replace(scope, filter_terms=scope.filter_terms[1:])
     counted_thread = None if query.include_family else query.thread
     words = look_up_words(tx, scope, question.search_words, counted_thread, by_role=query.for_page)
     ranking = rank_chunks(tx, RecallSearch(query, question, scope, words))
@@ -107,7 +107,7 @@ def _make_passages(
             content,
             ranking,
             turn=turns[content.best_chunk.id],
-            text=_write_passage(content, words_by_chunk, max_chars),
+            text=_render_passage(content, words_by_chunk, max_chars),
         )
         for content in contents
     ]
@@ -128,7 +128,7 @@ def _group_words_by_chunk(
     return words_by_chunk
 
 
-def _write_passage(content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int) -> str:
+def _render_passage(content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int) -> str:
     """Return the text of a passage: its parts, then previews of the similar texts that differ."""
     excerpt = "\n→ ".join(
         _make_preview(text, part, words_by_chunk.get(part.id, ()))
@@ -151,9 +151,9 @@ def _make_passage(
     chunk = content.best_chunk
     answered_share = max(ranking.closeness.get(part.id, 0.0) for part in content.parts)
     return RecallPassage(
-        message=chunk.message,
-        output=chunk.output,
-        thread=chunk.thread,
+        message=chunk.message_id,
+        output=chunk.output_id,
+        thread=chunk.thread_id,
         role=chunk.role,
         tool=chunk.tool,
         turn=turn,
@@ -237,7 +237,7 @@ def _add_partners(
             if not words_by_chunk[best_result.id]:  # the outcome is at the end
                 last_id = tx.value(
                     "SELECT MAX(id) FROM pieces WHERE message_id = ?",
-                    (best_result.message,),
+                    (best_result.message_id,),
                 )
                 [best_result] = load_chunks(tx, [last_id])
             contents_by_partner[best_result] = call_content
@@ -342,13 +342,13 @@ _SELECT_TURN_AT_TIME = (
 
 def _number_turns(tx: Tx, chunks: Sequence[StoredChunk]) -> dict[int, int]:
     """Return the turn of each chunk by its id; 0 before the first turn. For an output, its time decides."""
-    messages = [chunk.message for chunk in chunks if chunk.message is not None]
+    messages = [chunk.message_id for chunk in chunks if chunk.message_id is not None]
     turns_by_message: dict[int, int] = dict(tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages))
     return {
         chunk.id: int(
-            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread)) or 0
+            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread_id)) or 0
         )
-        if chunk.message is None
-        else turns_by_message.get(chunk.message, 0)
+        if chunk.message_id is None
+        else turns_by_message.get(chunk.message_id, 0)
         for chunk in chunks
     }

@@ -201,7 +201,7 @@ def _score_with_neighbours(
         [_sum_scores(scores) for scores in text_scores], conversation_numbers
     )
     return {
-        chunk.id: _sum_with_others(word_scores.get(chunk.id, {}), other_scores)
+        chunk.id: _sum_higher_scores(word_scores.get(chunk.id, {}), other_scores)
         + conversation_scores[conversation]
         + DAY_SCORE * (chunk.id in day_chunks)
         for text, other_scores, conversation in zip(
@@ -224,7 +224,7 @@ def _sum_scores(scores: WordScores) -> float:
     return sum(scores.values())
 
 
-def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
+def _sum_higher_scores(own_scores: WordScores, other_scores: WordScores) -> float:
     """Return the sum of a chunk's own scores and others; of a word in both, count only the higher score."""
     if not own_scores:
         return _sum_scores(other_scores)
@@ -238,7 +238,7 @@ def _sum_with_others(own_scores: WordScores, other_scores: WordScores) -> float:
 
 def _may_be_shown(chunk: StoredChunk, query: RecallQuery) -> bool:
     """Return whether a chunk may be shown: not in the context, not a lookup, and of the query's role and tool."""
-    if chunk.message in query.visible_messages or (chunk.tool and _has_lookup(chunk.tool)):
+    if chunk.message_id in query.visible_messages or (chunk.tool and _has_lookup(chunk.tool)):
         return False
     if query.speech_only and (chunk.tool or chunk.role == "tool"):
         return False
@@ -285,8 +285,8 @@ def _find_exchanges(chunks: Iterable[StoredChunk]) -> list[CallChunks]:
     exchanges = [CallChunks()]
     last_message = -1
     for chunk in chunks:
-        follows = chunk.message is not None and chunk.message - last_message in (0, 1)
-        last_message = chunk.message if chunk.message is not None else -1
+        follows = chunk.message_id is not None and chunk.message_id - last_message in (0, 1)
+        last_message = chunk.message_id if chunk.message_id is not None else -1
         if not follows or not (
             chunk.is_result or (chunk.role == "assistant" and not exchanges[-1].results)
         ):

@@ -11,7 +11,7 @@ from everthread.core.search.relevance import is_distinctive, rarity
 from everthread.store.database import Tx, placeholders
 from everthread.store.search.index_query import IndexQuery
 from everthread.store.search.search_scope import list_source_threads
-from everthread.store.search.text_chunks import make_filter_name
+from everthread.store.search.text_chunks import make_filter_term
 from everthread.store.sql.session_rows import THREAD_NUMBERS
 
 MAX_CHUNKS_PER_WORD = 1_000
@@ -95,8 +95,8 @@ def _find_user_chunks(
             "SELECT p.id FROM piece_details p WHERE p.id IN ({}) AND p.role = 'user'"
         )
         return [row[0] for row in tx.all_for_keys(select_user_chunks, newest_chunks)]
-    of_users = (make_filter_name("role", "user"),)
-    index_query = replace(word_query, filter_names=(*word_query.filter_names, of_users))
+    of_users = (make_filter_term("role", "user"),)
+    index_query = replace(word_query, filter_terms=(*word_query.filter_terms, of_users))
     return tx.match_ids(index_query, MAX_CHUNKS_PER_WORD)
 
 

@@ -11,7 +11,7 @@ from everthread.store.database import MAX_ID, Row, Tx
 from everthread.store.search.index_query import IndexQuery, parse_query
 from everthread.store.search.index_queue import CHUNKS_PER_ERA
 from everthread.store.search.stored_chunks import StoredChunk
-from everthread.store.search.text_chunks import make_filter_name
+from everthread.store.search.text_chunks import make_filter_term
 from everthread.store.search_records import SearchQuery
 from everthread.store.sql.session_rows import list_family
 from everthread.store.value_codec import clean_text, decode_body
@@ -28,10 +28,10 @@ IN_SESSION = (
 
 def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     """Return the bounds of a search as an index query without words; None if no text can be within the bounds."""
-    filter_names = [_make_tenant_filter(tx, query.tenant)]
+    filter_terms = [_make_tenant_filter(tx, query.tenant)]
     speaker_filters = (("role", query.role), ("tool", query.tool))
-    filter_names += [
-        (make_filter_name(kind, clean_text(value)),)
+    filter_terms += [
+        (make_filter_term(kind, clean_text(value)),)
         for kind, value in speaker_filters
         if value is not None
     ]
@@ -42,14 +42,14 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         sources = (
             list_family(tx, thread) if query.include_family else list_source_threads(tx, thread)
         )
-        filter_names.append(tuple(make_filter_name("thread", source) for source in sources))
+        filter_terms.append(tuple(make_filter_term("thread", source) for source in sources))
         if len(sources) > 1 and not query.include_family:
             conditions.append(IN_THREAD)
             values += (thread, thread, thread)
     if query.session is not None:
         thread, started, ended = _load_session_bounds(tx, query.session, query.tenant)
-        filter_names.append(
-            tuple(make_filter_name("thread", source) for source in list_source_threads(tx, thread))
+        filter_terms.append(
+            tuple(make_filter_term("thread", source) for source in list_source_threads(tx, thread))
         )
         conditions.append(IN_SESSION)
         values += (query.session, started, ended if ended is not None else 1e18)
@@ -70,9 +70,9 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         end_id = (era_range[1] + 1) * CHUNKS_PER_ERA
     return IndexQuery(
         (),
-        tuple(filter_names),
+        tuple(filter_terms),
         first_id=first_id,
-        before_id=end_id,
+        end_id=end_id,
         where=" AND ".join(conditions),
         values=tuple(values),
     )
@@ -85,7 +85,7 @@ def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
     )
     if tenant is None or tenant_range == (tenant, tenant):
         return ()
-    return (make_filter_name("tenant", tenant),)
+    return (make_filter_term("tenant", tenant),)
 
 
 def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
@@ -131,13 +131,13 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
 
 def touches_path(tx: Tx, chunk: StoredChunk, path: str, path_calls: set[str]) -> bool:
     """Return whether a chunk belongs to a call with this path, or to the result of such a call."""
-    if chunk.output is not None:
+    if chunk.output_id is not None:
         sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
         return not path_calls.isdisjoint(
-            row[0] for row in tx.all(sql, (chunk.thread, chunk.output))
+            row[0] for row in tx.all(sql, (chunk.thread_id, chunk.output_id))
         )
     sql = "SELECT body FROM messages WHERE id = ?"
-    body = decode_body(tx.value(sql, (chunk.message,)) or b"{}")
+    body = decode_body(tx.value(sql, (chunk.message_id,)) or b"{}")
     makes_path_call = any(path in call.arguments for call in calls_of(body))
     return makes_path_call or not path_calls.isdisjoint(
         result.call_id for result in results_of(body)

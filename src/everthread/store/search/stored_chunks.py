@@ -18,10 +18,10 @@ class StoredChunk(NamedTuple):
     """A row of `piece_details`: a part of a message, or of an output that a thread cites."""
 
     id: int
-    message: int | None
-    output: str | None
+    message_id: int | None
+    output_id: str | None
     tenant: str
-    thread: str
+    thread_id: str
     role: str
     tool: str
     start: int
@@ -33,7 +33,7 @@ class StoredChunk(NamedTuple):
     @property
     def text_key(self) -> TextKey:
         """The key of the text that the chunk is a part of."""
-        return self.message, self.output, self.thread
+        return self.message_id, self.output_id, self.thread_id
 
     @property
     def is_result(self) -> bool:
@@ -41,12 +41,12 @@ class StoredChunk(NamedTuple):
         return _is_result(self.role, self.tool)
 
 
-class ChunkSummary(NamedTuple):
+class ChunkHeader(NamedTuple):
     """The few columns by which chunks are compared before their texts are read."""
 
     id: int
-    message: int | None
-    thread: str
+    message_id: int | None
+    thread_id: str
     role: str
     tool: str
     length: int
@@ -76,14 +76,14 @@ def load_chunks(
     return list(map(StoredChunk._make, tx.all_for_keys(sql, ids, *values)))
 
 
-def load_chunk_summaries(
+def load_chunk_headers(
     tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
-) -> list[ChunkSummary]:
+) -> list[ChunkHeader]:
     """Return the same chunks as `load_chunks`, with fewer columns."""
     sql = _select_chunks(
         "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
     )
-    return list(map(ChunkSummary._make, tx.all_for_keys(sql, ids, *values)))
+    return list(map(ChunkHeader._make, tx.all_for_keys(sql, ids, *values)))
 
 
 def _select_chunks(columns: str, where: str) -> str:
@@ -94,9 +94,9 @@ def _select_chunks(columns: str, where: str) -> str:
 def read_chunk_texts(tx: Tx, chunks: Sequence[StoredChunk]) -> list[str]:
     """Return the text of each chunk."""
     ids = [
-        chunk.message
+        chunk.message_id
         for chunk in chunks
-        if chunk.message is not None and chunk.redacted_text is None
+        if chunk.message_id is not None and chunk.redacted_text is None
     ]
     bodies: dict[int | None, bytes] = dict(
         tx.all_for_keys("SELECT id, body FROM messages WHERE id IN ({})", ids)
@@ -106,9 +106,9 @@ def read_chunk_texts(tx: Tx, chunks: Sequence[StoredChunk]) -> list[str]:
         if chunk.redacted_text is not None:
             texts.append(chunk.redacted_text)
             continue
-        if chunk.output is not None:
-            text = load_output_text(tx, chunk.output, chunk.tenant)
+        if chunk.output_id is not None:
+            text = load_output_text(tx, chunk.output_id, chunk.tenant)
         else:
-            text = searchable_text(decode_body(bodies.get(chunk.message, b"{}")))
+            text = searchable_text(decode_body(bodies.get(chunk.message_id, b"{}")))
         texts.append(text[chunk.start : chunk.start + chunk.length])
     return texts

@@ -37,7 +37,7 @@ class IndexChunk(NamedTuple):
     id: int
     terms: str
     """Encoded, separated by spaces."""
-    filter_names: Sequence[str]
+    filter_terms: Sequence[str]
 
 
 def searchable_text(message: Mapping[str, Any]) -> str:
@@ -95,12 +95,12 @@ def _fits_index_limits(terms: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def make_filter_name(kind: str, value: str) -> str:
+def make_filter_term(kind: str, value: str) -> str:
     """Join a property and its value to one name that no tokenizer splits or changes, such as `role_user`."""
     if len(value) <= 64 and value.isascii() and value.isalnum() and value == value.lower():
         return f"{kind}_{value}"
     return f"{kind}__{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
-PART_OF_LONG_TEXT = make_filter_name("part", "of")
+PART_OF_LONG_TEXT = make_filter_term("part", "of")
 """The filter name of chunks whose text has several chunks."""

@@ -29,7 +29,7 @@ from everthread.store.search.stored_chunks import (
     load_chunks,
     read_chunk_texts,
 )
-from everthread.store.search.text_chunks import PART_OF_LONG_TEXT, make_filter_name
+from everthread.store.search.text_chunks import PART_OF_LONG_TEXT, make_filter_term
 from everthread.store.search_records import RecallPassage, SearchHit, SearchQuery
 from everthread.store.sql.stored_messages import ORIGINAL_PLACE_FIRST
 
@@ -60,7 +60,7 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
     matches: dict[TextKey, ScoredChunk] = {}
     path_calls = find_path_calls(tx, query, query.path) if query.path else set()
     for score, chunk in _match_variants(tx, parsed, scope):
-        if chunk.message in query.visible_messages:
+        if chunk.message_id in query.visible_messages:
             continue
         if query.path and not touches_path(tx, chunk, query.path, path_calls):
             continue
@@ -86,7 +86,7 @@ def _match_variants(tx: Tx, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[
             )
             if len(candidates) < MATCHES_PER_BATCH:
                 break
-            index_query = replace(index_query, before_id=candidates[-1].id)
+            index_query = replace(index_query, end_id=candidates[-1].id)
     if len(parsed.variants[-1]) > 1:
         yield from _match_across_chunks(tx, replace(scope, phrases=parsed.variants[-1]), sample)
 
@@ -96,12 +96,12 @@ class _PhraseSample:
 
     def __init__(self, tx: Tx, scope: IndexQuery) -> None:
         self._tx = tx
-        self._tenant_filter = scope.filter_names[:1]
+        self._tenant_filter = scope.filter_terms[:1]
         self._counts: dict[QueryPhrase, int] = {}
 
     def count(self, phrase: QueryPhrase) -> int:
         if phrase not in self._counts:
-            index_query = IndexQuery((phrase,), self._tenant_filter, self._first_id)
+            index_query = IndexQuery((phrase,), self._tenant_filter, self._oldest_sampled_id)
             self._counts[phrase] = len(self._tx.match_ids(index_query, RARITY_SAMPLE_CHUNKS))
         return self._counts[phrase]
 
@@ -111,7 +111,7 @@ class _PhraseSample:
         return not self.count(phrase) and not self._tx.match_ids(index_query, 1)
 
     @functools.cached_property
-    def _first_id(self) -> int:
+    def _oldest_sampled_id(self) -> int:
         return (self._tx.value("SELECT MAX(id) FROM pieces") or 0) - RARITY_SAMPLE_CHUNKS + 1
 
 
@@ -161,8 +161,8 @@ def _rank_chunks(
         return (
             -scored_chunk[0],
             -chunk.created,
-            -(chunk.message or 0),
-            chunk.output or "",
+            -(chunk.message_id or 0),
+            chunk.output_id or "",
             chunk.start,
             -chunk.id,
         )
@@ -182,14 +182,14 @@ def _match_across_chunks(
     """
     texts: dict[TextKey, StoredChunk] = {}
     for number, phrase in enumerate(sorted(index_query.phrases, key=sample.count)):
-        threads = sorted({chunk.thread for chunk in texts.values()})
+        threads = sorted({chunk.thread_id for chunk in texts.values()})
         thread_names = (
-            [tuple(make_filter_name("thread", thread) for thread in threads)]
+            [tuple(make_filter_term("thread", thread) for thread in threads)]
             if 0 < len(threads) <= MAX_COMBINED_THREADS
             else []
         )
-        filter_names = (*index_query.filter_names, (PART_OF_LONG_TEXT,), *thread_names)
-        phrase_query = replace(index_query, phrases=(phrase,), filter_names=filter_names)
+        filter_terms = (*index_query.filter_terms, (PART_OF_LONG_TEXT,), *thread_names)
+        phrase_query = replace(index_query, phrases=(phrase,), filter_terms=filter_terms)
         chunks = load_chunks(tx, tx.match_ids(phrase_query, MAX_COMBINED_CHUNKS))
         phrase_texts = {chunk.text_key: chunk for chunk in sorted(chunks, reverse=True)}
         texts = (
@@ -208,19 +208,19 @@ def _match_across_chunks(
 def _make_hits(
     tx: Tx, matches: Sequence[ScoredChunk], parsed: ParsedQuery, session: str | None
 ) -> list[SearchHit]:
-    sessions_by_message = _find_original_sessions(tx, [chunk.message for _, chunk in matches])
+    sessions_by_message = _find_original_sessions(tx, [chunk.message_id for _, chunk in matches])
     hits = []
     for (score, chunk), text in zip(
         matches, read_chunk_texts(tx, [chunk for _, chunk in matches]), strict=True
     ):
         original_session, thread = sessions_by_message.get(
-            chunk.message, (chunk.thread, chunk.thread)
+            chunk.message_id, (chunk.thread_id, chunk.thread_id)
         )
         snippet = make_snippet(text, parsed.highlighted, is_continued=chunk.start > 0)
         hits.append(
             SearchHit(
-                message=chunk.message,
-                output=chunk.output,
+                message=chunk.message_id,
+                output=chunk.output_id,
                 thread=thread,
                 session=session or original_session,
                 role=chunk.role,

@@ -106,12 +106,12 @@ def add_use(tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]) -> dict[st
         row = tx.one(SUM_USE_OF_DAY, (key_id, day, key_id, day))
         assert row is not None
         if row[3] >= MAX_UNSUMMED_ROWS:
-            _sum_up_uses(tx, key_id, day)
+            _move_uses_to_day(tx, key_id, day)
         sums_by_key[key_id] = _decode_use(row)
     return sums_by_key
 
 
-def _sum_up_uses(tx: Tx, key_id: str, day: str) -> None:
+def _move_uses_to_day(tx: Tx, key_id: str, day: str) -> None:
     """Replace many rows of a key's day by their sum. Skip rows that another process has locked."""
     ids = [
         row[0]

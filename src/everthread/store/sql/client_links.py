@@ -135,7 +135,7 @@ def extend_thread(
                 "UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?",
                 (last_id, *key),
             )
-            links[index] = replace(link, message=last_id)
+            links[index] = replace(link, last_message_id=last_id)
     return links
 
 

@@ -139,9 +139,9 @@ def resolve_stored_context(
         message = None if entry.position is None else find_stored_message(entry.position)
         if message is not None and not entry.is_changed:
             entries.append(message)
-        elif entry.body is not None:
+        elif entry.message is not None:
             kind: MessageKind = "summary" if entry.position is None else "derived"
-            entries.append(NewMessage(entry.body, kind, tokens=entry.tokens, origin=message))
+            entries.append(NewMessage(entry.message, kind, tokens=entry.tokens, origin=message))
     covered_ids = [
         message for message in map(find_stored_message, context.covered) if message is not None
     ]
@@ -180,7 +180,7 @@ def match_rewrites(
     if last_search is not None and _continues_search(last_search, engines, digests, newest_rewrite):
         unsearched_digests = [
             *last_search.found_digests,
-            *digests[last_search.length :],
+            *digests[last_search.message_count :],
         ]
         matches = _match_rewrites(
             tx,
@@ -188,7 +188,7 @@ def match_rewrites(
             engines,
             unsearched_digests,
             skeletons,
-            searched_length=last_search.length,
+            searched_length=last_search.message_count,
         )
         # If the earlier rewrite is no longer there, search from the start.
         if not last_search.found_digests or any(exact_matches for exact_matches, _ in matches):
@@ -212,12 +212,12 @@ def _match_rewrites(
         exact_matches = [
             rewrite
             for rewrite in _find_rewrites(tx, "chain", tenant, engine, digests)
-            if rewrite.length <= len(skeletons)
+            if rewrite.replaced_count <= len(skeletons)
         ]
         longer_skeletons = [
             skeleton
             for skeleton in skeletons[
-                max(searched_length, exact_matches[0].length if exact_matches else 0) :
+                max(searched_length, exact_matches[0].replaced_count if exact_matches else 0) :
             ]
             if skeleton
         ]
@@ -237,8 +237,8 @@ def _continues_search(
     return (
         last_search.newest_rewrite == newest_rewrite
         and last_search.engines == tuple(engines)
-        and 0 < last_search.length <= len(digests)
-        and digests[last_search.length - 1] == last_search.digest
+        and 0 < last_search.message_count <= len(digests)
+        and digests[last_search.message_count - 1] == last_search.digest
     )
 
 

@@ -164,15 +164,15 @@ def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None 
         "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
         (tip.id,),
     )
-    rows = [(parent.id, parent.messages + offset, row[0]) for offset, row in enumerate(added_rows)]
+    rows = [(parent.id, parent.message_count + offset, row[0]) for offset, row in enumerate(added_rows)]
     tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
         "UPDATE sessions SET next_seq = ? WHERE id = ?",
-        (parent.messages + len(rows), parent.id),
+        (parent.message_count + len(rows), parent.id),
     )
     tx.run("UPDATE sessions SET kind = 'reverted' WHERE id = ?", (tip.id,))
     copy_activity(tx, tip.id, parent.id)
-    _set_end(tx, parent.id, tip.ended, tip.end_reason)
+    _set_end(tx, parent.id, tip.ended_at, tip.end_reason)
     _set_end(tx, tip.id, now, "reverted")
     tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
     _undo_rewrites(tx, tip, now)

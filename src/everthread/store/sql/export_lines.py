@@ -71,7 +71,7 @@ class _ThreadExport:
                 )
             }
             line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
-            del line["messages"], line["thread"]
+            del line["message_count"], line["thread"]
             lines.append({"type": "session", **line})
             shown_numbers, inherited_numbers = (
                 [numbers_by_id[message_id] for message_id in ids if message_id in numbers_by_id]
@@ -217,7 +217,7 @@ def _make_compaction_lines(
             if message_id in numbers_by_id
         ]
         record["cost"] = None if compaction.record.cost is None else str(compaction.record.cost)
-        times = {"created": compaction.created, "reverted": compaction.reverted}
+        times = {"created": compaction.created, "reverted": compaction.reverted_at}
         yield {
             "type": "compaction",
             "parent": compaction.parent,

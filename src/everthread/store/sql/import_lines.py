@@ -38,7 +38,7 @@ from everthread.store.sql.session_state import (
 from everthread.store.sql.stored_messages import (
     insert_message,
     map_calls_to_tools,
-    name_tool,
+    add_tool_names,
     prepare_message,
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output
@@ -352,7 +352,7 @@ class _ThreadImport:
         )
         prepared_message = prepare_message(new)
         self.tools_by_call |= map_calls_to_tools(prepared_message.calls)
-        prepared_message = name_tool(
+        prepared_message = add_tool_names(
             prepared_message, lambda call_id: self.tools_by_call.get(call_id, "")
         )
         message_id = insert_message(

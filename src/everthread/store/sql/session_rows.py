@@ -181,7 +181,7 @@ class ThreadTip:
     thread: str
     kind: SessionKind
     parent: str | None
-    ended: float | None
+    ended_at: float | None
     end_reason: str | None
     next_seq: int
     last_active: float

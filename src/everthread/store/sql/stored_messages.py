@@ -113,7 +113,7 @@ def map_calls_to_tools(calls: Iterable[ToolCall]) -> dict[str, str]:
     return {call.id: call.name for call in calls}
 
 
-def name_tool(message: PreparedMessage, find_tool_name: Callable[[str], str]) -> PreparedMessage:
+def add_tool_names(message: PreparedMessage, find_tool_name: Callable[[str], str]) -> PreparedMessage:
     """Return a message with the tool names of its calls, if its results do not name their tools."""
     if not message.answered_calls:
         return message
@@ -374,7 +374,7 @@ class _ThreadAppend:
         """
         event = message.new.event
         self.tools_by_call |= map_calls_to_tools(message.calls)
-        message = name_tool(message, self._find_tool)
+        message = add_tool_names(message, self._find_tool)
         if event not in self.stored_by_event:
             is_stored = (self.tip.thread, event) in self.locked_threads.stored_events
             self.stored_by_event[event] = (

@@ -147,7 +147,7 @@ class CallerContext:
             call.caller_history,
             call.match.source,
             keys[0],
-            found_rewrite.length if found_rewrite else 0,
+            found_rewrite.replaced_count if found_rewrite else 0,
         )
         return replace(search_result, rewrite=longer_rewrite or found_rewrite)
 
@@ -333,10 +333,10 @@ class CallerContext:
     def _covers_more(self, rewrite: Rewrite) -> bool:
         """Return whether a rewrite is of this history and covers more than the one in use."""
         call = self._call
-        covered_count = call.rewrite.length if call.rewrite else 0
-        if not covered_count < rewrite.length <= len(call.caller_history.history):
+        covered_count = call.rewrite.replaced_count if call.rewrite else 0
+        if not covered_count < rewrite.replaced_count <= len(call.caller_history.history):
             return False
-        return call.caller_history.history.digest(rewrite.length) == rewrite.digest
+        return call.caller_history.history.digest(rewrite.replaced_count) == rewrite.digest
 
     def _describe_adopted_rewrite(self, rewrite: Rewrite) -> Compaction:
         """Return the figures of a rewrite that another request or process made."""

@@ -96,7 +96,7 @@ class PreparedCall:
     @property
     def covered_count(self) -> int:
         """The number of messages that the rewrite in use covers."""
-        return self.rewrite.length if self.rewrite else 0
+        return self.rewrite.replaced_count if self.rewrite else 0
 
     @property
     def note(self) -> str:
@@ -177,7 +177,7 @@ class PreparedCall:
         """Return our changes of the caller's messages. They do not overlap."""
         edits = []
         if self.rewrite is not None:
-            edits.append(Edit(0, self.rewrite.length, self.rewrite.replacement.decode()))
+            edits.append(Edit(0, self.rewrite.replaced_count, self.rewrite.replacement.decode()))
         for start, end, hidden in self.rounds.rounds_after(self.covered_count):
             edits.append(Edit(start, end, ",".join(hidden.texts)))
             if hidden.blocks:

@@ -49,12 +49,12 @@ class PromptSizer:
             rewrite_tokens = self._count_together(call, rewrite.replacement, wire_messages)
         if state.note:
             rewrite_tokens += self._sizes.count_text(call.model, state.note)
-        tail_tokens = sum(call.caller_history.sizes[rewrite.length :])
+        tail_tokens = sum(call.caller_history.sizes[rewrite.replaced_count :])
         return (
             call.settings.tokens
             + rewrite_tokens
             + tail_tokens
-            + self._count_added_tokens(call, rewrite.length)
+            + self._count_added_tokens(call, rewrite.replaced_count)
         )
 
     def _count_added_tokens(self, call: PreparedCall, length: int) -> int:

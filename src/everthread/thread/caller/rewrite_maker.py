@@ -210,7 +210,7 @@ class RewriteMaker:
         chars_before = sum(len(text) for text in covered_texts)
         chars_after = len(rewrite.replacement.decode())
         self._listener(
-            Slimmed(task.thread, rewrite.length, chars_before, chars_after, len(to_store))
+            Slimmed(task.thread, rewrite.replaced_count, chars_before, chars_after, len(to_store))
         )
         return await self._store.put_rewrite(rewrite)
 
@@ -234,7 +234,7 @@ def _make_done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> Compaction
         steps=compaction.steps,
         warnings=compaction.warnings,
         decision=new_rewrite.record.figures["decision"],
-        covered=new_rewrite.rewrite.length,
+        covered=new_rewrite.rewrite.replaced_count,
         background=draft.is_background,
     )
 
@@ -253,7 +253,7 @@ def _make_rewrite(
         engine=task.engine_key,
         digest=history.digest(length),
         strength=int(task.order.level),
-        length=length,
+        replaced_count=length,
         skeleton=history.skeleton(length),
         results=history.join_result_hashes(0, length),
         thread=task.thread,

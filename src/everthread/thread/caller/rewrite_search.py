@@ -25,7 +25,7 @@ def rewrite_key(rewrite: Rewrite) -> str:
 
     The key stays the same in another process, when the client re-words its answers, and when the tools change.
     """
-    return f"{rewrite.length} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
+    return f"{rewrite.replaced_count} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RewriteFinder:
             state_keys=state_keys,
         )
         for exact_rewrites, similar_rewrites in candidates:
-            longest = exact_rewrites[0].length if exact_rewrites else 0
+            longest = exact_rewrites[0].replaced_count if exact_rewrites else 0
             drifted_rewrites = await self._find_drifted(similar_rewrites, history, longest)
             best_rewrite = next(iter([*drifted_rewrites, *exact_rewrites]), None)
             if best_rewrite is not None:
@@ -89,8 +89,8 @@ class RewriteFinder:
             if other_engine != engine or not names or other_names in ((), names):
                 continue
             rewrite = (await self.find(sent, [other_key], None)).rewrite
-            if rewrite is not None and rewrite.length > length:
-                length = rewrite.length
+            if rewrite is not None and rewrite.replaced_count > length:
+                length = rewrite.replaced_count
                 text = rewrite.replacement.decode()
                 renamed = rename_reader(text, other_names, names)
                 adopted = replace(rewrite, engine=engine_key, replacement=renamed.encode())
@@ -107,9 +107,9 @@ class RewriteFinder:
                 drifted_rewrite = replace(
                     candidate,
                     digest=history.digest(length),
-                    length=length,
+                    replaced_count=length,
                     results=history.join_result_hashes(0, length),
                 )
                 rewrites.append(await self._store.put_rewrite(drifted_rewrite))
                 self._listener(Drifted(candidate.thread, length))
-        return sorted(rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
+        return sorted(rewrites, key=lambda rewrite: (-rewrite.replaced_count, -rewrite.strength))

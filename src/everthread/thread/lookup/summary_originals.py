@@ -121,7 +121,7 @@ class SummaryOriginals:
                 if stored_message.created <= compaction.created
             ]
         earlier_records = (
-            record for record in records if record.id < compaction.id and record.reverted is None
+            record for record in records if record.id < compaction.id and record.reverted_at is None
         )
         return await self._find_originals(
             [

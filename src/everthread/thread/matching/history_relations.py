@@ -56,7 +56,7 @@ def find_longest_link(
     by_length = sorted(
         similar,
         key=lambda link_match: (
-            -link_match.link.length,
+            -link_match.link.message_count,
             link_match.next_digest is not None,
         ),
     )

@@ -97,7 +97,7 @@ class LinkCache:
             del self._last_links[key]
             if earlier_link.link.digest == key[2] != link.digest:
                 self._earlier_links[key] = ThreadLinkMatch(earlier_link.link, link.digest, "")
-        link_match = ThreadLinkMatch(link, None, history.join_result_hashes(0, link.length))
+        link_match = ThreadLinkMatch(link, None, history.join_result_hashes(0, link.message_count))
         self._last_links[link.tenant, link.scope, link.digest] = link_match
         if link.skeleton:
             self._last_links[link.tenant, link.scope, link.skeleton] = link_match
@@ -151,7 +151,7 @@ def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:
     if not link.previous:
         return []
     keys = [(link.tenant, link.scope, link.previous)]
-    for index in range(link.length - 1, -1, -1):  # it is mostly close to the end
+    for index in range(link.message_count - 1, -1, -1):  # it is mostly close to the end
         if history.digests[index] == link.previous:
             return [*keys, (link.tenant, link.scope, history.skeletons[index])]
     return keys

@@ -165,10 +165,10 @@ class ThreadIndex:
             return await self._match_side_call(query, match)
         if relation != "branches":
             return match
-        inner_match = await self._match_remainder(query, match, link.message)
-        if inner_match is not None or link.message is None:
+        inner_match = await self._match_remainder(query, match, link.last_message_id)
+        if inner_match is not None or link.last_message_id is None:
             return inner_match or match
-        return _make_branch(match, history, link.message)
+        return _make_branch(match, history, link.last_message_id)
 
     async def _match_replaced(
         self, query: ThreadQuery, known_link: KnownLink | None
@@ -187,7 +187,7 @@ class ThreadIndex:
         if not digest:
             return None
         link_match = await self._store.find_link(*query.family, [digest])
-        if link_match is None or link_match.link.message is None:
+        if link_match is None or link_match.link.last_message_id is None:
             return None
         link = link_match.link
         match = ThreadMatch(
@@ -197,7 +197,7 @@ class ThreadIndex:
             previous=link.digest,
             expected_end=link.digest,
         )
-        message = link_match.link.message
+        message = link_match.link.last_message_id
         inner_match = await self._match_remainder(query, match, message)
         return inner_match or _make_branch(match, query.history, message)
 
@@ -251,7 +251,7 @@ class ThreadIndex:
         )
         if end is None or not repeats_stored_words(runs, end.last_bodies):
             return None
-        return end.thread, end.last_message
+        return end.thread, end.last_message_id
 
     async def _match_named(self, query: ThreadQuery, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
@@ -263,7 +263,7 @@ class ThreadIndex:
         if known_link is not None:
             link = known_link.link_match.link
             match = replace(match, matched_count=known_link.length, previous=link.digest)
-            message = link.message
+            message = link.last_message_id
         if match.matched_count == len(query.history) or match.previous == match.expected_end:
             return match
         return await self._match_remainder(query, match, message) or match
@@ -300,7 +300,7 @@ class ThreadIndex:
         `message`: the last stored message of the link.
         """
         end = await self._store.last_link(match.thread)
-        if end is None or end.message is None or message is None:
+        if end is None or end.last_message_id is None or message is None:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
         limit = None if message else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
@@ -308,7 +308,7 @@ class ThreadIndex:
         bodies = [
             stored_message.body
             for stored_message in stored_messages
-            if message < stored_message.id <= end.message
+            if message < stored_message.id <= end.last_message_id
         ]
         other_answers = set(await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ())
 

@@ -97,8 +97,8 @@ class ThreadMatch:
             previous=self.previous,
             skeleton=history.skeleton(length),
             thread=self.thread,
-            length=length,
-            message=None,
+            message_count=length,
+            last_message_id=None,
             results=history.join_result_hashes(self.matched_count, length),
         )
 

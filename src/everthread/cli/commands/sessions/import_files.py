@@ -93,7 +93,7 @@ def _import_all(
                 if isinstance(content, list):
                     threads = await store.import_lines(content)
                     imported += [
-                        (thread, (await store.session(thread)).messages) for thread in threads
+                        (thread, (await store.session(thread)).message_count) for thread in threads
                     ]
                 else:
                     imported.append(await import_stream(store, content, tenant=tenant))

@@ -139,26 +139,26 @@ async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
     return ListRow(
         row.first,
         describe_state(row.tip),
-        messages=row.messages,
+        messages=row.message_count,
         last_used=row.last_active,
         title=title,
-        tokens=row.tokens,
-        compactions=row.compactions,
-        side_calls=row.side_calls,
+        tokens=row.token_count,
+        compactions=row.compaction_count,
+        side_calls=row.side_call_count,
     )
 
 
 async def _make_session_row(store: Store, session: Session) -> ListRow:
     last_messages = (
-        await store.messages(session.id, start=session.messages - 1, limit=1)
-        if session.messages
+        await store.messages(session.id, start=session.message_count - 1, limit=1)
+        if session.message_count
         else []
     )
     last_used = last_messages[0].created if last_messages else session.started
     return ListRow(
         session,
         describe_state(session),
-        session.messages,
+        session.message_count,
         last_used,
         await load_short_title(store, session),
     )

@@ -96,11 +96,11 @@ def _member_as_json(member: FamilySession) -> dict[str, Any]:
         "parent",
         "kind",
         "model",
-        "messages",
         "end_reason",
         "branched_at",
     )
     values = {name: getattr(session, name) for name in names} | {
+        "messages": session.message_count,
         "title": member.title,
         "compaction": None,
     }
@@ -122,7 +122,7 @@ def _member_as_json(member: FamilySession) -> dict[str, Any]:
             "covered": len(record.covered),
             "cost": None if record.cost is None else float(record.cost),
             "warnings": list(record.warnings),
-            "reverted": format_iso(compaction.reverted),
+            "reverted": format_iso(compaction.reverted_at),
         }
     return values
 
@@ -149,7 +149,7 @@ def _draw_tree(members: list[FamilySession], now: float) -> Tree:
 def _render_label(member: FamilySession, now: float) -> Text:
     session = member.session
     facts = [
-        count_noun(session.messages, "message"),
+        count_noun(session.message_count, "message"),
         describe_state(session),
         format_age(session.started, now),
     ]

@@ -32,9 +32,9 @@ def undo(
             {
                 "thread": session.thread,
                 "session": session.id,
-                "messages": session.messages,
+                "messages": session.message_count,
             }
         )
     else:
         text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
-        print_text(f"undone: {text}, with {count_noun(session.messages, 'message')}")
+        print_text(f"undone: {text}, with {count_noun(session.message_count, 'message')}")

@@ -48,8 +48,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 async def describe_managed_run(config: Config, store: Store, started_at: float) -> str:
     """Replay the largest thread of the run as if it had been managed; describe the result."""
     rows = [row for row in await store.list_threads() if row.last_active >= started_at]
-    largest = max(rows, key=lambda row: row.messages, default=None)
-    if largest is None or largest.messages < 2:
+    largest = max(rows, key=lambda row: row.message_count, default=None)
+    if largest is None or largest.message_count < 2:
         return "Nothing was long enough to be changed."
     return await _describe_thread(config, store, largest)
 
