@@ -225,7 +225,9 @@ class ModelLimits:
             )
             limits.window = None if stored_limits.window is None else stored_limits.window.limit
             limits.output_cap = None if stored_limits.output is None else stored_limits.output.limit
-            limits.largest_success = max(limits.largest_success, stored_limits.largest_accepted_tokens)
+            limits.largest_success = max(
+                limits.largest_success, stored_limits.largest_accepted_tokens
+            )
             limits.read_at = self._clock()
         return limits
 

@@ -80,7 +80,8 @@ async def run_sessions(scope: CommandScope, argument: str) -> CommandResult:
     shown_rows = [
         row
         for row in rows
-        if row.first.id == current_thread or (row.first.kind != "subagent" and row.message_count > 0)
+        if row.first.id == current_thread
+        or (row.first.kind != "subagent" and row.message_count > 0)
     ]
     threads = [await _make_thread_figures(scope, row) for row in shown_rows[:count]]
     lines = [_format_thread(item) for item in threads]

@@ -104,7 +104,9 @@ async def render_farewell(
         ttl=CACHE_SECONDS["5m"],
     )
     beyond_text = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
-    compactions_text = f", {count_noun(row.compaction_count, 'compaction')}" if row.compaction_count else ""
+    compactions_text = (
+        f", {count_noun(row.compaction_count, 'compaction')}" if row.compaction_count else ""
+    )
     messages_text = f"{count_noun(row.message_count, 'message')} kept and searchable"
     lines = [f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."]
     if usage.calls:

@@ -166,7 +166,9 @@ def _make_row(stored_key: StoredKey, now: float) -> list[object]:
     key = stored_key.key
     usage_today = stored_key.use_of_day
     limits = stored_key.key.limits
-    last_used = "never" if stored_key.last_used_at is None else format_age(stored_key.last_used_at, now)
+    last_used = (
+        "never" if stored_key.last_used_at is None else format_age(stored_key.last_used_at, now)
+    )
     return [
         f"et_{key.id}",
         key.name,

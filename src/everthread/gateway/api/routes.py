@@ -250,9 +250,9 @@ class ThreadRoutes:
         tip = await self._load_last_session(first_session)
         message_id = request.body.at_message
         if message_id is None:
-            last_messages = (await self._store.messages(tip.id, start=max(0, tip.message_count - 1)))[
-                -1:
-            ]
+            last_messages = (
+                await self._store.messages(tip.id, start=max(0, tip.message_count - 1))
+            )[-1:]
             if not last_messages:
                 raise Refused(
                     409,

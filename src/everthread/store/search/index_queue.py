@@ -265,7 +265,10 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     """Return whether an output is already indexed for its thread, which may cite it more than once."""
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
-    return entry.output_id is not None and tx.one(sql, (entry.output_id, entry.thread_number)) is not None
+    return (
+        entry.output_id is not None
+        and tx.one(sql, (entry.output_id, entry.thread_number)) is not None
+    )
 
 
 def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:

@@ -164,7 +164,9 @@ def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None 
         "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
         (tip.id,),
     )
-    rows = [(parent.id, parent.message_count + offset, row[0]) for offset, row in enumerate(added_rows)]
+    rows = [
+        (parent.id, parent.message_count + offset, row[0]) for offset, row in enumerate(added_rows)
+    ]
     tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
         "UPDATE sessions SET next_seq = ? WHERE id = ?",

@@ -36,9 +36,9 @@ from everthread.store.sql.session_state import (
     put_state,
 )
 from everthread.store.sql.stored_messages import (
+    add_tool_names,
     insert_message,
     map_calls_to_tools,
-    add_tool_names,
     prepare_message,
 )
 from everthread.store.sql.stored_outputs import compress_output, put_output

@@ -158,7 +158,9 @@ def list_context_sizes(
     return [(row[0], row[1], bool(row[2]), int(row[3])) for row in rows]
 
 
-def find_unchanged_and_shortened_ids(tx: Tx, session_id: str, ids: Sequence[int]) -> tuple[set[int], set[int]]:
+def find_unchanged_and_shortened_ids(
+    tx: Tx, session_id: str, ids: Sequence[int]
+) -> tuple[set[int], set[int]]:
     """Return the messages among these that a session shows unchanged, and those that it shows shortened."""
     unchanged_ids: set[int] = set()
     shortened_ids: set[int] = set()

@@ -113,7 +113,9 @@ def map_calls_to_tools(calls: Iterable[ToolCall]) -> dict[str, str]:
     return {call.id: call.name for call in calls}
 
 
-def add_tool_names(message: PreparedMessage, find_tool_name: Callable[[str], str]) -> PreparedMessage:
+def add_tool_names(
+    message: PreparedMessage, find_tool_name: Callable[[str], str]
+) -> PreparedMessage:
     """Return a message with the tool names of its calls, if its results do not name their tools."""
     if not message.answered_calls:
         return message

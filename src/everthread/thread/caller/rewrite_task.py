@@ -75,7 +75,9 @@ class RewriteTask:
     @property
     def new_count(self) -> int:
         """The number of the caller's messages that are not covered yet."""
-        return len(self.caller_history) - (self.base_rewrite.replaced_count if self.base_rewrite else 0)
+        return len(self.caller_history) - (
+            self.base_rewrite.replaced_count if self.base_rewrite else 0
+        )
 
     @property
     def base_state(self) -> RewriteState:
