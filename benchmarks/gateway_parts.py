@@ -94,7 +94,7 @@ async def _measure_http_clients(direct: Server, effort: Effort) -> list[Row]:
 
     async def ask_ours(body: bytes) -> bytes:
         answer = await ours.send(upstream, "POST", b"/v1/messages", headers, body)
-        return b"".join([piece async for piece in answer.aiter_raw()])
+        return b"".join([piece async for piece in answer.pieces()])
 
     rows = []
     async with httpx2.AsyncClient(timeout=60) as other:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.gateway.contracts import Incoming, ProxyTurn
+from everthread.gateway.contracts import Incoming, RequestHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.store.store import Store
@@ -22,7 +22,7 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
     return replace(incoming, located_body=manager.reader.locate(origin, incoming.body, match))
 
 
-async def begin_turn(manager: ProxyManager, client: HistoryClient) -> ProxyTurn:
+async def begin_turn(manager: ProxyManager, client: HistoryClient) -> RequestHandler:
     incoming = locate_request(manager, client)
     return manager.forward_first(incoming) or await manager.prepare(incoming)
 
@@ -34,7 +34,9 @@ def answer_outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900)
     return Outcome(200, reply, CanonicalUsage(tokens, 20))
 
 
-async def send_and_record(manager: ProxyManager, client: HistoryClient, text: str) -> ProxyTurn:
+async def send_and_record(
+    manager: ProxyManager, client: HistoryClient, text: str
+) -> RequestHandler:
     client.add_user_message(text)
     turn = await begin_turn(manager, client)
     await turn.record(answer_outcome(client))

@@ -18,8 +18,8 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
-from everthread.gateway.managed.deferred_records import DELAY_SECONDS
+from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
+from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -79,7 +79,7 @@ class ManagerSetup:
         clock: Callable[[], float] = time.monotonic,
         alone: bool = False,
         timer: Any = call_later,
-        record_delay: float = DELAY_SECONDS,
+        record_delay: float = MAX_DELAY_SECONDS,
         store: StoreWrapper | None = None,
         **options: Any,
     ) -> ProxyManager:
@@ -106,8 +106,8 @@ class ManagerSetup:
                 is_sole_writer=lambda: alone,
                 timer=timer,
             ),
-            cache_markers=markers,
-            recall=recall,
+            set_cache_marks=markers,
+            offer_recall=recall,
             record_delay=record_delay,
         )
         self.managers.append(made)
@@ -314,7 +314,7 @@ def numbered_text(number: int, count: int, topic: str) -> str:
     return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
 
 
-def thread_of(request: ProxyTurn | Outgoing) -> str:
+def thread_of(request: RequestHandler | Outgoing) -> str:
     return (
         request.headers["x-everthread-thread"] if isinstance(request, Outgoing) else request.thread
     )

@@ -12,9 +12,9 @@ from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
 from everthread.gateway.access.authentication import Authenticator
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
+from everthread.gateway.contracts import Incoming, Limits, RequestManager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
-from everthread.gateway.filters.telemetry import Telemetry
+from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.router import Routes, Upstream
@@ -225,13 +225,13 @@ async def raw_upstream(
 @asynccontextmanager
 async def open_raw_gateway(
     upstreams: str | list[Upstream],
-    manager: Manager | None = None,
+    manager: RequestManager | None = None,
     *,
     limits: Limits | None = None,
     include_usage: bool = True,
     mode: Mode = "managed",
     authenticator: Authenticator | None = None,
-    telemetry: Telemetry | None = None,
+    telemetry: TelemetryFeature | None = None,
     sites: SitePolicy | None = None,
     make_item: MakeItem | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
@@ -252,7 +252,7 @@ async def open_raw_gateway(
 
 @asynccontextmanager
 async def raw_gateway(
-    answer: WriteAnswer | None = None, manager: Manager | None = None, **options: Any
+    answer: WriteAnswer | None = None, manager: RequestManager | None = None, **options: Any
 ) -> AsyncIterator[tuple[str, RawUpstream]]:
     """Start a gateway before an upstream that writes this answer: its address, and the upstream."""
     async with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from everthread.core.types import Reply
-from everthread.gateway.answer_reader import usage_of
+from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
@@ -33,7 +33,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
             turn = await manager.prepare(client.incoming())
             assert turn.outgoing.body == client.incoming().raw, "nothing is added"
             reply = answer_of(prompt, read=3_900 * (number == 1), is_diagnosed=number == 2)
-            await turn.record(Outcome(200, reply, usage_of("anthropic", reply)))
+            await turn.record(Outcome(200, reply, read_usage("anthropic", reply)))
             client.add_reply(reply)
         (row,) = await setup.store.list_threads(tenant="t")
         calls = await setup.store.call_rows([row.first.id])
@@ -45,7 +45,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
 
 async def test_finds_the_reason_if_the_answer_states_none(tmp_path: Path) -> None:
     reply = answer_of(4_000, read=0, is_diagnosed=False)
-    usage = usage_of("anthropic", reply)
+    usage = read_usage("anthropic", reply)
     assert usage is not None
     assert not usage.cache_miss
-    assert usage_of("anthropic", None) is None
+    assert read_usage("anthropic", None) is None

@@ -15,7 +15,7 @@ from everthread.config import parse_config
 from everthread.core.types import Api
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed.forwarded_requests import ForwardedTurn
+from everthread.gateway.managed.forwarded_requests import ForwardedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.router import Upstream
 from everthread.store.rewrite_records import ThreadLink
@@ -228,7 +228,7 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
     changed = HistoryClient("anthropic", messages=busy.client.messages[:-4])
     changed.add_user_message("Something else instead?")
     turn = await begin_turn(manager, changed)
-    assert not isinstance(turn, ForwardedTurn)
+    assert not isinstance(turn, ForwardedHandler)
     assert turn.thread != busy.thread
     await turn.record(answer_outcome(changed))
     await manager.finish_records()
@@ -278,7 +278,7 @@ async def test_records_a_call_without_an_answer_at_once(
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second?")
     turn = await begin_turn(manager, busy.client)
-    assert isinstance(turn, ForwardedTurn)
+    assert isinstance(turn, ForwardedHandler)
     outcome = answer_outcome(busy.client)
     assert outcome.reply is not None
     unfinished = replace(outcome, reply=replace(outcome.reply, stop=None))

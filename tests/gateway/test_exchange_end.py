@@ -18,7 +18,7 @@ class EndRecorder(Filter):
     def __init__(self, statuses: list[int]) -> None:
         self._statuses = statuses
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         self._statuses.append(outcome.status)
         return outcome
 
@@ -27,7 +27,7 @@ class EndRecording(Feature):
     def __init__(self) -> None:
         self.statuses: list[int] = []
 
-    def begin(self, exchange: Any) -> Filter:  # noqa: ARG002
+    def make_filter(self, exchange: Any) -> Filter:  # noqa: ARG002
         return EndRecorder(self.statuses)
 
 
@@ -36,7 +36,7 @@ class BrokenExchange(Exchange):
 
     async def send(self, request: UpstreamRequest) -> Any:  # noqa: ARG002  # noqa: ARG002
         self.status = 200
-        return SimpleNamespace(status_code=200, headers={}, aiter_raw=iter_nothing)
+        return SimpleNamespace(status_code=200, headers={}, pieces=iter_nothing)
 
     async def relay(self, answer: Answer) -> None:
         pass

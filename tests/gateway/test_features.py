@@ -59,7 +59,7 @@ class TaggingFilter(Feature):
         self.name = name
         self.moments = moments
 
-    def begin(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
+    def make_filter(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
         return NamedFilter(self.name, self.moments)
 
 
@@ -68,26 +68,26 @@ class NamedFilter(Filter):
         self.name = name
         self.moments = moments
 
-    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+    def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
         self.moments.append(f"{self.name} request")
         if not isinstance(request.body, bytes):  # a body that is streamed through
             return request
         return replace(request, body=request.body + self.name.encode(), is_changed=True)
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         self.moments.append(f"{self.name} answer {answer.status}")
         return replace(answer, is_changed=True)
 
-    def event(self, piece: bytes) -> bytes:
+    def convert_piece(self, piece: bytes) -> bytes:
         return piece + self.name.encode()
 
-    def end(self) -> bytes:
+    def release_held_bytes(self) -> bytes:
         return f"/{self.name}".encode()
 
-    def seen(self, piece: bytes) -> None:
+    def read_piece(self, piece: bytes) -> None:
         self.moments.append(f"{self.name} saw {piece.decode()}")
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         self.moments.append(f"{self.name} done {outcome.status}")
         return outcome
 
@@ -136,10 +136,10 @@ class RetryOnce(Feature, Filter):
     def __init__(self) -> None:
         self.refusals: list[tuple[int, bytes]] = []
 
-    def begin(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
+    def make_filter(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
         return self
 
-    async def refused(self, status: int, body: bytes) -> bool:
+    async def retry_after_refusal(self, status: int, body: bytes) -> bool:
         self.refusals.append((status, body))
         return len(self.refusals) == 1
 
@@ -164,13 +164,13 @@ class OwnPath(Feature, Filter):
     def __init__(self) -> None:
         self.body = b""
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         if exchange.incoming is None:
             return None
         self.body = exchange.incoming.body
         return self
 
-    async def answer(self, answer: Answer) -> Answer:  # noqa: ARG002
+    async def change_answer(self, answer: Answer) -> Answer:  # noqa: ARG002
         headers = ResponseHeaders([(b"content-type", b"text/plain")])
         return Answer(
             200,

@@ -12,8 +12,8 @@ from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.managed.forwarded_requests import ForwardedTurn
-from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.forwarded_requests import ForwardedHandler
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.events import RecordFailed
@@ -41,12 +41,12 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
     manager = setup.manager(alone=True)
     client = HistoryClient(api)
     first = await send_and_record(manager, client, OPENING)
-    assert isinstance(first, ManagedTurn)
+    assert isinstance(first, ManagedHandler)
     for number in range(3):
         client.add_user_message(f"Next {number}, größer.")
         incoming = locate_request(manager, client)
         turn = manager.forward_first(incoming)
-        assert isinstance(turn, ForwardedTurn)
+        assert isinstance(turn, ForwardedHandler)
         assert turn.outgoing.body is incoming.raw
         headers = await turn.response_headers()
         assert headers[THREAD_HEADER] == first.thread
@@ -67,7 +67,7 @@ async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Answered, but never stored.")
     killed = await begin_turn(manager, client)
-    assert isinstance(killed, ForwardedTurn)
+    assert isinstance(killed, ForwardedHandler)
     answer_outcome(client, "The client has this answer.")
     other = setup.manager(alone=alone)
     third = await send_and_record(other, client, "Is it all there?")
@@ -110,7 +110,7 @@ async def test_stores_a_request_before_its_long_answer_ends(
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Take your time.")
     turn = await begin_turn(manager, client)
-    assert isinstance(turn, ForwardedTurn)
+    assert isinstance(turn, ForwardedHandler)
     async with asyncio.timeout(60):
         while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
@@ -165,7 +165,7 @@ async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -
         client.add_user_message(make_text(500, f"topic {number}"))
         client.add_answer("Yes.")
     turn = await send_and_record(manager, client, "Go on.")
-    assert turn.outgoing.rewritten
+    assert turn.outgoing.is_rewritten
     client.add_user_message("And now?")
     assert manager.forward_first(locate_request(manager, client)) is None
 
@@ -183,7 +183,7 @@ async def test_sets_cache_marks_before_forwarding(
     turn = manager.forward_first(incoming)
     assert turn is not None
     read = await manager.prepare(replace(incoming, located_body=None))
-    assert turn.outgoing.rewritten
+    assert turn.outgoing.is_rewritten
     assert turn.outgoing.body.count(b'"cache_control"') == 4
     assert turn.outgoing.body == read.outgoing.body
 
@@ -197,12 +197,12 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     await send_and_record(manager, client, "Go on.")
     client.add_user_message("And now?")
     turn = await begin_turn(manager, client)
-    assert isinstance(turn, ForwardedTurn)
+    assert isinstance(turn, ForwardedHandler)
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
     refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
     again = await turn.recover(400, refusal)
     assert again is not None
-    assert again.rewritten
+    assert again.is_rewritten
     assert len(again.body) < len(turn.outgoing.body)
     await turn.record(answer_outcome(client))
 

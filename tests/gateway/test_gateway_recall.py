@@ -303,7 +303,7 @@ def _masked(raw: bytes) -> bytes:
 def test_watches_a_stream_for_the_name_of_recall(pieces: list[bytes], found: bool) -> None:
     watch = RecallWatch()
     passed = b"".join(watch.feed(piece) for piece in pieces)
-    assert watch.is_found is found
+    assert watch.must_merge is found
     assert passed == watch.passed_bytes
     assert passed + watch.held_bytes == b"".join(pieces)
     assert bool(passed) is not found
@@ -313,7 +313,7 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
     """Until the client's history is rewritten, without a provider."""
     for turn in range(20):
         client.add_user_message(numbered_text(turn, 600, "ledger"))
-        if (await answer_request(manager, client)).rewritten:
+        if (await answer_request(manager, client)).is_rewritten:
             client.add_user_message("And now?")
             return
     raise AssertionError("nothing was compacted")
@@ -328,8 +328,8 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.outgoing.rewritten
-    assert not turn.outgoing.recall
+    assert turn.outgoing.is_rewritten
+    assert not turn.outgoing.offers_recall
 
 
 async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
@@ -346,8 +346,8 @@ async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.outgoing.rewritten
-    assert not turn.outgoing.recall
+    assert turn.outgoing.is_rewritten
+    assert not turn.outgoing.offers_recall
     assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.outgoing.body
 
 
@@ -369,12 +369,12 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
-    assert turn.outgoing.recall
+    assert turn.outgoing.offers_recall
     for number in range(2):
         asked = calls_reply(call("recall", number, query="boat"))
         following = await turn.resume_after_recall(asked)
         assert following is not None, "what it looked up still reaches the model"
-        assert following.recall is (number == 0)
+        assert following.offers_recall is (number == 0)
         clock.now += 100.0
 
 

@@ -17,7 +17,11 @@ from google.genai import types
 from everthread.core.messages import text_of
 from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Reply, Request
-from everthread.gateway.request.gemini_path import add_path, read_path, remove_path
+from everthread.gateway.request.gemini_path import (
+    add_path_fields,
+    read_path_fields,
+    remove_path_fields,
+)
 from everthread.lab.provider import ServedModel
 from tests.chat_messages import function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
@@ -327,14 +331,14 @@ async def test_gateway_errors_have_the_form_of_gemini(
     ],
 )
 def test_reads_model_and_streaming_from_the_path(path: str, found: tuple[str, bool] | None) -> None:
-    call = read_path(path)
+    call = read_path_fields(path)
     assert (None if call is None else (call.model, call.streams)) == found
 
 
 def test_fields_added_from_the_path_are_removed_before_sending() -> None:
     body = b' {"contents":[]}'
-    opened = add_path(PATH, body)
+    opened = add_path_fields(PATH, body)
     assert json.loads(opened) == {"model": MODEL, "stream": False, "contents": []}
-    assert remove_path(PATH, opened) == body
-    assert add_path(PATH, b"[]") == b"[]"
-    assert add_path("/v1/other", body) == remove_path("/v1/other", body) == body
+    assert remove_path_fields(PATH, opened) == body
+    assert add_path_fields(PATH, b"[]") == b"[]"
+    assert add_path_fields("/v1/other", body) == remove_path_fields("/v1/other", body) == body

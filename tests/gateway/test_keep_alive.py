@@ -49,14 +49,14 @@ class SlowManager(PassThroughManager):
             await self.go.wait()
         return Outgoing(
             b'{"stream":true,"n":1}',
-            rewritten=True,
+            is_rewritten=True,
             headers={"x-everthread-thread": "t"},
-            hold=self.hold,
+            should_hold_first_events=self.hold,
         )
 
     async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         return (
-            Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True)
+            Outgoing(b'{"stream":true,"n":2}', is_rewritten=True, should_hold_first_events=True)
             if b'"n":1' in sent.body
             else None
         )

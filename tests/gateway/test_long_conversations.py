@@ -15,7 +15,7 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.thread.caller.replacement_text import parse_replacement
 from everthread.thread.caller.rewrite_task import RewriteState
@@ -138,7 +138,7 @@ async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None
     await manager.wait_for_background_work()
     client.add_user_message("And now?")
     turn = await manager.prepare(client.incoming())
-    assert isinstance(turn, ManagedTurn)
+    assert isinstance(turn, ManagedHandler)
     rewrite = turn.call.rewrite
     assert rewrite is not None
     state = RewriteState.load(rewrite.state)
@@ -169,5 +169,5 @@ async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -
     managers = [provided.manager(background=False) for _ in range(3)]
     turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
     assert len({turn.outgoing.body for turn in turns}) == 1
-    assert turns[0].outgoing.rewritten
+    assert turns[0].outgoing.is_rewritten
     assert SUMMARY_START.encode() in turns[0].outgoing.body

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.contracts import ProxyTurn
+from everthread.gateway.contracts import RequestHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
@@ -58,13 +58,13 @@ class Conversation:
         self.said: list[str] = []
         self._count = 0
 
-    async def ask(self, manager: ProxyManager) -> ProxyTurn:
+    async def ask(self, manager: ProxyManager) -> RequestHandler:
         self._count += 1
         self.client.add_user_message(f"Question {self._count}")
         self.said.append(f"Question {self._count}")
         return await manager.prepare(self.client.incoming())
 
-    def hear(self, turn: ProxyTurn) -> asyncio.Task[None]:
+    def hear(self, turn: RequestHandler) -> asyncio.Task[None]:
         """Take the answer; the task stores it."""
         text = f"Answer {self._count}"
         self.said.append(text)

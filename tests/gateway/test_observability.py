@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import Incoming, Outgoing
-from everthread.gateway.filters.telemetry import Telemetry
+from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.monitoring.log_lines import JsonLines
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw_http import (
@@ -124,7 +124,7 @@ class Compacted(PassThroughManager):
     thread = "t1"
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
-        return Outgoing(incoming.raw, compactions=2)
+        return Outgoing(incoming.raw, compaction_count=2)
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
@@ -132,7 +132,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
     reader = InMemoryMetricReader()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
-    telemetry = Telemetry.from_providers(tracers, MeterProvider([reader]))
+    telemetry = TelemetryFeature.from_providers(tracers, MeterProvider([reader]))
     said = {
         "id": "chatcmpl-1",
         "object": "chat.completion",

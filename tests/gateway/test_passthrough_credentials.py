@@ -76,7 +76,7 @@ class ShrinkingManager(PassThroughManager):
             self.may_spend.append(False)
         else:
             self.may_spend.append(True)
-        return Outgoing(b'{"model": "gpt-4o", "messages": []}', rewritten=True)
+        return Outgoing(b'{"model": "gpt-4o", "messages": []}', is_rewritten=True)
 
     async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
         self.items.append(incoming)

@@ -69,7 +69,7 @@ def read_alone(api: Api, body: bytes) -> ParsedRequest:
 
 
 def comparable(read: ParsedRequest) -> Any:
-    sliced = read.located_body.sliced
+    sliced = read.located_body.sliced_body
     return (
         sliced.fields,
         sliced.spans,

@@ -43,18 +43,18 @@ class ShrinkingManager(PassThroughManager):
         await super().outgoing(incoming)
         return Outgoing(
             b'{"size": 9}',
-            rewritten=True,
+            is_rewritten=True,
             headers={"x-everthread-thread": "t9"},
-            hold=True,
+            should_hold_first_events=True,
         )
 
     async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
         return Outgoing(
             b'{"size": %d}' % size,
-            rewritten=True,
+            is_rewritten=True,
             headers={"x-everthread-thread": f"t{size}"},
-            hold=True,
+            should_hold_first_events=True,
         )
 
 

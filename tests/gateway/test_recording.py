@@ -14,8 +14,8 @@ import pytest
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
-from everthread.gateway.contracts import THREAD_HEADER, ProxyTurn
-from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.contracts import THREAD_HEADER, RequestHandler
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.store.rewrite_records import ThreadLink
 from everthread.thread.caller.caller_request import Outcome
@@ -82,7 +82,7 @@ class LoneGateway:
     manager: ProxyManager
     client: HistoryClient
 
-    async def ask(self, question: str) -> ProxyTurn:
+    async def ask(self, question: str) -> RequestHandler:
         self.client.add_user_message(question)
         return await self.manager.prepare(self.client.incoming())
 
@@ -123,7 +123,7 @@ async def test_a_stored_request_is_freed_without_a_garbage_collection(
         await answer_request(lone.manager, lone.client, "Done.")
         await asyncio.sleep(0)
         new_objects = gc.get_objects(generation=0)  # nothing was collected since
-        assert not [one for one in new_objects if isinstance(one, ManagedTurn)]
+        assert not [one for one in new_objects if isinstance(one, ManagedHandler)]
     finally:
         gc.enable()
 
@@ -149,7 +149,7 @@ async def test_a_branch_does_not_wait_for_the_answer_before_it(
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
     second = await lone.manager.prepare(other.incoming())
-    await lone.manager.threads.store(cast("ManagedTurn", second).call)
+    await lone.manager.threads.store(cast("ManagedHandler", second).call)
     assert lone.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
@@ -176,7 +176,7 @@ def numbered_dialogue(turns: int) -> list[str]:
     return [f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")]
 
 
-def begin_recording(turn: ProxyTurn, reply: Reply) -> asyncio.Task[None]:
+def begin_recording(turn: RequestHandler, reply: Reply) -> asyncio.Task[None]:
     return asyncio.create_task(turn.record(Outcome(200, reply)))
 
 

@@ -16,7 +16,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.tool_outputs import make_persisted_block
 from everthread.core.types import Api
-from everthread.gateway.contracts import Outgoing, ProxyTurn
+from everthread.gateway.contracts import Outgoing, RequestHandler
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
@@ -55,7 +55,7 @@ from tests.gateway.manager_setup import (
 TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
 
 
-async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) -> ProxyTurn:
+async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) -> RequestHandler:
     """Prepare the client's next request by a new manager."""
     manager = setup.manager(background=False, **options)
     return await manager.prepare(client.incoming())
@@ -79,7 +79,7 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("openai_chat")
     sent = await ask(manager, client, "Hello")
-    while not sent.rewritten:
+    while not sent.is_rewritten:
         text = make_text(600, f"ledger {len(client.messages)}")
         sent = await ask(manager, client, f"Ledger: {text}")
     receipt = sent.headers["x-everthread-receipt"]
@@ -98,7 +98,7 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
     incoming = replace(HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw)
     sent = (await setup.manager().prepare(incoming)).outgoing
     assert sent.body == b"zipped"
-    assert not sent.rewritten
+    assert not sent.is_rewritten
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -109,7 +109,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     client = HistoryClient(api, system=None, extra=extra)
     long_talk(client, 12)
     sent = (await prepare(setup, client)).outgoing
-    assert sent.rewritten
+    assert sent.is_rewritten
     assert SUMMARY_START.encode() in sent.body
     before = slice_body(client.incoming().body, api)
     after = slice_body(sent.body, api)
@@ -177,7 +177,7 @@ async def test_manages_requests_whose_fields_change_no_history(
     client = HistoryClient(api, extra=field)
     long_talk(client, 12)
     turn = await prepare(setup, client)
-    assert turn.outgoing.rewritten
+    assert turn.outgoing.is_rewritten
     assert not setup.of(Unmanaged)
     await turn.record(Outcome(200))
 
@@ -190,7 +190,7 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
     client.messages.append(item)
     long_talk(client, 14)
     turn = await manager.prepare(client.incoming())
-    assert turn.outgoing.rewritten
+    assert turn.outgoing.is_rewritten
     sent = json.loads(turn.outgoing.body)["input"]
     summaries = [at for at, one in enumerate(sent) if SUMMARY_START in str(one)]
     assert sent.index(item) < summaries[0]
@@ -216,8 +216,8 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     await manager.wait_for_background_work()
     asked = len(writer.requests)
     assert asked
-    assert not (await ask(manager, client, "Short.")).rewritten, "not due yet"
-    assert (await ask(manager, client, make_text(700, "more"))).rewritten
+    assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
+    assert (await ask(manager, client, make_text(700, "more"))).is_rewritten
     [made] = setup.of(CompactionDone)
     assert made.background
     assert len(writer.requests) == asked, "the prepared summary was used"
@@ -235,7 +235,7 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
     sent = await ask(manager, client, make_text(300, "third entry"))
     before, _ = tokens_of(sent)
     assert 4_000 <= before < 4_400
-    assert sent.rewritten
+    assert sent.is_rewritten
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -252,7 +252,7 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     for turn in range(5):
         client.add_user_message(numbered_text(turn, 490, "entry"))
         client.add_answer(numbered_text(turn, 490, "reply"))
-    assert not (await ask(manager, client, "And now read all of it.")).rewritten
+    assert not (await ask(manager, client, "And now read all of it.")).is_rewritten
     await manager.wait_for_background_work()
     for number in range(4):
         calls: Any = [function_call(f"since_{number}", "read")]
@@ -263,7 +263,7 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
             make_text(30 if says_much else 1_200, f"page {number}"),
         )
     sent = await answer_request(manager, client)
-    assert sent.rewritten
+    assert sent.is_rewritten
     assert tokens_of(sent)[1] <= 0.6 * 8_000
     assert b"Keep the books." in sent.body
     assert len(writer.requests) == 1, "the model is not asked again"
@@ -286,7 +286,7 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
         before, after = map(
             int, turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")
         )
-        assert turn.outgoing.rewritten == (before >= 4_000), "the threshold is 4,000"
+        assert turn.outgoing.is_rewritten == (before >= 4_000), "the threshold is 4,000"
         prompt = after
         reply = text_reply("Yes.")
         client.add_reply(reply)
@@ -298,7 +298,7 @@ async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) ->
     client = HistoryClient("openai_chat")
     long_talk(client, 12)
     sent = (await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))).outgoing
-    assert sent.rewritten
+    assert sent.is_rewritten
     assert b"Journal of" in sent.body
     assert not setup.of(events.CompactionFailed)
 
@@ -336,7 +336,7 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     client.add_user_message(make_text(900, "much"))
     turn = await manager.prepare(client.incoming())
     second = turn.outgoing
-    assert second.rewritten
+    assert second.is_rewritten
     assert setup.of(Drifted)
     assert turn.thread == thread_of(first)
     assert SUMMARY_START in head_of(first)
@@ -414,7 +414,7 @@ async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -
         for turn in range(4):
             client.add_user_message(make_text(600, f"entry {turn}"))
             exchange = await setup.send(manager, client)
-            assert exchange.sent.rewritten == (turn > 0)
+            assert exchange.sent.is_rewritten == (turn > 0)
         last = setup.provider.log[-1]
         assert last.cached_tokens > 0.7 * last.prompt_tokens
         assert "cache_control" not in json.dumps(client.messages)
@@ -464,15 +464,15 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
-    assert not (await manager.prepare(client.incoming())).outgoing.hold
+    assert not (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
     client.messages[-1]["content"] = make_text(7_000, "entry")
-    assert (await manager.prepare(client.incoming())).outgoing.hold
+    assert (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
 
 
 def head_of(sent: Outgoing) -> str:
     """Return the summary with which a rewritten request begins."""
     elements = slice_body(sent.body, "openai_chat").elements
-    return elements[1].text if sent.rewritten else ""
+    return elements[1].text if sent.is_rewritten else ""
 
 
 def count_changes(heads: list[str]) -> int:
@@ -529,7 +529,7 @@ async def test_a_late_summary_changes_the_prefix_only_once(
         )
         heads.append(head_of(sent))
         if number == 3:
-            assert not sent.rewritten, "it goes on without"
+            assert not sent.is_rewritten, "it goes on without"
             written.set()
             await manager.wait_for_background_work()
     assert any(heads)

@@ -135,9 +135,9 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
         async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
             answer = await client.send(where, "POST", b"/x", [(b"content-length", length)], body)
             try:
-                return b"".join([piece async for piece in answer.aiter_raw()])
+                return b"".join([piece async for piece in answer.pieces()])
             finally:
-                await answer.aclose()
+                await answer.close()
 
         try:
             if isinstance(content, list):

@@ -46,7 +46,7 @@ def client(api: Api, tools: list[dict[str, Any]], turns: int) -> HistoryClient:
 
 def summary(sent: Outgoing) -> str:
     """The body from its summary on."""
-    assert sent.rewritten
+    assert sent.is_rewritten
     return sent.body.decode()[sent.body.decode().index(SUMMARY_START) :]
 
 
@@ -72,12 +72,12 @@ async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     talk = client("openai_chat", [], 4)
     sent = await answer_request(manager, talk)
-    assert not sent.rewritten
+    assert not sent.is_rewritten
     thread = thread_of(sent)
     await add_pin(setup.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
             sent = await ask(manager, talk, f"More: {make_text(900, f'page {len(talk.messages)}')}")
-            if sent.rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
+            if sent.is_rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
                 break
         assert summary(sent).count("4711-B") == 1

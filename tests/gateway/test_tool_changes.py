@@ -142,7 +142,7 @@ async def test_offers_recall_again_when_the_mcp_server_is_detached(
             client.add_user_message("What came before?")
         manager = setup.manager(recall=True, background=False)
         turn = await manager.prepare(client.incoming())
-        assert turn.outgoing.recall is is_offered
+        assert turn.outgoing.offers_recall is is_offered
         body = turn.outgoing.body.decode()
         assert ("with `recall`, by words" in body) is is_offered
         named = "with `mcp__everthread__expand` and `mcp__everthread__search`, by"

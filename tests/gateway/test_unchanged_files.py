@@ -70,7 +70,7 @@ async def test_replaces_a_note_on_an_unchanged_file_by_the_file(
     sent = await answer_request(manager, client)
     for turn in range(10):
         sent = await ask(manager, client, numbered_text(turn, 600, "ledger"))
-    assert sent.rewritten
+    assert sent.is_rewritten
     client.add_user_message("Read it again.")
     add_read(client, 2, stub)
     sent = await answer_request(manager, client)
@@ -90,4 +90,4 @@ async def test_leaves_the_note_if_the_file_is_still_in_the_context(
     add_read(client, 1, FILE)
     add_read(client, 2, STUB)
     sent = await answer_request(setup.manager(), client)
-    assert not sent.rewritten
+    assert not sent.is_rewritten

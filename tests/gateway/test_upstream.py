@@ -49,10 +49,10 @@ async def open_client(
                 return (
                     got.status_code,
                     got.headers.raw,
-                    b"".join([piece async for piece in got.aiter_raw()]),
+                    b"".join([piece async for piece in got.pieces()]),
                 )
             finally:
-                await got.aclose()
+                await got.close()
 
         try:
             yield ask, upstream

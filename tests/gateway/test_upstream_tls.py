@@ -281,8 +281,8 @@ async def test_does_not_use_a_connection_that_was_closed(
 
         async def asked(method: str, path: bytes) -> int:
             got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
-            assert b"".join([piece async for piece in got.aiter_raw()]) == b"{}"
-            await got.aclose()
+            assert b"".join([piece async for piece in got.pieces()]) == b"{}"
+            await got.close()
             return got.status_code
 
         await asked("POST", b"/close")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from everthread.gateway.dashboard.trial_page import RunTrial
     from everthread.gateway.features import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
-    from everthread.gateway.filters.telemetry import Telemetry
+    from everthread.gateway.filters.telemetry import TelemetryFeature
     from everthread.gateway.managed.manager import ProxyManager
     from everthread.gateway.proxy import Proxy
     from everthread.gateway.router import Upstream
@@ -281,7 +281,7 @@ class _GatewayBuilder:
             compaction_processes=max(1, MAX_PROCESSES // workers),
             is_sole_writer=is_sole_writer,
         )
-        return ProxyManager(setup, recall=options.recall, cache_markers=options.cache_marks)
+        return ProxyManager(setup, offer_recall=options.recall, set_cache_marks=options.cache_marks)
 
     async def _find_window(self, api: Api, model: str, upstream: str, betas: str) -> int:
         """Return the window of a model at an upstream, which is asked for it if need be."""
@@ -289,7 +289,7 @@ class _GatewayBuilder:
 
         options = self._config.model
         address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
-        keys = {entry.root: entry.api_key for entry in self._upstreams}
+        keys = {entry.root_url: entry.api_key for entry in self._upstreams}
         ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
         window = await resolve_window(
             model,
@@ -335,7 +335,7 @@ class _GatewayBuilder:
         mcp = McpMount(self._store)
         self._stack.push_async_callback(mcp.close)
         compact_app = CompactApp(
-            manager.requested_compactions, self._limits, self._upstreams[0].root
+            manager.requested_compactions, self._limits, self._upstreams[0].root_url
         )
         tenant_secret = await self._store.shared_secret(TENANT_SECRET_NAME)
         return GatewayApp(
@@ -366,35 +366,35 @@ def make_features(
     *,
     include_usage: bool = True,
     make_item: MakeItem | None = None,
-    telemetry: Telemetry | None = None,
+    telemetry: TelemetryFeature | None = None,
 ) -> list[Feature]:
     """List the proxy's features, from the client's side to the upstream's.
 
     To remove a feature, delete its file in `gateway/filters/` and its line here.
     """
-    from everthread.gateway.filters.answer_recall import RecallRounds
-    from everthread.gateway.filters.charging import Charging
-    from everthread.gateway.filters.compaction_answers import CompactionAnswers
-    from everthread.gateway.filters.read_answer import ReadAnswer
-    from everthread.gateway.filters.usage_option import UsageOption
+    from everthread.gateway.filters.answer_recall import RecallFeature
+    from everthread.gateway.filters.charging import ChargingFeature
+    from everthread.gateway.filters.compaction_answers import CompactionItemFeature
+    from everthread.gateway.filters.read_answer import AnswerReadingFeature
+    from everthread.gateway.filters.usage_option import UsageOptionFeature
 
     features: list[Feature | None] = [
         telemetry,
-        Charging(),
-        UsageOption() if include_usage else None,
-        ReadAnswer(),
-        CompactionAnswers(make_item) if make_item is not None else None,
-        RecallRounds(),
+        ChargingFeature(),
+        UsageOptionFeature() if include_usage else None,
+        AnswerReadingFeature(),
+        CompactionItemFeature(make_item) if make_item is not None else None,
+        RecallFeature(),
     ]
     return [feature for feature in features if feature is not None]
 
 
-def _make_telemetry() -> Telemetry | None:
+def _make_telemetry() -> TelemetryFeature | None:
     """Return the telemetry; None if the extra `otel` is not installed or not set up."""
     try:
-        from everthread.gateway.filters.telemetry import Telemetry
+        from everthread.gateway.filters.telemetry import TelemetryFeature
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return Telemetry.from_process()
+    return TelemetryFeature.from_process()

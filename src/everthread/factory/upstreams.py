@@ -94,7 +94,7 @@ def _has_no_key(upstream: Upstream) -> bool:
     """Return whether an upstream is left out because it can have no key (logins) or has none (Google by default)."""
     from everthread.providers.clients import GOOGLE_URL
 
-    return upstream.serves_logins or (
+    return upstream.serves_chatgpt_logins or (
         upstream.url == GOOGLE_URL and not os.environ.get("GEMINI_API_KEY")
     )
 

@@ -86,7 +86,7 @@ class AnswerReader:
         )
 
 
-def usage_of(api: Api, reply: Reply | None) -> CanonicalUsage | None:
+def read_usage(api: Api, reply: Reply | None) -> CanonicalUsage | None:
     """Return the usage that the provider reported; None if it reported none, or a prompt of no tokens."""
     if reply is None or not reply.usage:
         return None

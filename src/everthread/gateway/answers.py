@@ -70,7 +70,7 @@ class Answer:
 
 def make_answer(response: UpstreamResponse) -> Answer:
     """Return an upstream's response as the answer for the client."""
-    return Answer(response.status_code, response.headers, AnswerBody(response.aiter_raw()))
+    return Answer(response.status_code, response.headers, AnswerBody(response.pieces()))
 
 
 class AnswerBody:

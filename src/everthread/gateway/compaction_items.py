@@ -24,8 +24,8 @@ from everthread.gateway.request.json_slices import slice_body, splice
 from everthread.thread.matching.history import identify_message
 from everthread.thread.wire_messages import encode_value
 
-PATH = "/v1/responses/compact"
-TRIGGER = "compaction_trigger"
+COMPACTION_PATH = "/v1/responses/compact"
+COMPACTION_TRIGGER = "compaction_trigger"
 """A request that ends with this item asks the provider for a compaction."""
 _PREFIX = "everthread1."
 _MAX_BYTES = 64 * 1024 * 1024
@@ -131,10 +131,10 @@ def _fingerprint(value: Any) -> str:
 
 def asks_for_compaction(body: bytes) -> bool:
     """Return whether a request ends with the item that asks for a compaction."""
-    if TRIGGER.encode() not in body:
+    if COMPACTION_TRIGGER.encode() not in body:
         return False
     elements = slice_body(body, "openai_responses").elements
-    return bool(elements) and kind_of(elements[-1].value) == TRIGGER
+    return bool(elements) and kind_of(elements[-1].value) == COMPACTION_TRIGGER
 
 
 def is_compaction_unsupported(status: int, body: bytes) -> bool:

@@ -95,7 +95,7 @@ class Incoming:
     body: bytes
     """The decoded body."""
     tenant: str
-    upstream: str
+    upstream_url: str
     """The address of the upstream that the request is for."""
     mode: Mode = "managed"
     account: Account | None = field(default=None, compare=False)
@@ -113,20 +113,20 @@ class Outgoing:
     """The request to send upstream: a rewritten one, or the client's own bytes."""
 
     body: bytes
-    rewritten: bool = False
+    is_rewritten: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers for the client: number of compactions, tokens before and after."""
-    compactions: int = 0
+    compaction_count: int = 0
     """Number of compactions of the thread."""
     tokens: int | None = None
     """Estimated prompt tokens; None if not estimated."""
-    hold: bool = False
+    should_hold_first_events: bool = False
     """Whether an overflow is likely, so that a stream's first events are held back until one shows success."""
-    recall: bool = False
+    offers_recall: bool = False
     """Whether it offers our own tool, whose calls are answered here and never reach the client."""
 
 
-class ProxyTurn(Protocol):
+class RequestHandler(Protocol):
     """The decisions about one request, from its arrival to its answer."""
 
     @property
@@ -177,7 +177,7 @@ class ManagedCall(Protocol):
         ...
 
     @property
-    def turn(self) -> ProxyTurn:
+    def handler(self) -> RequestHandler:
         """The decisions about the request; those of an unmanaged one until the manager has made them."""
         ...
 
@@ -187,7 +187,7 @@ class ManagedCall(Protocol):
         ...
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
-        """Send another request of the same turn, keeping the headers for the client."""
+        """Send another request of the same handler, keeping the headers for the client."""
         ...
 
 
@@ -205,24 +205,24 @@ class BodyReader(Protocol):
         ...
 
 
-class Manager(Protocol):
+class RequestManager(Protocol):
     """Decide on the request to send upstream. If a method raises, the caller forwards the original bytes."""
 
     @property
     def reader(self) -> BodyReader: ...
 
-    def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
-        """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
+    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
+        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         ...
 
-    async def prepare(self, incoming: Incoming) -> ProxyTurn: ...
+    async def prepare(self, incoming: Incoming) -> RequestHandler: ...
 
     async def finish_records(self) -> None:
         """Make all delayed records now."""
         ...
 
 
-class UnmanagedTurn:
+class UnmanagedHandler:
     """A request that is forwarded unchanged, and not stored."""
 
     thread = ""

@@ -124,7 +124,7 @@ class Exchange:
                 await self.close()
 
     def begin_filters(self) -> None:
-        filters = (feature.begin(self) for feature in self.services.features)
+        filters = (feature.make_filter(self) for feature in self.services.features)
         self.filters = [each for each in filters if each is not None]
 
     def _make_request(self) -> UpstreamRequest:
@@ -135,7 +135,7 @@ class Exchange:
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request upstream, through the filters, and close the previous response."""
         for each_filter in self.filters:
-            request = each_filter.request(request)
+            request = each_filter.change_request(request)
         headers = request.headers
         if request.is_plain:
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
@@ -170,19 +170,19 @@ class Exchange:
         if answer.status >= 400 and not answer.is_own:
             await self._log_error_reason(answer)
         for each_filter in reversed(self.filters):
-            answer = await each_filter.answer(answer)
+            answer = await each_filter.change_answer(answer)
         if not await self._start_response(answer):
             return
         # Filters that do nothing at these moments are left out: a stream has many pieces.
         convert_functions = [
-            each_filter.event
+            each_filter.convert_piece
             for each_filter in reversed(self.filters)
-            if type(each_filter).event is not Filter.event
+            if type(each_filter).convert_piece is not Filter.convert_piece
         ]
         read_functions = [
-            each_filter.seen
+            each_filter.read_piece
             for each_filter in self.filters
-            if type(each_filter).seen is not Filter.seen
+            if type(each_filter).read_piece is not Filter.read_piece
         ]
         async for piece in answer.body.pieces():
             converted_piece = piece
@@ -194,7 +194,9 @@ class Exchange:
                 read(piece)
         last_bytes = b""
         for each_filter in reversed(self.filters):
-            last_bytes = (each_filter.event(last_bytes) if last_bytes else b"") + each_filter.end()
+            last_bytes = (
+                each_filter.convert_piece(last_bytes) if last_bytes else b""
+            ) + each_filter.release_held_bytes()
         await self.writer.end(last_bytes)
 
     async def _log_error_reason(self, answer: Answer) -> None:
@@ -241,13 +243,13 @@ class Exchange:
         ended_filters = self.filters
         self.filters = []
         for each_filter in reversed(ended_filters):
-            outcome = each_filter.done(outcome)
+            outcome = each_filter.finish(outcome)
         return outcome
 
     async def close(self) -> None:
         """Close the upstream's last response."""
         if self._response is not None:
-            await self._response.aclose()
+            await self._response.close()
 
     def count_upstream_error(self, status: str) -> None:
         self.services.metrics.count("upstream_errors", upstream=self.upstream.name, status=status)

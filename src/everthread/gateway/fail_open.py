@@ -16,10 +16,10 @@ from everthread.gateway.contracts import (
     NOTICE_HEADER,
     THREAD_HEADER,
     Incoming,
-    Manager,
+    RequestManager,
     Outgoing,
-    ProxyTurn,
-    UnmanagedTurn,
+    RequestHandler,
+    UnmanagedHandler,
 )
 from everthread.gateway.monitoring.event_reports import FORWARDED, FailureLog
 from everthread.gateway.monitoring.log_lines import printable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
 MAX_HEADER_WAIT_SECONDS = 1.0
-"""Maximum wait of an answer for the headers that the turn adds."""
+"""Maximum wait of an answer for the headers that the handler adds."""
 MIN_SECRET_CHARS = 8
 """Minimum length of values in a credential header that are redacted; shorter ones could be part of any word."""
 MAX_LOGGED_CHARS = 300
@@ -46,7 +46,7 @@ class FailOpenManager:
 
     def __init__(
         self,
-        manager: Manager,
+        manager: RequestManager,
         metrics: Metrics,
         seconds: float,
         watch: StoreWatch | None = None,
@@ -85,36 +85,36 @@ class FailOpenManager:
         self._metrics.count("failed_open", step="locate")
         _LOG.error("the messages of a body could not be located: %s", type(error).__name__)
 
-    def forward_first(self, incoming: Incoming) -> FailOpenTurn | None:
-        """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
+    def forward_first(self, incoming: Incoming) -> FailOpenHandler | None:
+        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         try:
-            turn = self._manager.forward_first(incoming)
+            handler = self._manager.forward_first(incoming)
         except Exception as error:  # noqa: BLE001  counted and logged; the request is read first
             self._report("forward", incoming, error)
             return None
-        return None if turn is None else FailOpenTurn(self, incoming, turn)
+        return None if handler is None else FailOpenHandler(self, incoming, handler)
 
     async def finish_records(self) -> None:
         """Make the records that wait."""
         await self._manager.finish_records()
 
-    async def prepare(self, incoming: Incoming) -> FailOpenTurn:
-        """Return the turn of a request; one that forwards it unchanged if the manager fails."""
-        turn = await self.attempt("prepare", incoming, self._prepare(incoming))
-        if turn is None or (incoming.mode != "managed" and turn.outgoing.rewritten):
-            reason = "the gateway failed" if turn is None else ""
-            turn = _unmanaged_turn(incoming, reason)
-        return FailOpenTurn(self, incoming, turn)
+    async def prepare(self, incoming: Incoming) -> FailOpenHandler:
+        """Return the handler of a request; one that forwards it unchanged if the manager fails."""
+        handler = await self.attempt("prepare", incoming, self._prepare(incoming))
+        if handler is None or (incoming.mode != "managed" and handler.outgoing.is_rewritten):
+            reason = "the gateway failed" if handler is None else ""
+            handler = _make_unmanaged_handler(incoming, reason)
+        return FailOpenHandler(self, incoming, handler)
 
-    async def _prepare(self, incoming: Incoming) -> ProxyTurn:
-        """Let the manager prepare a turn. Forward an unreadable request, which the upstream may accept or refuse."""
+    async def _prepare(self, incoming: Incoming) -> RequestHandler:
+        """Let the manager prepare a handler. Forward an unreadable request, which the upstream may accept or refuse."""
         try:
             return await self._manager.prepare(incoming)
         except WireError as error:
             reason = str(error) if isinstance(error, ExcessError) else "it cannot be read here"
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
             self.warn_unmanaged(_without_credentials(str(error), incoming), kind=kind)
-            return _unmanaged_turn(incoming, printable(reason))
+            return _make_unmanaged_handler(incoming, printable(reason))
 
     def warn_unmanaged(self, reason: str, *, kind: str = "") -> None:
         """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning.
@@ -162,37 +162,39 @@ class FailOpenManager:
         )
 
 
-class FailOpenTurn:
-    """Wrap a turn so that a failing step falls back to the client's own bytes."""
+class FailOpenHandler:
+    """Wrap a handler so that a failing step falls back to the client's own bytes."""
 
-    def __init__(self, manager: FailOpenManager, incoming: Incoming, turn: ProxyTurn) -> None:
+    def __init__(
+        self, manager: FailOpenManager, incoming: Incoming, handler: RequestHandler
+    ) -> None:
         self._manager = manager
         self._incoming = incoming
-        self._turn = turn
+        self._handler = handler
 
     @property
     def thread(self) -> str:
-        return self._turn.thread
+        return self._handler.thread
 
     @property
     def outgoing(self) -> Outgoing:
-        return self._turn.outgoing
+        return self._handler.outgoing
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         if self._incoming.mode != "managed":
             return None
         return await self._manager.attempt(
-            "refused", self._incoming, self._turn.recover(status, body)
+            "refused", self._incoming, self._handler.recover(status, body)
         )
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         return await self._manager.attempt(
-            "recall", self._incoming, self._turn.resume_after_recall(reply)
+            "recall", self._incoming, self._handler.resume_after_recall(reply)
         )
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
         return await self._manager.attempt(
-            "recall", self._incoming, self._turn.retry_without_recall(reply)
+            "recall", self._incoming, self._handler.retry_without_recall(reply)
         )
 
     async def response_headers(self) -> Mapping[str, str]:
@@ -203,7 +205,7 @@ class FailOpenTurn:
         try:
             async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
                 headers = await self._manager.attempt(
-                    "headers", self._incoming, self._turn.response_headers()
+                    "headers", self._incoming, self._handler.response_headers()
                 )
         except TimeoutError:
             # Not a failure: the thread is stored after the answer has begun.
@@ -212,18 +214,18 @@ class FailOpenTurn:
 
     async def record(self, outcome: Outcome) -> None:
         await self._manager.attempt(
-            "answered", self._incoming, self._turn.record(outcome), is_awaited=False
+            "answered", self._incoming, self._handler.record(outcome), is_awaited=False
         )
 
 
-def _unmanaged_turn(incoming: Incoming, reason: str) -> UnmanagedTurn:
-    """Return a turn that forwards the client's own bytes, with a notice if there is a reason."""
-    turn = UnmanagedTurn(incoming)
+def _make_unmanaged_handler(incoming: Incoming, reason: str) -> UnmanagedHandler:
+    """Return a handler that forwards the client's own bytes, with a notice if there is a reason."""
+    handler = UnmanagedHandler(incoming)
     if reason:
-        turn.outgoing = replace(
-            turn.outgoing, headers={NOTICE_HEADER: f"passed on unmanaged: {reason}"}
+        handler.outgoing = replace(
+            handler.outgoing, headers={NOTICE_HEADER: f"passed on unmanaged: {reason}"}
         )
-    return turn
+    return handler
 
 
 def _without_credentials(text: str, incoming: Incoming) -> str:

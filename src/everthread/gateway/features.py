@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 class Filter:
     """The work of one feature on one exchange. Each method is a moment of the exchange, and does nothing by default."""
 
-    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+    def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
         """Return the request to send upstream instead of this one. Called before every attempt and every round."""
         return request
 
-    async def refused(self, status: int, body: bytes) -> bool:  # noqa: ARG002
+    async def retry_after_refusal(self, status: int, body: bytes) -> bool:  # noqa: ARG002
         """Return True to have the request sent again. Called after an error of the upstream.
 
         Only for managed requests: another error is passed on to the client.
         """
         return False
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         """Return the answer for the client instead of this one, before its first byte is sent."""
         return answer
 
-    def event(self, piece: bytes) -> bytes:
+    def convert_piece(self, piece: bytes) -> bytes:
         """Return the bytes to send instead of a piece of the answer; empty to send nothing yet."""
         return piece
 
-    def end(self) -> bytes:
+    def release_held_bytes(self) -> bytes:
         """Return the bytes that `event` has held back, after the last piece."""
         return b""
 
-    def seen(self, piece: bytes) -> None:
+    def read_piece(self, piece: bytes) -> None:
         """Read a piece of the answer after it was sent to the client, in its form before any filter's `event`."""
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         """Return the outcome, to which the filter may add. Called after the exchange, however it ended."""
         return outcome
 
@@ -58,5 +58,5 @@ class Feature(ABC):
     """Paths without a conversation whose requests the feature wants to read."""
 
     @abstractmethod
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         """Return the filter for an exchange; None if the exchange does not concern this feature."""

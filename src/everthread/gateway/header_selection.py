@@ -58,7 +58,7 @@ def select_client_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 def select_upstream_headers(
     headers: Iterable[tuple[bytes, bytes]],
     upstream: Upstream,
-    family: Provider,
+    provider: Provider,
     *,
     is_trusted: bool,
 ) -> Headers:
@@ -82,14 +82,16 @@ def select_upstream_headers(
         outgoing.append((name, value))
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
-        outgoing.append(_make_credential_header(family, key))
+        outgoing.append(_make_credential_header(provider, key))
     return outgoing
 
 
-def _make_credential_header(family: Provider, key: bytes) -> tuple[bytes, bytes]:
-    if family == "anthropic":
+def _make_credential_header(provider: Provider, key: bytes) -> tuple[bytes, bytes]:
+    if provider == "anthropic":
         return b"x-api-key", key
-    return (b"x-goog-api-key", key) if family == "gemini" else (b"authorization", b"Bearer " + key)
+    return (
+        (b"x-goog-api-key", key) if provider == "gemini" else (b"authorization", b"Bearer " + key)
+    )
 
 
 def remove_session_cookies(cookies: bytes) -> bytes:

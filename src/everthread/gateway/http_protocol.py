@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everthread.gateway.request.client_connection import DISCONNECT, DisconnectWatchers
+from everthread.gateway.request.client_connection import DISCONNECT_EXTENSION, DisconnectWatchers
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -76,7 +76,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             # The parser reports this as an error, and the client gets 400.
             raise ValueError("no tunnel is opened here")
-        cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
+        cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT_EXTENSION: self._watchers}
         super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", _HeadBuffer(self.transport, self.loop))
 

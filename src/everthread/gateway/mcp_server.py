@@ -35,7 +35,7 @@ from everthread.gateway.mcp_schemas import SCHEMAS
 from everthread.gateway.mcp_tools import LookupReach, LookupTools
 from everthread.gateway.request.body_limits import collect_body, replay_body
 from everthread.gateway.request.client_connection import ClientGone
-from everthread.gateway.request.request_head import header_map
+from everthread.gateway.request.request_head import read_header_map
 
 PATH = "/mcp"
 ALWAYS_LOAD_KEY = "anthropic/alwaysLoad"
@@ -157,7 +157,7 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
 
 def _find_reach(scope: Scope) -> LookupReach:
     caller: Caller = scope["state"]["caller"]
-    return LookupReach(caller.tenant, header_map(scope).get(SESSION_HEADER) or None)
+    return LookupReach(caller.tenant, read_header_map(scope).get(SESSION_HEADER) or None)
 
 
 def _make_tool(name: str, function: Mapping[str, Any]) -> Tool:

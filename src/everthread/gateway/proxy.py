@@ -1,6 +1,6 @@
 """The proxy: receive a request, decide whether it is managed, and start its exchange with an upstream.
 
-`exchange.py` sends requests and relays answers; `managed/managed_exchange.py` does so for conversations; features are
+`exchange.py` sends requests and relays answers; `managed_exchange.py` does so for conversations; features are
 in `filters/`.
 """
 
@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
 from everthread.gateway.admission import Admission
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Manager, Mode
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, RequestManager, Mode
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature
-from everthread.gateway.managed.managed_exchange import ManagedExchange
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.event_reports import FailureLog
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
@@ -55,7 +55,7 @@ class Proxy:
     def __init__(  # noqa: PLR0913 - the parts of a proxy, each by its name
         self,
         routes: Routes,
-        manager: Manager,
+        manager: RequestManager,
         *,
         features: Sequence[Feature] = (),
         limits: Limits | None = None,
@@ -269,7 +269,9 @@ class Proxy:
         )
 
     def _choose_upstream(self, head: RequestHead, model: str | None) -> Upstream:
-        return self._routes.choose(model, find_provider(head.client_api), login=head.has_login)
+        return self._routes.choose(
+            model, find_provider(head.client_api), has_chatgpt_login=head.has_chatgpt_login
+        )
 
     def _make_path_notice_headers(self, head: RequestHead) -> Mapping[str, str]:
         """Count a POST request to a path that is not managed, and return the header that says so."""
@@ -300,7 +302,7 @@ def _make_incoming(
         raw=body.raw,
         body=body.plain or b"",
         tenant=head.caller.tenant,
-        upstream=upstream.root,
+        upstream_url=upstream.root_url,
         mode=mode,
         account=head.caller.account,
         authorize=head.caller.authorize,

@@ -14,7 +14,7 @@ from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
 
 Provider = Literal["openai", "anthropic", "gemini"]
-PATHS: dict[str, Api] = {
+API_BY_PATH: dict[str, Api] = {
     "/v1/chat/completions": "openai_chat",
     "/v1/responses": "openai_responses",
     "/v1/messages": "anthropic",
@@ -29,7 +29,7 @@ _V1_PATHS = frozenset(
     b"moderations responses threads uploads vector_stores".split()
 )
 """First parts of providers' paths below `/v1`."""
-_USUAL_PATHS = frozenset(path.encode() for path in PATHS)
+_USUAL_PATHS = frozenset(path.encode() for path in API_BY_PATH)
 """Paths that are canonical already, those of nearly every request."""
 
 
@@ -87,9 +87,9 @@ def decode_path(raw: bytes) -> str:
     )
 
 
-LOGIN_PATH = "/backend-api/codex"
-CHATGPT_URL = f"https://chatgpt.com{LOGIN_PATH}"
-LOGIN_HEADER = "chatgpt-account-id"
+CHATGPT_LOGIN_PATH = "/backend-api/codex"
+CHATGPT_URL = f"https://chatgpt.com{CHATGPT_LOGIN_PATH}"
+CHATGPT_LOGIN_HEADER = "chatgpt-account-id"
 """A header of requests with a login with ChatGPT, which OpenAI's own API refuses."""
 
 
@@ -109,17 +109,17 @@ class Upstream:
     mode: Mode = "managed"
 
     @property
-    def root(self) -> str:
+    def root_url(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
 
     @property
-    def serves_logins(self) -> bool:
+    def serves_chatgpt_logins(self) -> bool:
         """Whether it is the server for logins with ChatGPT, whose paths have no `/v1`."""
-        return self.url.endswith(LOGIN_PATH)
+        return self.url.endswith(CHATGPT_LOGIN_PATH)
 
     def adapt_target(self, target: bytes) -> bytes:
         """Return path and query in the form that this provider expects."""
-        return target.removeprefix(b"/v1") if self.serves_logins else target
+        return target.removeprefix(b"/v1") if self.serves_chatgpt_logins else target
 
 
 class Routes:
@@ -136,7 +136,7 @@ class Routes:
         )
         """The mode of all upstreams; `managed` if they differ."""
         self._by_login = {
-            login: [upstream for upstream in upstreams if upstream.serves_logins is login]
+            login: [upstream for upstream in upstreams if upstream.serves_chatgpt_logins is login]
             or self.upstreams
             for login in (False, True)
         }
@@ -145,22 +145,24 @@ class Routes:
     def has_several(self) -> bool:
         return len(self.upstreams) > 1
 
-    def choose(self, model: str | None, family: Provider, *, login: bool = False) -> Upstream:
+    def choose(
+        self, model: str | None, provider: Provider, *, has_chatgpt_login: bool = False
+    ) -> Upstream:
         """Choose the upstream by the model's name, or else by the protocol, or else the first one.
 
         `login`: whether the request has a login with ChatGPT, which only some upstreams serve.
         """
-        upstreams = self._by_login[login]
+        upstreams = self._by_login[has_chatgpt_login]
         if model:
             for upstream in upstreams:
                 if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):
                     return upstream
-        fitting = (upstream for upstream in upstreams if upstream.provider in (None, family))
+        fitting = (upstream for upstream in upstreams if upstream.provider in (None, provider))
         return next(fitting, upstreams[0])
 
 
 def find_provider(api: Api) -> Provider:
-    return _FAMILIES.get(api, "openai")
+    return _PROVIDERS.get(api, "openai")
 
 
-_FAMILIES: dict[Api, Provider] = {"anthropic": "anthropic", "gemini": "gemini"}
+_PROVIDERS: dict[Api, Provider] = {"anthropic": "anthropic", "gemini": "gemini"}

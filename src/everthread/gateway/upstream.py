@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
-_IDLE_SECONDS = 4.0
+_IDLE_TIMEOUT_SECONDS = 4.0
 """Seconds for which an idle connection is kept. Many servers close one after five, perhaps during a request."""
-_HEADER_BYTES = 256 * 1024
+_MAX_HEADER_LINE_BYTES = 256 * 1024
 """Maximum length of a header line in an answer."""
 _PIECE_BYTES = 1024 * 1024
 _SKIPPED_AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
@@ -57,7 +57,7 @@ class UpstreamResponse:
         self.headers = ResponseHeaders(list(response.raw_headers))
         self._response = response
 
-    async def aiter_raw(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body's pieces. Raise `UpstreamDisconnectedError` or `UpstreamTimeoutError` if it breaks off."""
         content = self._response.content
         try:
@@ -74,7 +74,7 @@ class UpstreamResponse:
             )
             raise kind(str(error)) from error
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Close the response. Its connection is closed unless the whole body was read."""
         self._response.close()
 
@@ -152,9 +152,9 @@ class UpstreamClient:
                 fields.append(("content-length", str(body.length)))
         else:
             data = _make_payload(body)
-        endpoint = self._endpoint(upstream)
+        endpoint = self._find_endpoint(upstream)
         url = endpoint.root + upstream.adapt_target(target).decode("latin-1")
-        session = await self._open()
+        session = await self._open_session()
         return await session.request(
             method,
             yarl.URL(url, encoded=True),
@@ -168,11 +168,11 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    async def _open(self) -> aiohttp.ClientSession:
+    async def _open_session(self) -> aiohttp.ClientSession:
         """Return the session. Read the certificates on first use, in a thread, because there are hundreds of them."""
         if self._session is not None:
             return self._session
-        context = await asyncio.to_thread(_tls_context)
+        context = await asyncio.to_thread(_make_tls_context)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(
                 total=None,
@@ -182,7 +182,7 @@ class UpstreamClient:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
                     limit=0,
-                    keepalive_timeout=_IDLE_SECONDS,
+                    keepalive_timeout=_IDLE_TIMEOUT_SECONDS,
                     ssl=context,
                     resolver=aiohttp.ThreadedResolver(),
                 ),
@@ -190,15 +190,15 @@ class UpstreamClient:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_SKIPPED_AUTO_HEADERS,
                 timeout=timeout,
-                max_line_size=_HEADER_BYTES,
-                max_field_size=_HEADER_BYTES,
+                max_line_size=_MAX_HEADER_LINE_BYTES,
+                max_field_size=_MAX_HEADER_LINE_BYTES,
             )
         return self._session
 
-    def _endpoint(self, upstream: Upstream) -> _Endpoint:
-        endpoint = self._endpoints.get(upstream.root)
+    def _find_endpoint(self, upstream: Upstream) -> _Endpoint:
+        endpoint = self._endpoints.get(upstream.root_url)
         if endpoint is None:
-            endpoint = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
+            endpoint = self._endpoints[upstream.root_url] = _Endpoint.of(upstream.root_url)
         return endpoint
 
 
@@ -315,7 +315,7 @@ def _decode_header(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _tls_context() -> ssl.SSLContext:
+def _make_tls_context() -> ssl.SSLContext:
     """Return a TLS context that trusts the same authorities as all other HTTP clients of this package."""
     context = httpx2.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.types import Api
-from everthread.gateway.router import LOGIN_PATH
+from everthread.gateway.router import CHATGPT_LOGIN_PATH
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ PROGRAMS = {
             rounds=112,
             file_chars=5_000,
             thinks=True,
-            upstream_path=LOGIN_PATH,
+            upstream_path=CHATGPT_LOGIN_PATH,
         ),
         Program(
             name="opencode",

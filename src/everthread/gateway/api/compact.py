@@ -91,7 +91,7 @@ class CompactApp:
             raw=body,
             body=body,
             tenant=caller.tenant,
-            upstream=self._upstream,
+            upstream_url=self._upstream,
             account=caller.account,
             authorize=caller.authorize,
         )

@@ -11,7 +11,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError
-from everthread.gateway.answer_reader import usage_of
+from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
 from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.error_answers import make_error_event
@@ -25,10 +25,10 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.wire.codecs import CODECS
 
 
-class RecallRounds(Feature):
+class RecallFeature(Feature):
     """The rounds in which the model calls the gateway's own tool."""
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         call = exchange.managed_call
         return None if call is None else _RecallFilter(exchange, call)
 
@@ -43,12 +43,12 @@ class _RecallFilter(Filter):
         self._hidden_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
-    def request(self, request: UpstreamRequest) -> UpstreamRequest:
-        return replace(request, is_plain=True) if self._call.outgoing.recall else request
+    def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
+        return replace(request, is_plain=True) if self._call.outgoing.offers_recall else request
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
-        offers_recall = self._call.outgoing.recall
+        offers_recall = self._call.outgoing.offers_recall
         if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
         if answer.streams:
@@ -68,7 +68,7 @@ class _RecallFilter(Filter):
             is_changed=True,
         )
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         if self._last_usage is None and not self._hidden_usage:
             return outcome
         if self._hidden_usage:
@@ -81,11 +81,11 @@ class _RecallFilter(Filter):
         stream = body.pieces()
         async for piece in stream:
             passed_bytes = recall_watch.feed(piece)
-            if recall_watch.is_found:
+            if recall_watch.must_merge:
                 break
             if passed_bytes:
                 yield passed_bytes
-        if not recall_watch.is_found:
+        if not recall_watch.must_merge:
             yield recall_watch.held_bytes
             return
         merged = MERGED_STREAMS[self._api](model=self._exchange.model)
@@ -140,8 +140,8 @@ class _RecallFilter(Filter):
             return None
         exchange = self._exchange
         call = self._call
-        self._last_usage = usage_of(self._api, reply)
-        outgoing = await call.turn.resume_after_recall(reply)
+        self._last_usage = read_usage(self._api, reply)
+        outgoing = await call.handler.resume_after_recall(reply)
         if outgoing is None:
             return None
         if self._last_usage is not None:
@@ -150,7 +150,7 @@ class _RecallFilter(Filter):
         next_response = await call.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller_request = await call.turn.retry_without_recall(reply)
+            smaller_request = await call.handler.retry_without_recall(reply)
             if smaller_request is None:
                 break
             next_response = await call.send_next(smaller_request)

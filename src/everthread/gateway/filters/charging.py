@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
-from everthread.gateway.answer_reader import AnswerReader, usage_of
+from everthread.gateway.answer_reader import AnswerReader, read_usage
 from everthread.gateway.answers import Answer
 from everthread.gateway.charged_usage import (
     choose_charged_model,
@@ -19,10 +19,10 @@ from everthread.gateway.request.body_limits import Upload
 from everthread.thread.caller.caller_request import Outcome
 
 
-class Charging(Feature):
+class ChargingFeature(Feature):
     """Charge every call to the account of its key, if it has one."""
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         account = exchange.head.caller.account
         if account is None:
             return None
@@ -40,7 +40,7 @@ class _ManagedCharge(Filter):
         self._call = call
         self._account = account
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         outgoing = self._call.outgoing
         answered_model = outcome.reply.model if outcome.reply is not None else ""
         requested_model = self._exchange.model or ""
@@ -73,7 +73,7 @@ class _UnmanagedCharge(Filter):
         self._usage_reader: ReportedUsageReader | None = None
         """Reads any other answer."""
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         if not 200 <= answer.status < 300 or answer.is_own:
             return answer
         self._status = answer.status
@@ -87,13 +87,13 @@ class _UnmanagedCharge(Filter):
             self._usage_reader = ReportedUsageReader(answer.headers)
         return answer
 
-    def seen(self, piece: bytes) -> None:
+    def read_piece(self, piece: bytes) -> None:
         if self._reply_reader is not None:
             self._reply_reader.feed(piece)
         if self._usage_reader is not None:
             self._usage_reader.feed(piece)
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         if self._status:
             # The request may have to be read, to estimate its tokens.
             self._exchange.services.pending.charge_when_measured(
@@ -118,7 +118,7 @@ class _UnmanagedCharge(Filter):
     def _measure_reply(self, reader: AnswerReader) -> tuple[CanonicalUsage | None, str]:
         """Measure an answer to a conversation."""
         reply = reader.end()
-        outcome = Outcome(self._status, reply, usage_of(reader.api, reply))
+        outcome = Outcome(self._status, reply, read_usage(reader.api, reply))
         usage = find_charged_usage(outcome, Outgoing(self._request_body))
         return usage, "" if reply is None else reply.model
 

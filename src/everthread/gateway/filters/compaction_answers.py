@@ -13,7 +13,7 @@ from typing import Any
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.answers import Answer, AnswerBody
 from everthread.gateway.compaction_items import (
-    PATH,
+    COMPACTION_PATH,
     asks_for_compaction,
     is_compaction_unsupported,
 )
@@ -34,30 +34,30 @@ MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
 """Make a compaction item for a request; return it with its number of tokens."""
 
 
-class CompactionAnswers(Feature):
+class CompactionItemFeature(Feature):
     """Make compaction items in the gateway if the upstream makes none."""
 
-    paths = frozenset({PATH})
+    paths = frozenset({COMPACTION_PATH})
 
     def __init__(self, make_item: MakeItem) -> None:
         self._make_item = make_item
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         incoming = exchange.incoming
         if incoming is None or incoming.mode != "managed" or incoming.api != "openai_responses":
             return None
-        return _CompactionFilter(exchange, incoming, self._make_item)
+        return _CompactionItemFilter(exchange, incoming, self._make_item)
 
 
-class _CompactionFilter(Filter):
+class _CompactionItemFilter(Filter):
     def __init__(self, exchange: Exchange, incoming: Incoming, make_item: MakeItem) -> None:
         self._exchange = exchange
         self._incoming = incoming
         self._make_item = make_item
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         """If the upstream refuses to compact, return an answer with an item made by the gateway."""
-        has_own_path = self._incoming.path == PATH
+        has_own_path = self._incoming.path == COMPACTION_PATH
         if answer.status < 400 or not (has_own_path or asks_for_compaction(self._incoming.body)):
             return answer
         refusal = await answer.read_error() or b""

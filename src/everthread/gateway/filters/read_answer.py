@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
-from everthread.gateway.answer_reader import AnswerReader, usage_of
+from everthread.gateway.answer_reader import AnswerReader, read_usage
 from everthread.gateway.answers import Answer
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
@@ -15,35 +15,35 @@ from everthread.thread.caller.caller_request import Outcome
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
-class ReadAnswer(Feature):
+class AnswerReadingFeature(Feature):
     """Fill in the reply and the usage of an outcome."""
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         call = exchange.managed_call
-        return None if call is None else _ReadAnswerFilter(exchange, call.incoming.api)
+        return None if call is None else _AnswerReadingFilter(exchange, call.incoming.api)
 
 
-class _ReadAnswerFilter(Filter):
+class _AnswerReadingFilter(Filter):
     def __init__(self, exchange: Exchange, api: Api) -> None:
         self._exchange = exchange
         self._api = api
         self._reader: AnswerReader | None = None
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         if not answer.is_own:
             self._reader = AnswerReader(
                 self._api, answer.status, answer.headers, model=self._exchange.model
             )
         return answer
 
-    def seen(self, piece: bytes) -> None:
+    def read_piece(self, piece: bytes) -> None:
         if self._reader is not None:
             self._reader.feed(piece)
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         """Add reply and usage, unless another filter has already set the usage (of the last round)."""
         reply = None if self._reader is None else self._reader.end()
-        usage = outcome.usage or usage_of(self._api, reply)
+        usage = outcome.usage or read_usage(self._api, reply)
         if usage is not None:
             self._count(usage)
             self._exchange.writer.note(

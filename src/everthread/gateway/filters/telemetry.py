@@ -60,7 +60,7 @@ _SECONDS_BUCKETS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Telemetry(Feature):
+class TelemetryFeature(Feature):
     """The tracer and the histograms of this process."""
 
     tracer: Tracer
@@ -68,7 +68,7 @@ class Telemetry(Feature):
     seconds: Histogram
 
     @classmethod
-    def from_process(cls) -> Telemetry | None:
+    def from_process(cls) -> TelemetryFeature | None:
         """Use the providers that were set up for the process; return None if there are none."""
         tracer_provider = trace.get_tracer_provider()
         meter_provider = metrics.get_meter_provider()
@@ -82,7 +82,7 @@ class Telemetry(Feature):
         cls,
         tracer_provider: trace.TracerProvider,
         meter_provider: metrics.MeterProvider,
-    ) -> Telemetry:
+    ) -> TelemetryFeature:
         meter = meter_provider.get_meter(_METER_NAME, __version__)
         return cls(
             tracer_provider.get_tracer(_METER_NAME, __version__),
@@ -100,13 +100,13 @@ class Telemetry(Feature):
             ),
         )
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         """Begin the span of a managed request; it continues the client's own trace."""
         call = exchange.managed_call
         if call is None:
             return None
         model = exchange.model
-        address = urlsplit(exchange.upstream.root)
+        address = urlsplit(exchange.upstream.root_url)
         shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": find_provider(call.incoming.api),
@@ -120,15 +120,15 @@ class Telemetry(Feature):
         span = self.tracer.start_span(
             name, extract(call.incoming.headers), SpanKind.CLIENT, attributes
         )
-        return ObservedCall(self, call, span, shared_attributes=shared_attributes)
+        return TelemetryFilter(self, call, span, shared_attributes=shared_attributes)
 
 
-class ObservedCall(Filter):
+class TelemetryFilter(Filter):
     """The span of one call, with all its attempts."""
 
     def __init__(
         self,
-        telemetry: Telemetry,
+        telemetry: TelemetryFeature,
         call: ManagedCall,
         span: Span,
         *,
@@ -141,7 +141,7 @@ class ObservedCall(Filter):
         """Attributes of both the span and the metrics."""
         self._started_at = time.monotonic()
 
-    def done(self, outcome: Outcome) -> Outcome:
+    def finish(self, outcome: Outcome) -> Outcome:
         """End the span and record the metrics."""
         shared_attributes = dict(self._shared_attributes)
         reply = outcome.reply
@@ -175,8 +175,8 @@ def _span_attributes(call: ManagedCall, outcome: Outcome) -> dict[str, Any]:
     usage = outcome.usage
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
-        "gen_ai.conversation.id": call.turn.thread,
-        "gen_ai.conversation.compacted": call.outgoing.compactions > 0,
+        "gen_ai.conversation.id": call.handler.thread,
+        "gen_ai.conversation.compacted": call.outgoing.compaction_count > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
         "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],
     }

@@ -19,14 +19,14 @@ MAX_EVENT_BYTES = 1024 * 1024
 INVALID_STATUSES = (400, 422)
 
 
-class UsageOption(Feature):
+class UsageOptionFeature(Feature):
     """The setting `gateway.include_usage`."""
 
     def __init__(self) -> None:
         self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
-    def begin(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:
         call = exchange.managed_call
         if call is None:
             return None
@@ -43,7 +43,7 @@ class _UsageOptionFilter(Filter):
         self._is_added = False
         self._chunk_filter: UsageChunkFilter | None = None
 
-    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+    def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
         body = self._add_option(request)
         self._is_added = body is not None
         if body is None:
@@ -51,7 +51,7 @@ class _UsageOptionFilter(Filter):
         self._exchange.services.metrics.count("rewrites", kind="include_usage")
         return replace(request, body=body, is_changed=True, is_plain=True)
 
-    async def refused(self, status: int, body: bytes) -> bool:
+    async def retry_after_refusal(self, status: int, body: bytes) -> bool:
         """Send the request again without the option if the upstream does not know it."""
         is_about_option = b"stream_options" in body or b"include_usage" in body
         if not self._is_added or status not in INVALID_STATUSES or not is_about_option:
@@ -59,16 +59,16 @@ class _UsageOptionFilter(Filter):
         self._refusing_upstreams.add(self._exchange.upstream.name)
         return True
 
-    async def answer(self, answer: Answer) -> Answer:
+    async def change_answer(self, answer: Answer) -> Answer:
         if not self._is_added or not answer.streams or answer.is_own:
             return answer
         self._chunk_filter = UsageChunkFilter()
         return replace(answer, is_changed=True)
 
-    def event(self, piece: bytes) -> bytes:
+    def convert_piece(self, piece: bytes) -> bytes:
         return piece if self._chunk_filter is None else self._chunk_filter.feed(piece)
 
-    def end(self) -> bytes:
+    def release_held_bytes(self) -> bytes:
         return b"" if self._chunk_filter is None else self._chunk_filter.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:

@@ -19,7 +19,7 @@ from everthread.core.caching.openai_cache_breakpoints import (
 )
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import (
-    Change,
+    BodyEdit,
     DecodedMessages,
     Element,
     SlicedBody,
@@ -49,11 +49,11 @@ def make_mark_changes(
     memory: MarkMemory,
     *,
     ttl: str,
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Return the changes that put cache marks into the body of a client that sets none."""
     api = call.settings.api
-    is_same = body is request.sliced.body
-    has_marks = request.has_marks if is_same else b'"cache_control"' in body
+    is_same = body is request.sliced_body.body
+    has_marks = request.has_cache_marks if is_same else b'"cache_control"' in body
     # A client that sets a mark anywhere manages the cache itself.
     if has_marks or not uses_cache_marks(api, call.model, call.settings.upstream):
         return []
@@ -61,7 +61,7 @@ def make_mark_changes(
         return []
     return place_cache_marks(
         api,
-        request.sliced if is_same else slice_body(body, api),
+        request.sliced_body if is_same else slice_body(body, api),
         ttl,
         memory=memory,
         replacement=call.rewrite.replacement if call.rewrite else b"",
@@ -77,7 +77,7 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     memory: MarkMemory,
     replacement: bytes = b"",
     leading_count: int | None = None,
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Return the changes that put the marks into a body, and remember the index of the last mark.
 
     `replacement`: the text that replaces the beginning of the history. `leading_count`: the number of system messages.
@@ -105,21 +105,21 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
 
 def make_breakpoint_changes(
     request: ClientRequest, call: PreparedCall, body: bytes
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Set a cache breakpoint after tools and system prompt, if the client set none."""
     api = call.settings.api
     if request.has_breakpoints or not call.expects_more_calls:
         return []
     if not accepts_breakpoints(api, call.model, base_url=call.settings.upstream):
         return []
-    is_same = body is request.sliced.body
-    sliced = request.sliced if is_same else slice_body(body, api)
+    is_same = body is request.sliced_body.body
+    sliced = request.sliced_body if is_same else slice_body(body, api)
     return place_breakpoint(api, sliced, request.system_count, call.note)
 
 
 def place_breakpoint(
     api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Return the changes that set a breakpoint after the system messages and our note, if they end with one."""
     wire_messages = [element.value for element in sliced.elements[: leading_count + 2]]
     if (

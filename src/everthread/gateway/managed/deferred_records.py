@@ -20,9 +20,9 @@ from everthread.gateway.request.request_reader import LocatedBody
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.matching.thread_match import Family
 
-DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 0.5
 """Maximum time for which a record is delayed."""
-MAX_CALLS = 16
+MAX_CALLS_PER_RECORD = 16
 """Maximum calls in one record, whose new messages are decoded on the event loop."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Maximum bytes of all waiting requests together."""
@@ -38,7 +38,7 @@ class ForwardedRequest:
     family: Family
     incoming: Incoming
     located_body: LocatedBody
-    sent: Outgoing
+    outgoing: Outgoing
     terms: ForwardingTerms
     """The terms that the request met; they identify the end of its thread."""
 
@@ -65,7 +65,7 @@ class DeferredRecord:
     @property
     def is_full(self) -> bool:
         is_long = self._new_bytes > MAX_LOOP_BYTES
-        return is_long or len(self.earlier_usage) + 1 >= MAX_CALLS
+        return is_long or len(self.earlier_usage) + 1 >= MAX_CALLS_PER_RECORD
 
     def supersede(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
         """Replace the request by one that continues it."""
@@ -87,7 +87,7 @@ class DeferredRecords:
         self,
         record: Callable[[DeferredRecord], Coroutine[Any, Any, None]],
         *,
-        delay: float = DELAY_SECONDS,
+        delay: float = MAX_DELAY_SECONDS,
     ) -> None:
         self._record = record
         self._delay = delay
@@ -97,14 +97,14 @@ class DeferredRecords:
         """The records that are delayed or being made."""
         self._waiting_bytes = 0
 
-    def can_take(self, request: ForwardedRequest) -> bool:
+    def can_defer(self, request: ForwardedRequest) -> bool:
         """Return whether the record of a request may be delayed, or can join the delayed record of its thread."""
         waiting = self._waiting.get(request.thread)
         if waiting is not None:
             return waiting.end_digest == request.terms.digest
         return self._waiting_bytes + request.size <= MAX_WAITING_BYTES
 
-    async def take(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
+    async def defer(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
         """Make the record of a request later. Return when it is made, or at once if it joins a delayed record."""
         waiting = self._waiting.get(request.thread)
         if waiting is not None:

@@ -21,14 +21,14 @@ from everthread.gateway.managed.forwarding import (
     forward,
     is_compaction_planned,
 )
-from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.recorder import identify_answer
 from everthread.thread.matching.thread_match import Family
 
-READ_SECONDS = 1.0
+READ_DELAY_SECONDS = 1.0
 """Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
@@ -43,8 +43,8 @@ class ForwardedRequests:
         self._opener = opener
         self._deferred = DeferredRecords(self._record_deferred, delay=record_delay)
 
-    def forward(self, incoming: Incoming) -> ForwardedTurn | None:
-        """Return the turn of a request that can be forwarded before it is read; None if it cannot."""
+    def forward(self, incoming: Incoming) -> ForwardedHandler | None:
+        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         located_body = incoming.located_body
         if located_body is None or located_body.match is None:
             return None
@@ -53,7 +53,7 @@ class ForwardedRequests:
         if memory is None or is_compaction_planned(memory):
             return None
         body_memory = self._opener.body_memories.of(thread)
-        terms = body_memory.forwarding
+        terms = body_memory.forwarding_terms
         outgoing = forward(
             incoming,
             located_body,
@@ -63,27 +63,27 @@ class ForwardedRequests:
         )
         if terms is None or outgoing is None:
             return None
-        scope = find_scope(incoming.headers, located_body.sliced.fields)
+        scope = find_scope(incoming.headers, located_body.sliced_body.fields)
         family = Family(incoming.tenant, scope)
         request = ForwardedRequest(
-            thread, family, incoming, located_body, sent=outgoing, terms=terms
+            thread, family, incoming, located_body, outgoing=outgoing, terms=terms
         )
-        return ForwardedTurn(self, request)
+        return ForwardedHandler(self, request)
 
-    async def read(self, request: ForwardedRequest, *, is_answered: bool) -> ManagedTurn:
+    async def read(self, request: ForwardedRequest, *, is_answered: bool) -> ManagedHandler:
         """Read a request and start storing it, after the delayed records of its thread are made."""
         await self._deferred.flush_thread(request.thread)
         return await self._read_now(request, request.terms.length, is_answered=is_answered)
 
     async def _read_now(
         self, request: ForwardedRequest, known_length: int, *, is_answered: bool
-    ) -> ManagedTurn:
-        turn = await self._opener.open(request.incoming, request.located_body, known_length)
-        turn.outgoing = request.sent
-        self.threads.start_storing(turn.call, is_answered=is_answered)
-        return turn
+    ) -> ManagedHandler:
+        handler = await self._opener.open(request.incoming, request.located_body, known_length)
+        handler.outgoing = request.outgoing
+        self.threads.start_storing(handler.call, is_answered=is_answered)
+        return handler
 
-    async def record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+    async def try_record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
         """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
         reply = outcome.reply
         usage = outcome.usage
@@ -99,13 +99,13 @@ class ForwardedRequests:
         next_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
         )
-        self._opener.body_memories.of(request.thread).forwarding = next_terms
-        await self._deferred.take(request, outcome, next_terms.digest)
+        self._opener.body_memories.of(request.thread).forwarding_terms = next_terms
+        await self._deferred.defer(request, outcome, next_terms.digest)
         return True
 
     def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
         """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
-        terms = self._opener.body_memories.of(request.thread).forwarding
+        terms = self._opener.body_memories.of(request.thread).forwarding_terms
         reply = outcome.reply
         return (
             terms is not None
@@ -116,7 +116,7 @@ class ForwardedRequests:
             and not outcome.estimated
             and not outcome.hidden_usage
             and request.located_body.new_bytes <= MAX_LOOP_BYTES
-            and self._deferred.can_take(request)
+            and self._deferred.can_defer(request)
             and self.threads.setup.is_sole_writer()
         )
 
@@ -124,8 +124,8 @@ class ForwardedRequests:
         """Record the last request of a thread with everything since the previous record."""
         request = record.request
         with self.threads.hold_session_while_reading(request.family):
-            turn = await self._read_now(request, record.stored_length, is_answered=True)
-        await turn.record(record.outcome, record.earlier_usage)
+            handler = await self._read_now(request, record.stored_length, is_answered=True)
+        await handler.record(record.outcome, record.earlier_usage)
 
     async def flush_session(self, family: Family) -> None:
         """Make the delayed records of a session now, and wait a few seconds until they are stored."""
@@ -136,28 +136,28 @@ class ForwardedRequests:
         await self._deferred.flush_all()
 
 
-class ForwardedTurn:
+class ForwardedHandler:
     """A request that is read while the upstream answers, or after that."""
 
     def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
         self.thread = request.thread
-        self.outgoing = request.sent
+        self.outgoing = request.outgoing
         self._requests = requests
         self._request = request
-        self._read_task: asyncio.Task[ManagedTurn] | None = None
-        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._start_read)
+        self._read_task: asyncio.Task[ManagedHandler] | None = None
+        self._timer = asyncio.get_running_loop().call_later(READ_DELAY_SECONDS, self._start_read)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        turn = await asyncio.shield(self._start_read())
-        return await turn.recover(status, body)
+        handler = await asyncio.shield(self._start_read())
+        return await handler.recover(status, body)
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._start_read())
-        return await turn.resume_after_recall(reply)
+        handler = await asyncio.shield(self._start_read())
+        return await handler.resume_after_recall(reply)
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._start_read())
-        return await turn.retry_without_recall(reply)
+        handler = await asyncio.shield(self._start_read())
+        return await handler.retry_without_recall(reply)
 
     async def response_headers(self) -> Mapping[str, str]:
         return self.outgoing.headers
@@ -166,17 +166,17 @@ class ForwardedTurn:
         self._timer.cancel()
         requests = self._requests
         request = self._request
-        if self._read_task is None and await requests.record_later(request, outcome):
+        if self._read_task is None and await requests.try_record_later(request, outcome):
             return
         with requests.threads.hold_session_while_reading(request.family):
             if self._read_task is None:
                 # Nothing else will wait for it, so no task is needed.
-                turn = await requests.read(request, is_answered=True)
+                handler = await requests.read(request, is_answered=True)
             else:
-                turn = await asyncio.shield(self._read_task)
-        await turn.record(outcome)
+                handler = await asyncio.shield(self._read_task)
+        await handler.record(outcome)
 
-    def _start_read(self) -> asyncio.Task[ManagedTurn]:
+    def _start_read(self) -> asyncio.Task[ManagedHandler]:
         """Read the request in the background, once."""
         self._timer.cancel()
         if self._read_task is None:

@@ -37,10 +37,10 @@ from everthread.gateway.request.client_request import (
     ClientRequest,
     find_unmanaged_reason,
 )
-from everthread.gateway.request.json_slices import Change, splice
+from everthread.gateway.request.json_slices import BodyEdit, splice
 from everthread.gateway.request.request_reader import (
-    BREAKPOINT_MARK,
-    CACHE_MARK,
+    OPENAI_BREAKPOINT_FIELD,
+    CLAUDE_CACHE_FIELD,
     OUR_NAME,
     LocatedBody,
     RequestReader,
@@ -62,9 +62,9 @@ class ForwardingTerms:
     """Number of messages of the thread, including its last answer."""
     digest: str
     """Digest of those messages."""
-    body_bytes: int
+    last_body_bytes: int
     """The size of the last body."""
-    tokens: int
+    last_tokens: int
     """Tokens of the last prompt and its answer, as counted by the provider."""
     max_tokens: int
     """Half of the compaction threshold."""
@@ -75,8 +75,8 @@ class ForwardingTerms:
 
     def estimate(self, located_body: LocatedBody) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown_bytes = len(located_body.sliced.body) - self.body_bytes
-        return self.tokens + max(located_body.added_bytes, grown_bytes)
+        grown_bytes = len(located_body.sliced_body.body) - self.last_body_bytes
+        return self.last_tokens + max(located_body.added_bytes, grown_bytes)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class BodyMemory:
     """Facts about a thread's last body. They may be lost at any moment."""
 
     marks: MarkMemory = field(default_factory=MarkMemory)
-    forwarding: ForwardingTerms | None = None
+    forwarding_terms: ForwardingTerms | None = None
     """The conditions for forwarding the next request before it is read; None if it has to be read first."""
 
 
@@ -137,10 +137,10 @@ def make_forwarding_terms(
         call.model,
         length=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        body_bytes=len(request.sliced.body),
-        tokens=usage.prompt_tokens + usage.output_tokens,
+        last_body_bytes=len(request.sliced_body.body),
+        last_tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
-        offers_recall=offers_recall(call, request.sliced),
+        offers_recall=offers_recall(call, request.sliced_body),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
     )
 
@@ -160,8 +160,8 @@ def continue_terms(
         terms,
         length=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        body_bytes=len(located_body.sliced.body),
-        tokens=usage.prompt_tokens + usage.output_tokens,
+        last_body_bytes=len(located_body.sliced_body.body),
+        last_tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
 
@@ -183,7 +183,7 @@ def forward(
 
     `ttl`: the lifetime of the cache marks; None to set none.
     """
-    terms = memory.forwarding
+    terms = memory.forwarding_terms
     match = located_body.match
     if terms is None or match is None:
         return None
@@ -192,23 +192,23 @@ def forward(
     if not _continues(terms, located_body, reader):
         return None
     model = match.cached_body.settings.model
-    tokens = terms.tokens + located_body.added_bytes // BYTES_PER_TOKEN
+    tokens = terms.last_tokens + located_body.added_bytes // BYTES_PER_TOKEN
     headers = {
         THREAD_HEADER: match.cached_body.thread,
         COMPACTIONS_HEADER: "0",
         TOKENS_HEADER: f"{tokens}/{tokens}",
     }
-    changes: list[Change] = []
+    changes: list[BodyEdit] = []
     if terms.offers_recall:
-        changes.append(make_tool_change(incoming.api, located_body.sliced))
+        changes.append(make_tool_change(incoming.api, located_body.sliced_body))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         changes += _cache_changes(incoming, located_body, memory.marks, model=model, ttl=ttl)
     return Outgoing(
         splice(incoming.body, changes) if changes else incoming.raw,
-        rewritten=bool(changes),
+        is_rewritten=bool(changes),
         headers=headers,
         tokens=tokens,
-        recall=terms.offers_recall,
+        offers_recall=terms.offers_recall,
     )
 
 
@@ -219,16 +219,21 @@ def _cache_changes(
     *,
     model: str,
     ttl: str,
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Return the changes that mark the request for the provider's cache, if the client sets no marks."""
     api = incoming.api
-    upstream = incoming.upstream
-    sliced = located_body.sliced
-    if CACHE_MARK not in located_body.watched_words and uses_cache_marks(api, model, upstream):
+    upstream = incoming.upstream_url
+    sliced = located_body.sliced_body
+    if CLAUDE_CACHE_FIELD not in located_body.watched_words and uses_cache_marks(
+        api, model, upstream
+    ):
         return place_cache_marks(
             api, sliced, ttl, memory=memory, leading_count=located_body.system_count
         )
-    if BREAKPOINT_MARK in located_body.watched_words or CACHE_OPTIONS_FIELD in sliced.fields:
+    if (
+        OPENAI_BREAKPOINT_FIELD in located_body.watched_words
+        or CACHE_OPTIONS_FIELD in sliced.fields
+    ):
         return []
     if accepts_breakpoints(api, model, base_url=upstream):
         return place_breakpoint(api, sliced, located_body.system_count)
@@ -243,7 +248,7 @@ def _may_forward(
     match: BodyMatch,
 ) -> bool:
     """Return whether a request has the settings of the last one, may be changed, and is below half the threshold."""
-    has_same_settings = match.parts.tail_bytes and incoming.upstream == terms.upstream
+    has_same_settings = match.parts.tail_bytes and incoming.upstream_url == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
     if terms.estimate(located_body) >= terms.max_tokens:
@@ -252,7 +257,7 @@ def _may_forward(
         return False
     if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
-    return not find_unmanaged_reason(located_body.sliced)
+    return not find_unmanaged_reason(located_body.sliced_body)
 
 
 def _continues(terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader) -> bool:

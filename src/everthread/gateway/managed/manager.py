@@ -1,20 +1,20 @@
 """Decide on the request to send upstream, for a client that sends its whole history each time.
 
     manager = ProxyManager(CallerSetup(store, engine, engine_key, summarizer, window))
-    turn = await manager.prepare(incoming)          # turn.sent: the client's bytes, or the beginning rewritten
-    again = await turn.recover(400, error)          # after an error of the provider
-    await turn.record(outcome)
+    handler = await manager.prepare(incoming)          # handler.sent: the client's bytes, or the beginning rewritten
+    again = await handler.recover(400, error)          # after an error of the provider
+    await handler.record(outcome)
 
 The manager reads requests. What to do about them is decided in `thread/caller`.
 """
 
 from __future__ import annotations
 
-from everthread.gateway.contracts import Incoming, ProxyTurn, UnmanagedTurn
+from everthread.gateway.contracts import Incoming, RequestHandler, UnmanagedHandler
 from everthread.gateway.identify import find_scope
-from everthread.gateway.managed.deferred_records import DELAY_SECONDS
+from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.forwarded_requests import ForwardedRequests
-from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
+from everthread.gateway.managed.managed_handler import ManagedHandler, HandlerServices
 from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.managed.requested_compactions import RequestedCompactions
 from everthread.gateway.recall.recall_offer import RecallOffers
@@ -32,7 +32,7 @@ from everthread.thread.matching.thread_match import Family
 class ProxyManager:
     """The `Manager` that stores, matches and rewrites requests.
 
-    `cache_markers`: whether to set cache marks for clients that set none. `recall`: whether to offer the tool `recall`.
+    `set_cache_marks`: whether to set cache marks for clients that set none. `offer_recall`: whether to offer the tool `recall`.
     `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
     """
 
@@ -40,27 +40,27 @@ class ProxyManager:
         self,
         setup: CallerSetup,
         *,
-        cache_markers: bool = True,
-        recall: bool = True,
-        record_delay: float = DELAY_SECONDS,
+        set_cache_marks: bool = True,
+        offer_recall: bool = True,
+        record_delay: float = MAX_DELAY_SECONDS,
     ) -> None:
         self.setup = setup
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
         self.reader = RequestReader(sizes, call_in_process=self.threads.runner.call_if_free)
-        mark_ttl = setup.options.cache_ttl if cache_markers else None
-        services = TurnServices(self.threads, mark_ttl)
-        recall_offers = RecallOffers(enabled=recall)
+        mark_ttl = setup.options.cache_ttl if set_cache_marks else None
+        services = HandlerServices(self.threads, mark_ttl)
+        recall_offers = RecallOffers(is_enabled=offer_recall)
         self._opener = RequestOpener(services, self.reader, recall_offers)
         self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
         self.requested_compactions = RequestedCompactions(self.threads, self._open_expanded)
 
-    def forward_first(self, incoming: Incoming) -> ProxyTurn | None:
+    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
         return self._forwarded.forward(incoming)
 
-    async def prepare(self, incoming: Incoming) -> ProxyTurn:
+    async def prepare(self, incoming: Incoming) -> RequestHandler:
         if incoming.mode == "off":
-            return UnmanagedTurn(incoming)
+            return UnmanagedHandler(incoming)
         located_body = incoming.located_body or self._opener.locate(incoming)
         expanded_request = incoming
         if OUR_NAME in located_body.watched_words:
@@ -68,22 +68,22 @@ class ProxyManager:
         is_expanded = expanded_request is not incoming
         if is_expanded:
             located_body = self._opener.locate(expanded_request)
-        turn = await self._open(expanded_request, located_body)
-        if not len(turn.call.caller_history):
-            return UnmanagedTurn(incoming)  # a request without messages has no thread
-        turn.is_expanded = is_expanded
-        await turn.prepare()
-        return turn
+        handler = await self._open(expanded_request, located_body)
+        if not len(handler.call.caller_history):
+            return UnmanagedHandler(incoming)  # a request without messages has no thread
+        handler.is_expanded = is_expanded
+        await handler.prepare()
+        return handler
 
-    async def _open_expanded(self, incoming: Incoming) -> ManagedTurn:
+    async def _open_expanded(self, incoming: Incoming) -> ManagedHandler:
         """Replace our compaction items in a request by their messages, read it and find its thread."""
         expanded_request = self._opener.expand_own_items(incoming)
         located_body = self._opener.locate(expanded_request)
         return await self._open(expanded_request, located_body)
 
-    async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedTurn:
+    async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made."""
-        scope = find_scope(incoming.headers, located_body.sliced.fields)
+        scope = find_scope(incoming.headers, located_body.sliced_body.fields)
         await self._forwarded.flush_session(Family(incoming.tenant, scope))
         return await self._opener.open(incoming, located_body)
 

@@ -14,7 +14,7 @@ from everthread.gateway.managed.system_note import accepts_blocks, make_note_cha
 from everthread.gateway.recall.recall_tool import make_tool_change
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.json_slices import (
-    Change,
+    BodyEdit,
     SlicedBody,
     slice_body,
     splice,
@@ -40,11 +40,13 @@ def render_request(
     request: ClientRequest, call: PreparedCall, options: RenderOptions
 ) -> bytes | None:
     """Return the body to send; None if the client's own bytes need no change."""
-    body = request.sliced.body
+    body = request.sliced_body.body
     is_plain = call.rewrite is None and call.rounds.is_empty and call.output_cap is None
     if is_plain:
         tool = (
-            [make_tool_change(call.settings.api, request.sliced)] if options.offers_recall else []
+            [make_tool_change(call.settings.api, request.sliced_body)]
+            if options.offers_recall
+            else []
         )
         changes = [*tool, *_cache_changes(request, call, body, options)]
         return splice(body, changes) if changes else None
@@ -57,10 +59,10 @@ def render_request(
 
 def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall: bool) -> bytes:
     """Return the body with our changes of the messages, our note and our tool."""
-    sliced = request.sliced
+    sliced = request.sliced_body
     api = call.settings.api
     elements = request.elements
-    changes: list[Change] = [
+    changes: list[BodyEdit] = [
         (elements[edit.start].start, elements[edit.end - 1].end, edit.text) for edit in call.edits()
     ]
     if call.note:
@@ -81,7 +83,7 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
 
 def _cache_changes(
     request: ClientRequest, call: PreparedCall, body: bytes, options: RenderOptions
-) -> list[Change]:
+) -> list[BodyEdit]:
     """Return the changes that mark a body for the provider's cache; empty if the client sets marks itself."""
     if options.mark_ttl is None:
         return []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from everthread.gateway.compaction_items import expand_items, may_have_item
 from everthread.gateway.contracts import Incoming
 from everthread.gateway.managed.forwarding import BodyMemories
-from everthread.gateway.managed.managed_turn import ManagedTurn, TurnServices
+from everthread.gateway.managed.managed_handler import ManagedHandler, HandlerServices
 from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.client_request import ClientRequest
@@ -16,10 +16,10 @@ from everthread.thread.caller.caller_request import LeadingCompaction
 
 
 class RequestOpener:
-    """Turn requests into `ManagedTurn`s, which know their thread."""
+    """Turn requests into `ManagedHandler`s, which know their thread."""
 
     def __init__(
-        self, services: TurnServices, reader: RequestReader, recall_offers: RecallOffers
+        self, services: HandlerServices, reader: RequestReader, recall_offers: RecallOffers
     ) -> None:
         self.services = services
         self.reader = reader
@@ -34,7 +34,7 @@ class RequestOpener:
 
     async def open(
         self, incoming: Incoming, located_body: LocatedBody, known_length: int = 0
-    ) -> ManagedTurn:
+    ) -> ManagedHandler:
         """Read a request and find its thread. Requests of a known thread are read in their order.
 
         `known_length`: number of messages that are known to be those of the thread and were recorded before.
@@ -45,7 +45,7 @@ class RequestOpener:
         async with threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(located_body)
             tool = self._recall_offers.choose_tool(
-                incoming, located_body.sliced, parsed_request.settings
+                incoming, located_body.sliced_body, parsed_request.settings
             )
             request = ClientRequest(incoming, parsed_request, tool)
             call = await threads.open(
@@ -53,7 +53,7 @@ class RequestOpener:
             )
             self.reader.remember(call.thread, parsed_request)
             body_memory = self.body_memories.of(call.thread)
-            return ManagedTurn(self.services, request, call, body_memory)
+            return ManagedHandler(self.services, request, call, body_memory)
 
     def expand_own_items(self, incoming: Incoming) -> Incoming:
         """Replace our compaction items in the request by the messages that they represent."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
-from everthread.gateway.compaction_items import TRIGGER, make_item, read_item_key
+from everthread.gateway.compaction_items import COMPACTION_TRIGGER, make_item, read_item_key
 from everthread.gateway.contracts import Incoming
-from everthread.gateway.managed.managed_turn import ManagedTurn
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.thread.caller.caller_threads import CallerThreads
 
-OpenRequest = Callable[[Incoming], Coroutine[Any, Any, ManagedTurn]]
+OpenRequest = Callable[[Incoming], Coroutine[Any, Any, ManagedHandler]]
 """Reads a request and finds its thread."""
 
 
@@ -28,11 +28,11 @@ class RequestedCompactions:
 
         Return its messages, a receipt, and the thread for recall.
         """
-        turn = await self._open_and_store(incoming)
-        call = turn.call
+        handler = await self._open_and_store(incoming)
+        call = handler.call
         call.limits.window = window or call.limits.window
         tokens_before = self._threads.count_tokens(call, None)
-        reason = await self._compact_unless_forbidden(turn)
+        reason = await self._compact_unless_forbidden(handler)
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
@@ -43,7 +43,7 @@ class RequestedCompactions:
             "system_note": call.note,
         }
         return {
-            "messages": _list_compacted_messages(turn),
+            "messages": _list_compacted_messages(handler),
             "receipt": receipt,
             "handle": call.thread,
         }
@@ -53,41 +53,43 @@ class RequestedCompactions:
 
         A later history that begins with the item continues the thread.
         """
-        turn = await self._open_and_store(incoming)
-        await self._compact_unless_forbidden(turn)
+        handler = await self._open_and_store(incoming)
+        await self._compact_unless_forbidden(handler)
         key = self._threads.setup.find_summary_key(incoming.tenant)
-        item = make_item(_list_compacted_messages(turn), key)
-        await self._threads.keep_replacement(turn.call, read_item_key(item))
-        return item, self._threads.count_tokens(turn.call, turn.call.rewrite)
+        item = make_item(_list_compacted_messages(handler), key)
+        await self._threads.keep_replacement(handler.call, read_item_key(item))
+        return item, self._threads.count_tokens(handler.call, handler.call.rewrite)
 
-    async def _open_and_store(self, incoming: Incoming) -> ManagedTurn:
-        turn = await self._open_request(incoming)
-        await self._threads.store(turn.call)
-        if not turn.call.storage.is_stored:
+    async def _open_and_store(self, incoming: Incoming) -> ManagedHandler:
+        handler = await self._open_request(incoming)
+        await self._threads.store(handler.call)
+        if not handler.call.storage.is_stored:
             raise StoreError("the conversation cannot be stored, so it is not compacted")
-        return turn
+        return handler
 
-    async def _compact_unless_forbidden(self, turn: ManagedTurn) -> str:
+    async def _compact_unless_forbidden(self, handler: ManagedHandler) -> str:
         """Compact a conversation; return why it stays as it was, empty if it was compacted."""
-        return self._find_refusal_reason(turn) or await self._threads.compact_manually(
-            turn.call, CompactionLevel.NORMAL
+        return self._find_refusal_reason(handler) or await self._threads.compact_manually(
+            handler.call, CompactionLevel.NORMAL
         )
 
-    def _find_refusal_reason(self, turn: ManagedTurn) -> str:
+    def _find_refusal_reason(self, handler: ManagedHandler) -> str:
         """Return why this conversation may not be compacted; empty if it may."""
-        mode = turn.request.incoming.mode
-        reason = turn.request.unmanaged_reason
+        mode = handler.request.incoming.mode
+        reason = handler.request.unmanaged_reason
         if not self._threads.setup.options.enabled:
             return "compression is disabled (compression.enabled: false)"
         if mode != "managed":
             return f"requests of this key are not managed (mode {mode})"
-        if reason not in ("", TRIGGER):
+        if reason not in ("", COMPACTION_TRIGGER):
             return f"the provider keeps or changes this history itself ({reason})"
         return ""
 
 
-def _list_compacted_messages(turn: ManagedTurn) -> list[Any]:
+def _list_compacted_messages(handler: ManagedHandler) -> list[Any]:
     """Return the system messages, then the compacted messages."""
-    request = turn.request
-    system_messages = [element.value for element in request.sliced.elements[: request.system_count]]
-    return [*system_messages, *turn.call.list_messages_to_send()]
+    request = handler.request
+    system_messages = [
+        element.value for element in request.sliced_body.elements[: request.system_count]
+    ]
+    return [*system_messages, *handler.call.list_messages_to_send()]

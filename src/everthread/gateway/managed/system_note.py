@@ -7,7 +7,7 @@ from typing import Any
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
-from everthread.gateway.request.json_slices import Change, SlicedBody
+from everthread.gateway.request.json_slices import BodyEdit, SlicedBody
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import find_field_name, get_object_field
 
@@ -24,7 +24,7 @@ def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
 
 def make_note_change(
     api: Api, sliced: SlicedBody, system_count: int, note: str, *, as_blocks: bool
-) -> Change | None:
+) -> BodyEdit | None:
     """Return the change that adds the note; None if there is no system prompt.
 
     `system_count`: number of system messages. `as_blocks`: whether a text may be replaced by blocks.
@@ -54,7 +54,7 @@ def make_note_change(
     )
 
 
-def _gemini_note(sliced: SlicedBody, note: str) -> Change | None:
+def _gemini_note(sliced: SlicedBody, note: str) -> BodyEdit | None:
     field = find_field_name(sliced.fields, "systemInstruction")
     system = get_object_field(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):

@@ -36,8 +36,8 @@ MAX_REMEMBERED_SETTINGS = 256
 class RecallOffers:
     """Decide which clients may get the tool. Tools that did not change are not read again."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._is_enabled = enabled
+    def __init__(self, *, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
         self._offer_facts: RecentDict[int, _ToolOfferFacts] = RecentDict(MAX_REMEMBERED_SETTINGS)
         """By the ids of the settings."""
 

@@ -6,13 +6,13 @@ import functools
 
 from everthread.agent.tools.recall import RECALL_SCHEMA
 from everthread.core.types import Api
-from everthread.gateway.request.json_slices import Change, SlicedBody
+from everthread.gateway.request.json_slices import BodyEdit, SlicedBody
 from everthread.thread.wire_messages import encode_value
 from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.fields import find_field_name
 
 
-def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> Change:
+def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> BodyEdit:
     """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
         return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
@@ -32,7 +32,7 @@ def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = Fals
     return start, start, f'"tools":[{tool}]{tool_choice},'
 
 
-def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> Change:
+def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> BodyEdit:
     """Return the change that adds the tool to the first group of function declarations."""
     [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]

@@ -20,7 +20,7 @@ class RecallWatch:
     """Look for a call of our tool in the complete events of a stream."""
 
     def __init__(self) -> None:
-        self.is_found = False
+        self.must_merge = False
         """Whether `held_bytes` may call the tool, so that the rounds have to be merged."""
         self.held_bytes = b""
         """Bytes that were not passed on."""
@@ -39,7 +39,7 @@ class RecallWatch:
         events = data[:end]
         self._passed_size += len(events)
         if may_call_recall(events) or self._passed_size > MAX_WATCHED_BYTES:
-            self.is_found = True
+            self.must_merge = True
             self.held_bytes = data
             return b""
         self.held_bytes = data[end:]

@@ -13,7 +13,7 @@ from everthread.gateway.request.client_connection import ClientGone
 from everthread.gateway.request.request_head import RequestHead
 
 
-def body_too_large() -> Refused:
+def make_too_large_error() -> Refused:
     return Refused(
         413,
         "request_too_large",
@@ -21,7 +21,7 @@ def body_too_large() -> Refused:
     )
 
 
-def body_too_slow(seconds: float) -> Refused:
+def make_too_slow_error(seconds: float) -> Refused:
     return Refused(
         408,
         "request_timeout",
@@ -42,12 +42,12 @@ async def read_body(
     """Read a whole body. Raise `Refused` if it is too large or too slow. `count`: called with each piece's size."""
     length = head.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limits.body_bytes:
-        raise body_too_large()
+        raise make_too_large_error()
     try:
         async with asyncio.timeout(limits.body_seconds):
             return await collect_body(receive, limits.body_bytes, count)
     except TimeoutError:
-        raise body_too_slow(limits.body_seconds) from None
+        raise make_too_slow_error(limits.body_seconds) from None
 
 
 async def collect_body(
@@ -56,10 +56,10 @@ async def collect_body(
     """Return a whole body. Raise `Refused` if it is too large. `count`: called with the size of each piece."""
     pieces: list[bytes] = []
     size = 0
-    async for piece in body_pieces(receive):
+    async for piece in iterate_body(receive):
         size += len(piece)
         if size > max_bytes:
-            raise body_too_large()
+            raise make_too_large_error()
         count(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -79,7 +79,7 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
     """Yield the pieces of a body as they arrive. Raise `ClientGone` if the client disconnects before the last one."""
     while True:
         message = await receive()
@@ -103,13 +103,13 @@ class Upload:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body piece by piece. Raise `Refused` if the next piece does not arrive in time."""
-        source = body_pieces(self._receive)
+        source = iterate_body(self._receive)
         while True:
             try:
                 async with asyncio.timeout(self._seconds):
                     piece = await anext(source, None)
             except TimeoutError:
-                raise body_too_slow(self._seconds) from None
+                raise make_too_slow_error(self._seconds) from None
             if piece is None:
                 break
             self.size += len(piece)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from everthread.gateway.request.encoding import decode_body
-from everthread.gateway.request.gemini_path import add_path
+from everthread.gateway.request.gemini_path import add_path_fields
 from everthread.gateway.request.json_slices import has_too_many_values
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import check_model_name
@@ -96,7 +96,7 @@ async def read_request(
     """
     reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
-        reading.find_match(add_path(path, raw))
+        reading.find_match(add_path_fields(path, raw))
         return await run_in_thread_if_large(reading.new_bytes, reading.read)
     size = max(len(raw), MAX_LOOP_BYTES + 1)
     return await run_in_thread_if_large(
@@ -130,13 +130,13 @@ class _BodyReading:
         if decoded_body is None:
             excess = "its body cannot be decoded here"
             return RequestBody(self._raw, None, OuterFields(b""), excess=excess)
-        self.find_match(add_path(path, decoded_body))
+        self.find_match(add_path_fields(path, decoded_body))
         return self.read()
 
     def read(self) -> RequestBody:
         """Locate the fields and messages of a decoded body."""
         located_body = self._locate()
-        sliced = None if located_body is None else located_body.sliced
+        sliced = None if located_body is None else located_body.sliced_body
         cached_bytes = 0 if located_body is None else located_body.cached_bytes
         outer = OuterFields(self._plain, sliced, cached_bytes)
         check_model_name(outer.model)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Scope
 
-DISCONNECT = "everthread.disconnect"
+DISCONNECT_EXTENSION = "everthread.disconnect"
 """The extension of an ASGI scope that contains the `DisconnectWatchers` of its connection."""
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
 
 async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
     """Do some work and return its result. If the client disconnects first, end the work and raise `ClientGone`."""
-    watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
+    watchers: DisconnectWatchers = scope["extensions"][DISCONNECT_EXTENSION]
     limit = asyncio.timeout(None)
 
     def end_work() -> None:

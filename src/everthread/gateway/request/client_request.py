@@ -11,13 +11,13 @@ from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
-from everthread.gateway.compaction_items import TRIGGER
+from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
-    BREAKPOINT_MARK,
-    CACHE_MARK,
+    OPENAI_BREAKPOINT_FIELD,
+    CLAUDE_CACHE_FIELD,
     ParsedRequest,
 )
 from everthread.gateway.request.unchanged_files import restore_unchanged_files
@@ -36,7 +36,7 @@ from everthread.thread.matching.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import get_field, get_object_field
 
-SUMMARIZE = "compaction"
+ANTHROPIC_COMPACTION_FIELD = "compaction"
 """The field with which a client asks Anthropic for a summary of the conversation."""
 STATEFUL_FIELDS = (
     "previous_response_id",
@@ -52,7 +52,7 @@ class ClientRequest:
     """A client's request, and the facts read from it."""
 
     incoming: Incoming
-    parsed: ParsedRequest
+    parsed_request: ParsedRequest
     recall_tool: Mapping[str, Any] | None
     """Our own tool, if this client accepts it."""
     caller_history: CallerHistory = field(init=False)
@@ -63,90 +63,90 @@ class ClientRequest:
     Empty if the request may be rewritten."""
 
     def __post_init__(self) -> None:
-        self.unmanaged_reason = find_unmanaged_reason(self.sliced)
+        self.unmanaged_reason = find_unmanaged_reason(self.sliced_body)
         self.settings = self._make_settings()
         self.caller_history = self._read_history()
 
     @property
     def elements(self) -> Sequence[Element]:
         """The client's messages, without the system prompt and reminders at the end."""
-        return self.parsed.located_body.elements
+        return self.parsed_request.located_body.elements
 
     @property
-    def sliced(self) -> SlicedBody:
-        return self.parsed.located_body.sliced
+    def sliced_body(self) -> SlicedBody:
+        return self.parsed_request.located_body.sliced_body
 
     @property
     def system_count(self) -> int:
         """Number of messages at the start that are the system prompt."""
-        return self.parsed.located_body.system_count
+        return self.parsed_request.located_body.system_count
 
     @property
     def model(self) -> str:
-        return self.parsed.settings.model
+        return self.parsed_request.settings.model
 
     @property
-    def has_marks(self) -> bool:
+    def has_cache_marks(self) -> bool:
         """Whether the client may have set cache marks."""
-        return CACHE_MARK in self.parsed.located_body.watched_words
+        return CLAUDE_CACHE_FIELD in self.parsed_request.located_body.watched_words
 
     @property
     def has_breakpoints(self) -> bool:
         """Whether the client may have set cache breakpoints or options for them."""
         return (
-            BREAKPOINT_MARK in self.parsed.located_body.watched_words
-            or CACHE_OPTIONS_FIELD in self.sliced.fields
+            OPENAI_BREAKPOINT_FIELD in self.parsed_request.located_body.watched_words
+            or CACHE_OPTIONS_FIELD in self.sliced_body.fields
         )
 
     @property
     def asks_for_compaction(self) -> bool:
         """Whether the client asks the provider for a compaction."""
-        return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
+        return self.unmanaged_reason in (ANTHROPIC_COMPACTION_FIELD, COMPACTION_TRIGGER)
 
     def _read_history(self) -> CallerHistory:
         headers = self.incoming.headers
-        fields = self.sliced.fields
+        fields = self.sliced_body.fields
         client = read_client(headers, fields)
-        has_tools = bool(self.parsed.settings.tools)
+        has_tools = bool(self.parsed_request.settings.tools)
         elements = self.elements
 
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_unchanged_files(self.sliced.body, elements, covered_count)
+            return restore_unchanged_files(self.sliced_body.body, elements, covered_count)
 
         return CallerHistory(
             Family(self.incoming.tenant, find_scope(headers, fields)),
-            self.parsed.history,
+            self.parsed_request.history,
             messages=elements,
             wire_messages=DecodedMessages(elements),
-            sizes=self.parsed.sizes,
+            sizes=self.parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=has_tools),
             leading_compaction=self._find_leading_compaction(),
-            is_single_text=self.sliced.is_single_text,
+            is_single_text=self.sliced_body.is_single_text,
             restore=restore,
         )
 
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
-        fields = self.sliced.fields
+        fields = self.sliced_body.fields
         headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
         limit_key = LimitKey(
             incoming.tenant,
-            incoming.upstream,
+            incoming.upstream_url,
             self.model,
             headers=headers,
-            credential=credential_digest(incoming.headers),
+            credential=make_credential_digest(incoming.headers),
         )
         is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
         authorize = incoming.authorize
         return CallSettings(
             incoming.api,
-            self.parsed.settings,
-            tokens=self.parsed.fixed_tokens,
-            upstream=incoming.upstream,
+            self.parsed_request.settings,
+            tokens=self.parsed_request.fixed_tokens,
+            upstream=incoming.upstream_url,
             limit_key=limit_key,
-            output_cap=_requested_cap(fields),
-            thinking_budget=_thinking_budget(incoming.api, fields),
+            output_cap=_find_requested_cap(fields),
+            thinking_budget=_find_thinking_budget(incoming.api, fields),
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             payer=incoming.account,
@@ -161,17 +161,17 @@ class ClientRequest:
                 own_compaction,
                 end=min(own_compaction.end - self.system_count, len(self.elements)),
             )
-        if COMPACTION_MARK not in self.parsed.located_body.watched_words:
+        if COMPACTION_MARK not in self.parsed_request.located_body.watched_words:
             return None
         elements = self.elements
         for index in range(len(elements) - 1, -1, -1):
             if is_compaction(elements[index].value):
-                identity = self.parsed.history.identities[index]
+                identity = self.parsed_request.history.identities[index]
                 return LeadingCompaction(identity.fingerprint, index + 1)
         return None
 
 
-def credential_digest(headers: Mapping[str, str]) -> str:
+def make_credential_digest(headers: Mapping[str, str]) -> str:
     """Return a digest of a client's credential; empty if it sends none."""
     credential = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
     return (
@@ -189,12 +189,16 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
         return stateful_field
     if _drops_history(fields.get("context_management")):
         return "context_management"
-    if isinstance(fields.get(SUMMARIZE), dict):
-        return SUMMARIZE
-    return TRIGGER if any(_kind(element) == TRIGGER for element in sliced.elements[-1:]) else ""
+    if isinstance(fields.get(ANTHROPIC_COMPACTION_FIELD), dict):
+        return ANTHROPIC_COMPACTION_FIELD
+    return (
+        COMPACTION_TRIGGER
+        if any(_kind(element) == COMPACTION_TRIGGER for element in sliced.elements[-1:])
+        else ""
+    )
 
 
-def _requested_cap(fields: Mapping[str, Any]) -> int | None:
+def _find_requested_cap(fields: Mapping[str, Any]) -> int | None:
     settings = get_object_field(fields, "generationConfig") or {}
     caps = [
         *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
@@ -206,7 +210,7 @@ def _requested_cap(fields: Mapping[str, Any]) -> int | None:
     )
 
 
-def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
+def _find_thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
     """Return the tokens that the client set aside for thinking."""
     option = fields.get("thinking")
     tokens = option.get("budget_tokens") if isinstance(option, dict) else None

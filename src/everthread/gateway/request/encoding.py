@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from everthread.gateway.request.body_limits import body_too_large
+from everthread.gateway.request.body_limits import make_too_large_error
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -88,7 +88,7 @@ class _MemberDecoder:
                 piece = self._decompress(undecoded_bytes)
                 self._remaining_bytes -= len(piece)
                 if self._remaining_bytes < 0:
-                    raise body_too_large()
+                    raise make_too_large_error()
                 pieces.append(piece)
                 undecoded_bytes = self._member.unused_data
         return b"".join(pieces)
@@ -128,11 +128,11 @@ class _DeflateDecoder(_MemberDecoder):
             return super()._decompress(data)
 
 
-def _gzip_member() -> _Member:
+def _make_gzip_member() -> _Member:
     return zlib.decompressobj(31)
 
 
-def _zstd_frame() -> _Member:
+def _make_zstd_member() -> _Member:
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
 
 
@@ -142,9 +142,9 @@ def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:
     if name in ("", "identity"):
         return _IdentityDecoder()
     if name == "zstd":
-        return _MemberDecoder(max_bytes, _zstd_frame)
+        return _MemberDecoder(max_bytes, _make_zstd_member)
     if name in ("gzip", "x-gzip"):
-        return _MemberDecoder(max_bytes, _gzip_member)
+        return _MemberDecoder(max_bytes, _make_gzip_member)
     return _DeflateDecoder(max_bytes) if name == "deflate" else None
 
 

@@ -16,25 +16,25 @@ _MODEL = re.compile(r"/(?:models|tunedModels)/(?P<model>[^/:]+):\w+$")
 
 
 @dataclass(frozen=True, slots=True)
-class GeminiCall:
+class GeminiPathFields:
     """The fields in the path of a conversation."""
 
     model: str
     streams: bool
 
     @property
-    def fields(self) -> bytes:
+    def text(self) -> bytes:
         """The text of these fields in the body."""
         return f'"model":{json.dumps(self.model)},"stream":{json.dumps(self.streams)},'.encode()
 
 
-def read_path(path: str) -> GeminiCall | None:
+def read_path_fields(path: str) -> GeminiPathFields | None:
     """Return the fields in the path of a request; None if the path does not answer conversations."""
     match = _PATH.fullmatch(path.rstrip("/"))
     return (
         None
         if match is None
-        else GeminiCall(match["model"], match["method"] == "streamGenerateContent")
+        else GeminiPathFields(match["model"], match["method"] == "streamGenerateContent")
     )
 
 
@@ -44,16 +44,16 @@ def find_path_model(path: str) -> str | None:
     return None if match is None else match["model"]
 
 
-def add_path(path: str, body: bytes) -> bytes:
+def add_path_fields(path: str, body: bytes) -> bytes:
     """Return the body with the path's fields first; unchanged if it is not an object."""
-    call = read_path(path)
+    call = read_path_fields(path)
     start = body.find(b"{")
     if call is None or start < 0 or body[:start].strip():
         return body
-    return body[: start + 1] + call.fields + body[start + 1 :]
+    return body[: start + 1] + call.text + body[start + 1 :]
 
 
-def remove_path(path: str, body: bytes) -> bytes:
+def remove_path_fields(path: str, body: bytes) -> bytes:
     """Return the body without the path's fields, which `add_path` has added."""
-    call = read_path(path)
-    return body if call is None else body.replace(call.fields, b"", 1)
+    call = read_path_fields(path)
+    return body if call is None else body.replace(call.text, b"", 1)

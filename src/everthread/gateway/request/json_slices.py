@@ -55,9 +55,9 @@ class ExcessError(WireError):
 
 
 Span = tuple[int, int]
-Fields = dict[str, Any]
-Spans = dict[str, Span]
-Change = tuple[int, int, str]
+FieldValues = dict[str, Any]
+SpanByField = dict[str, Span]
+BodyEdit = tuple[int, int, str]
 """The start and end of a part of a body, and the text to replace it with."""
 
 
@@ -152,9 +152,9 @@ class DecodedMessages(Sequence[Any]):
 class BodyLayout:
     """The positions of a body's parts, and the values of its fields; without the bytes."""
 
-    fields: Fields
+    fields: FieldValues
     """Every field except the list of messages."""
-    spans: Spans
+    spans: SpanByField
     """The position of each field's value."""
     starts: array[int]
     ends: array[int]
@@ -190,12 +190,12 @@ class SlicedBody:
     """Whether the list is a plain string, which means one user message."""
 
     @property
-    def fields(self) -> Fields:
+    def fields(self) -> FieldValues:
         """Every field except the list of messages."""
         return self.layout.fields
 
     @property
-    def spans(self) -> Spans:
+    def spans(self) -> SpanByField:
         return self.layout.spans
 
 
@@ -230,17 +230,17 @@ def _has_more_values(body: bytes, max_count: int) -> bool:
     return True
 
 
-def slice_body(body: bytes, api: Api, known: SharedParts | None = None) -> SlicedBody:
+def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) -> SlicedBody:
     """Locate the fields and messages of a request. Raise `WireError` if it is not an object with a list of messages."""
     reader = _Reader(body, LIST_FIELD[api])
-    if known is None:
+    if known_parts is None:
         reader.read()
     else:
-        reader.read_rest(known)
+        reader.read_rest(known_parts)
     layout = BodyLayout(reader.fields, reader.spans, reader.starts, reader.ends)
     if reader.has_list:
         return SlicedBody(body, layout, Elements(body, layout))
-    list_name = reader.listed
+    list_name = reader.list_field
     text = reader.fields.get(list_name)
     if api != "openai_responses" or not isinstance(text, str):
         raise WireError(f"the request has no list `{list_name}`")
@@ -249,7 +249,7 @@ def slice_body(body: bytes, api: Api, known: SharedParts | None = None) -> Slice
     return SlicedBody(body, layout, (only,), is_single_text=True)
 
 
-def splice(body: bytes, changes: Sequence[Change]) -> bytes:
+def splice(body: bytes, changes: Sequence[BodyEdit]) -> bytes:
     """Return the body with some parts replaced; the parts must not overlap."""
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
@@ -268,11 +268,11 @@ class _Reader:
     msgspec splits fields and messages without decoding them; this class computes their positions in the body.
     """
 
-    def __init__(self, body: bytes, listed: str) -> None:
+    def __init__(self, body: bytes, list_field: str) -> None:
         self.body = body
-        self.listed = listed
-        self.fields: Fields = {}
-        self.spans: Spans = {}
+        self.list_field = list_field
+        self.fields: FieldValues = {}
+        self.spans: SpanByField = {}
         self.starts = array("Q")
         self.ends = array("Q")
         self.has_list = False
@@ -282,14 +282,14 @@ class _Reader:
         position = _expect(self.body, _skip_blank(self.body, 0), b"{")
         self._read_fields(fields, position)
 
-    def read_rest(self, known: SharedParts) -> None:
+    def read_rest(self, known_parts: SharedParts) -> None:
         """Read the messages after the known ones, and the fields after the list unless they are known too."""
-        layout = known.layout
-        self.starts = layout.starts[: known.count]
-        self.ends = layout.ends[: known.count]
-        start = layout.spans[self.listed][0]
+        layout = known_parts.layout
+        self.starts = layout.starts[: known_parts.count]
+        self.ends = layout.ends[: known_parts.count]
+        start = layout.spans[self.list_field][0]
         position = self._after_element(self.ends[-1])
-        if known.tail_bytes and self._read_middle(known, start, position):
+        if known_parts.tail_bytes and self._read_middle(known_parts, start, position):
             return
         for name, span in layout.spans.items():
             if span[0] < start:
@@ -308,9 +308,9 @@ class _Reader:
         position = self._read_elements(start, position, following)
         self._read_fields(fields, position, is_first=False)
 
-    def _read_middle(self, known: SharedParts, start: int, position: int) -> bool:
+    def _read_middle(self, known_parts: SharedParts, start: int, position: int) -> bool:
         """Read the messages between the known parts; return False if the known parts do not fit together."""
-        end = len(self.body) - known.tail_bytes
+        end = len(self.body) - known_parts.tail_bytes
         if self.body[end - 1 : end] != b"]":
             return False
         if position != end:
@@ -321,8 +321,8 @@ class _Reader:
             if not following:
                 return False
             self._read_elements(start, position, following)
-        layout = known.layout
-        shift = end - layout.spans[self.listed][1]
+        layout = known_parts.layout
+        shift = end - layout.spans[self.list_field][1]
         self.fields = layout.fields
         self.spans = {
             name: span if span[0] < start else (span[0] + shift, span[1] + shift)
@@ -359,7 +359,7 @@ class _Reader:
                     f"the request has no usable field {key!r}: a name that is no string, or given twice"
                 )
             start = match.end()
-            if key == self.listed and body[start : start + 1] == b"[":
+            if key == self.list_field and body[start : start + 1] == b"[":
                 first = _skip_blank(body, start + 1)
                 position = self._read_elements(start, first, _decode_list(raw))
                 continue
@@ -392,7 +392,7 @@ class _Reader:
 
     def _close_list(self, start: int, end: int) -> int:
         self.has_list = True
-        self.spans[self.listed] = (start, end)
+        self.spans[self.list_field] = (start, end)
         return end
 
 

@@ -14,7 +14,7 @@ from everthread.gateway.request.json_slices import (
     MAX_ALL_VALUES,
     MAX_FIELDS,
     SlicedBody,
-    Spans,
+    SpanByField,
     has_too_many_values,
 )
 from everthread.thread.wire_messages import decode_value
@@ -67,10 +67,10 @@ class OuterFields:
     `sliced`: the sliced body, if there is one. `known`: number of bytes that were read with an earlier body.
     """
 
-    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known: int = 0) -> None:
+    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known_size: int = 0) -> None:
         self._body = body
         self._sliced = sliced
-        self.new_size = len(body) - known
+        self.new_size = len(body) - known_size
         """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
         self._spans = None if self.is_excessive or sliced is not None else _outer_spans(body)
@@ -112,7 +112,7 @@ class OuterFields:
         return field is not None and field.value is True
 
 
-def _outer_spans(body: bytes) -> Spans | None:
+def _outer_spans(body: bytes) -> SpanByField | None:
     """Return the positions of the values; None if the body needs a closer check.
 
     Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.
@@ -124,7 +124,7 @@ def _outer_spans(body: bytes) -> Spans | None:
     if len(fields) > MAX_FIELDS:
         return None
     position = len(body) - len(body.lstrip())
-    spans: Spans = {}
+    spans: SpanByField = {}
     expected_sign = b"{"
     for key, raw in fields.items():
         match = (

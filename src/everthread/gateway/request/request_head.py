@@ -14,8 +14,8 @@ from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
 from everthread.gateway.access.key_creation import KEY_PREFIX
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.gemini_path import find_path_model, read_path
-from everthread.gateway.router import LOGIN_HEADER, PATHS, decode_path, normalize_path
+from everthread.gateway.request.gemini_path import find_path_model, read_path_fields
+from everthread.gateway.router import CHATGPT_LOGIN_HEADER, API_BY_PATH, decode_path, normalize_path
 
 if TYPE_CHECKING:
     from everthread.gateway.access.authentication import Caller
@@ -67,7 +67,7 @@ class RequestHead:
             raw_path=scope["raw_path"],
             query=scope["query_string"],
             raw_headers=scope["headers"],
-            headers=header_map(scope),
+            headers=read_header_map(scope),
             caller=caller,
         )
 
@@ -121,9 +121,9 @@ class RequestHead:
         return find_conversation_api(self.path) if self.method == "POST" else None
 
     @property
-    def has_login(self) -> bool:
+    def has_chatgpt_login(self) -> bool:
         """Whether the request has a login with ChatGPT instead of a key."""
-        return LOGIN_HEADER in self.headers
+        return CHATGPT_LOGIN_HEADER in self.headers
 
     @property
     def is_json(self) -> bool:
@@ -134,7 +134,9 @@ class RequestHead:
 
 def find_conversation_api(path: str) -> Api | None:
     """Return the protocol of a path that answers whole conversations; None for other paths."""
-    return PATHS.get(path.rstrip("/")) or ("gemini" if read_path(path) is not None else None)
+    return API_BY_PATH.get(path.rstrip("/")) or (
+        "gemini" if read_path_fields(path) is not None else None
+    )
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
@@ -178,6 +180,6 @@ def find_client_api(path: str, headers: Mapping[str, str]) -> Api:
     return "openai_responses" if path.startswith("/v1/responses") else "openai_chat"
 
 
-def header_map(scope: Scope) -> dict[str, str]:
+def read_header_map(scope: Scope) -> dict[str, str]:
     """Return a request's headers by their names, which are in lower case."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

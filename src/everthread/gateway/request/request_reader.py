@@ -39,9 +39,9 @@ MAX_SETTINGS_BYTES = 32 * 1024 * 1024
 DECODED_BYTES = 5
 """Approximate memory, in bytes, of one byte of JSON once decoded."""
 OUR_NAME = "everthread"
-CACHE_MARK = '"cache_control"'
-BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
-WATCHED_WORDS = (OUR_NAME, CACHE_MARK, BREAKPOINT_MARK, COMPACTION_MARK)
+CLAUDE_CACHE_FIELD = '"cache_control"'
+OPENAI_BREAKPOINT_FIELD = '"prompt_cache_breakpoint"'
+WATCHED_WORDS = (OUR_NAME, CLAUDE_CACHE_FIELD, OPENAI_BREAKPOINT_FIELD, COMPACTION_MARK)
 """Words that other modules need to find in a body. Only the new part of a body is searched for them."""
 _MAX_WORD_BYTES = max(map(len, WATCHED_WORDS))
 MIN_PROCESS_BYTES = 256 * 1024
@@ -54,7 +54,7 @@ class LocatedBody:
     """A body whose fields and messages are located, but not decoded yet."""
 
     origin: BodyOrigin
-    sliced: SlicedBody
+    sliced_body: SlicedBody
     system_count: int = 0
     """Number of messages at the start that are the system prompt."""
     reminder_count: int = 0
@@ -69,7 +69,7 @@ class LocatedBody:
     @property
     def elements(self) -> Sequence[Element]:
         """The messages, without the system prompt and the reminders."""
-        elements = self.sliced.elements
+        elements = self.sliced_body.elements
         return elements[self.system_count : len(elements) - self.reminder_count]
 
     @property
@@ -80,15 +80,15 @@ class LocatedBody:
     @property
     def new_bytes(self) -> int:
         """Number of bytes that were not read before."""
-        return len(self.sliced.body) - self.cached_bytes
+        return len(self.sliced_body.body) - self.cached_bytes
 
     @property
     def added_bytes(self) -> int:
         """Number of bytes after the known messages; messages that differ only in cache marks are known."""
         if self.match is None or not self.match.parts.tail_bytes or not self.shared_count:
             return self.new_bytes
-        end = len(self.sliced.body) - self.match.parts.tail_bytes
-        return end - self.sliced.layout.ends[self.system_count + self.shared_count - 1]
+        end = len(self.sliced_body.body) - self.match.parts.tail_bytes
+        return end - self.sliced_body.layout.ends[self.system_count + self.shared_count - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class RequestReader:
 
     async def read(self, located_body: LocatedBody) -> ParsedRequest:
         """Read a located body: on the event loop, in a thread, or in another process, depending on its new bytes."""
-        body = located_body.sliced.body
+        body = located_body.sliced_body.body
         is_long = located_body.match is None and len(body) >= MIN_PROCESS_BYTES
         if is_long and self._call_in_process is not None:
             parsed_request: ParsedRequest | None = await self._call_in_process(
@@ -166,7 +166,7 @@ class RequestReader:
 
     def read_now(self, located_body: LocatedBody) -> ParsedRequest:
         api = located_body.origin.api
-        sliced = located_body.sliced
+        sliced = located_body.sliced_body
         elements = located_body.elements
         settings, settings_tokens = self._read_settings(located_body)
         history = self.read_history(located_body, len(elements))
@@ -198,8 +198,8 @@ class RequestReader:
         located_body = parsed_request.located_body
         cached_body = CachedBody(
             thread,
-            located_body.sliced.body,
-            layout=located_body.sliced.layout,
+            located_body.sliced_body.body,
+            layout=located_body.sliced_body.layout,
             system_count=located_body.system_count,
             history=parsed_request.history,
             sizes=parsed_request.sizes,
@@ -220,8 +220,8 @@ class RequestReader:
         new_body = replace(
             cached_body,
             thread=thread,
-            body=located_body.sliced.body,
-            layout=located_body.sliced.layout,
+            body=located_body.sliced_body.body,
+            layout=located_body.sliced_body.layout,
             system_count=located_body.system_count,
             history=history,
             sizes=cached_body.sizes[: located_body.shared_count],
@@ -249,7 +249,7 @@ class RequestReader:
         if match is not None and match.parts.tail_bytes:
             return match.cached_body.settings, match.cached_body.settings_tokens
         api = located_body.origin.api
-        sliced = located_body.sliced
+        sliced = located_body.sliced_body
         start, end = sliced.spans[LIST_FIELD[api]]
         system_elements = sliced.elements[: located_body.system_count]
         parts = [

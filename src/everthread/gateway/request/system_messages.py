@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everthread.core.messages import SYSTEM_ROLES, kind_of
-from everthread.gateway.compaction_items import TRIGGER
+from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.request.json_slices import Element
 
 
@@ -24,7 +24,7 @@ def count_trailing_system(elements: Sequence[Element], system_count: int) -> int
     while len(elements) - count > system_count + 1:
         value = elements[len(elements) - 1 - count].value
         if not isinstance(value, dict) or not (
-            value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER
+            value.get("role") in SYSTEM_ROLES or kind_of(value) == COMPACTION_TRIGGER
         ):
             break
         count += 1

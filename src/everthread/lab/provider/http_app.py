@@ -22,7 +22,7 @@ from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.gateway.loop_server import LoopServer, listen
 from everthread.gateway.request.encoding import decode_body
-from everthread.gateway.router import LOGIN_PATH
+from everthread.gateway.router import CHATGPT_LOGIN_PATH
 from everthread.lab.provider.answers import (
     ProviderAnswer,
     ProviderLogic,
@@ -241,7 +241,7 @@ class Provider:
 
     def _make_application(self) -> Starlette:
         logic = self._logic
-        login_path = LOGIN_PATH + RESPONSES.path.removeprefix("/v1")
+        login_path = CHATGPT_LOGIN_PATH + RESPONSES.path.removeprefix("/v1")
         post_routes = [
             *(
                 (protocol, protocol.path, logic.answer)
@@ -267,7 +267,7 @@ class Provider:
         ]
         routes += [
             Route(path, self._list_models, methods=["GET"])
-            for path in ("/v1/models", f"{LOGIN_PATH}/models")
+            for path in ("/v1/models", f"{CHATGPT_LOGIN_PATH}/models")
         ]
         routes.append(Route("/v1beta/models", self._list_gemini_models, methods=["GET"]))
         routes.append(Route("/v1beta/models/{name:path}", self._show_gemini_model, methods=["GET"]))

@@ -42,7 +42,7 @@ class StartMessage:
             f"Everthread listens on {address}{f' with {workers} workers' if workers > 1 else ''} in front of"
         ]
         lines += [
-            f"  {upstream.name:{width}}  {upstream.root} ({upstream.mode}); {_describe_key(upstream, auth)}"
+            f"  {upstream.name:{width}}  {upstream.root_url} ({upstream.mode}); {_describe_key(upstream, auth)}"
             for upstream in upstreams
         ]
         variables = {
@@ -75,7 +75,7 @@ class StartMessage:
 
     def _print_start_as_json(self, page: str | None, workers: int) -> None:
         upstream_values = [
-            {"name": upstream.name, "url": upstream.root, "mode": upstream.mode}
+            {"name": upstream.name, "url": upstream.root_url, "mode": upstream.mode}
             for upstream in self._task.upstreams
         ]
         values = {
@@ -102,6 +102,6 @@ def _describe_key(upstream: Upstream, auth: Auth) -> str:
     """Describe which key is sent to an upstream."""
     if upstream.api_key is not None:
         return "its own key goes there, for clients that show one of ours"
-    if upstream.serves_logins:
+    if upstream.serves_chatgpt_logins:
         return "logins with ChatGPT go there"
     return "no key goes there" if auth == "keys" else "the client's own key goes there"

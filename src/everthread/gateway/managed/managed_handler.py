@@ -41,7 +41,7 @@ MIN_HOLD_SHARE = 0.70
 
 
 @dataclass(frozen=True, slots=True)
-class TurnServices:
+class HandlerServices:
     """Services that all requests share."""
 
     threads: CallerThreads
@@ -50,10 +50,10 @@ class TurnServices:
 
 
 @dataclass(slots=True)
-class ManagedTurn:
+class ManagedHandler:
     """One managed request: the client's, the thread's decisions about it, and the bytes to send."""
 
-    services: TurnServices
+    services: HandlerServices
     request: ClientRequest
     call: PreparedCall
     body_memory: BodyMemory
@@ -141,9 +141,9 @@ class ManagedTurn:
             await threads.record_compaction(self.call, outcome, names)
             return
         answer = threads.expect_answer(self.call, outcome)
-        self.body_memory.forwarding = None
+        self.body_memory.forwarding_terms = None
         if answer is not None and not self.is_expanded:
-            self.body_memory.forwarding = make_forwarding_terms(
+            self.body_memory.forwarding_terms = make_forwarding_terms(
                 self.request,
                 self.call,
                 outcome,
@@ -167,7 +167,7 @@ class ManagedTurn:
     def _render(self) -> Outgoing:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
-        has_recall = offers_recall(call, self.request.sliced)
+        has_recall = offers_recall(call, self.request.sliced_body)
         tokens = self.services.threads.measure(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
@@ -179,12 +179,12 @@ class ManagedTurn:
         body = render_request(self.request, call, options)
         return Outgoing(
             self.request.incoming.raw if body is None else body,
-            rewritten=body is not None or self.is_expanded,
+            is_rewritten=body is not None or self.is_expanded,
             headers=self.headers,
-            compactions=call.rewrite.depth if call.rewrite else 0,
+            compaction_count=call.rewrite.depth if call.rewrite else 0,
             tokens=tokens.with_rewrite,
-            hold=tokens.with_rewrite > MIN_HOLD_SHARE * call.limits.window,
-            recall=has_recall,
+            should_hold_first_events=tokens.with_rewrite > MIN_HOLD_SHARE * call.limits.window,
+            offers_recall=has_recall,
         )
 
     def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
@@ -214,5 +214,5 @@ class ManagedTurn:
         if reason and self.request.incoming.mode == "managed":
             self.services.threads.setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
-            self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
+            self.request.incoming.raw, is_rewritten=self.is_expanded, headers=self.headers
         )

@@ -15,15 +15,15 @@ from everthread.gateway.contracts import (
     Incoming,
     ManagedCall,
     Outgoing,
-    ProxyTurn,
-    UnmanagedTurn,
+    RequestHandler,
+    UnmanagedHandler,
 )
 from everthread.gateway.error_answers import Refused, make_error_body
 from everthread.gateway.exchange import Exchange, ProxyServices, UpstreamRequest
 from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
-from everthread.gateway.request.gemini_path import remove_path
+from everthread.gateway.request.gemini_path import remove_path_fields
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
@@ -60,8 +60,8 @@ class ManagedExchange(Exchange):
         )
         self.incoming: Incoming = incoming
         self.outer = outer
-        self.turn: ProxyTurn = UnmanagedTurn(incoming)
-        self.outgoing = self.turn.outgoing
+        self.handler: RequestHandler = UnmanagedHandler(incoming)
+        self.outgoing = self.handler.outgoing
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
 
@@ -80,31 +80,31 @@ class ManagedExchange(Exchange):
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
             self._log_facts()
-            self.services.pending.start(self.turn.record(self.end_filters()))
+            self.services.pending.start(self.handler.record(self.end_filters()))
             await self.close()
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
-        """Send another request of the same turn, keeping the headers for the client."""
+        """Send another request of the same handler, keeping the headers for the client."""
         self.outgoing = replace(outgoing, headers=self.outgoing.headers)
         return await self._send_current(is_plain=True)
 
     async def make_own_headers(self) -> Mapping[str, str]:
-        """Return the turn's headers for the client, as they are now."""
-        headers = await self.turn.response_headers()
+        """Return the handler's headers for the client, as they are now."""
+        headers = await self.handler.response_headers()
         if headers != self.outgoing.headers:
             self.outgoing = replace(self.outgoing, headers=headers)
-        set_log_thread(self.turn.thread)
+        set_log_thread(self.handler.thread)
         return self.outgoing.headers
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
         body = self.outgoing.body
-        if self.outgoing.rewritten and self.incoming.api == "gemini":
-            body = remove_path(self.head.path, body)
+        if self.outgoing.is_rewritten and self.incoming.api == "gemini":
+            body = remove_path_fields(self.head.path, body)
         request = UpstreamRequest(
             self.make_headers(self.incoming.api),
             body,
-            is_changed=self.outgoing.rewritten,
+            is_changed=self.outgoing.is_rewritten,
             is_plain=is_plain,
         )
         response = await self.send(request)
@@ -124,8 +124,10 @@ class ManagedExchange(Exchange):
             return False
         answer = make_answer(await self._send_current())
         if answer.status < 300:
-            self.turn = await self.services.manager.prepare(replace(self.incoming, mode="observe"))
-            self.outgoing = self.turn.outgoing
+            self.handler = await self.services.manager.prepare(
+                replace(self.incoming, mode="observe")
+            )
+            self.outgoing = self.handler.outgoing
         elif await _is_too_long(answer):
             return False
         await self.relay(answer)
@@ -140,13 +142,13 @@ class ManagedExchange(Exchange):
     async def _prepare(self) -> None:
         """Let the manager decide on the request to send."""
         started_at = time.monotonic()
-        turn = self.services.manager.forward_first(self.incoming)
-        if turn is None:
-            turn = await self.wait(self.services.manager.prepare(self.incoming))
-        self.turn = turn
+        handler = self.services.manager.forward_first(self.incoming)
+        if handler is None:
+            handler = await self.wait(self.services.manager.prepare(self.incoming))
+        self.handler = handler
         self._added_seconds = time.monotonic() - started_at
-        self.outgoing = self.turn.outgoing
-        set_log_thread(self.turn.thread)
+        self.outgoing = self.handler.outgoing
+        set_log_thread(self.handler.thread)
         self._count_rewrite("managed")
 
     async def _send_until_answered(self) -> None:
@@ -156,7 +158,9 @@ class ManagedExchange(Exchange):
             for attempt in range(MAX_RESENDS + 1):
                 sending = self._send_current(is_plain=keep_alive.has_started)
                 response = await (self.wait(sending) if keep_alive.has_started else sending)
-                if not await self._handle(make_answer(response), is_last=attempt == MAX_RESENDS):
+                if not await self._relay_or_recover(
+                    make_answer(response), is_last=attempt == MAX_RESENDS
+                ):
                     return
         except Refused as refused:
             if not keep_alive.has_started:
@@ -164,7 +168,7 @@ class ManagedExchange(Exchange):
             error = make_error_body(self.incoming.api, refused)
             await self.end_with_error(refused.status, error)
 
-    async def _handle(self, answer: Answer, *, is_last: bool) -> bool:
+    async def _relay_or_recover(self, answer: Answer, *, is_last: bool) -> bool:
         """Pass an answer on to the client, unless a recovery is possible; return whether to send a request again."""
         try:
             if not is_last and await self._recover(answer):
@@ -175,10 +179,10 @@ class ManagedExchange(Exchange):
             await answer.body.stop_reading()
 
     async def _recover(self, answer: Answer) -> bool:
-        """Recover from an error, by a filter or the turn; return whether to send a request again."""
+        """Recover from an error, by a filter or the handler; return whether to send a request again."""
         if answer.status < 400:
             error = await self._hold_for_error(answer)
-            return error is not None and await self._recover_turn(answer.status, error)
+            return error is not None and await self._recover_with_handler(answer.status, error)
         body = await answer.read_error()
         self.count_upstream_error(str(answer.status))
         failures = self.services.manager.failures
@@ -187,13 +191,13 @@ class ManagedExchange(Exchange):
         if body is None:
             return False
         for each_filter in self.filters:
-            if await each_filter.refused(answer.status, body):
+            if await each_filter.retry_after_refusal(answer.status, body):
                 return True
-        return await self._recover_turn(answer.status, body)
+        return await self._recover_with_handler(answer.status, body)
 
-    async def _recover_turn(self, status: int, body: bytes) -> bool:
-        """Ask the turn for another request; return whether there is one."""
-        next_request = await self.wait(self.turn.recover(status, body))
+    async def _recover_with_handler(self, status: int, body: bytes) -> bool:
+        """Ask the handler for another request; return whether there is one."""
+        next_request = await self.wait(self.handler.recover(status, body))
         if next_request is None:
             return False
         if next_request is not self.outgoing:
@@ -203,7 +207,7 @@ class ManagedExchange(Exchange):
 
     async def _hold_for_error(self, answer: Answer) -> bytes | None:
         """Hold back the beginning of a stream that may fail; return the error if it begins with one."""
-        if not (self.outgoing.hold and answer.streams):
+        if not (self.outgoing.should_hold_first_events and answer.streams):
             return None
         head = None
         if answer.is_plain:
@@ -219,7 +223,7 @@ class ManagedExchange(Exchange):
         return json.dumps({"error": dict(error.raw)}).encode()
 
     def _count_rewrite(self, kind: str) -> None:
-        if self.outgoing.rewritten:
+        if self.outgoing.is_rewritten:
             self.services.metrics.count("rewrites", kind=kind)
 
     def _log_facts(self) -> None:
@@ -228,8 +232,8 @@ class ManagedExchange(Exchange):
             "model": self.model or "",
             "added_ms": round(1_000 * self._added_seconds, 1),
         }
-        if self.turn.thread:
-            facts["thread"] = self.turn.thread
+        if self.handler.thread:
+            facts["thread"] = self.handler.thread
         if self.outgoing.tokens is not None:
             facts["tokens"] = self.outgoing.tokens
         self.writer.note(**facts)
