@@ -12,7 +12,7 @@ from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
 from everthread.gateway.access.authentication import Authenticator
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Incoming, Limits, RequestManager, Mode, Outgoing
+from everthread.gateway.contracts import Incoming, Limits, Mode, Outgoing, RequestManager
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.proxy import Proxy

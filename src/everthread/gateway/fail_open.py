@@ -16,9 +16,9 @@ from everthread.gateway.contracts import (
     NOTICE_HEADER,
     THREAD_HEADER,
     Incoming,
-    RequestManager,
     Outgoing,
     RequestHandler,
+    RequestManager,
     UnmanagedHandler,
 )
 from everthread.gateway.monitoring.event_reports import FORWARDED, FailureLog

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
 from everthread.gateway.admission import Admission
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, RequestManager, Mode
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Mode, RequestManager
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager

@@ -39,8 +39,8 @@ from everthread.gateway.request.client_request import (
 )
 from everthread.gateway.request.json_slices import BodyEdit, splice
 from everthread.gateway.request.request_reader import (
-    OPENAI_BREAKPOINT_FIELD,
     CLAUDE_CACHE_FIELD,
+    OPENAI_BREAKPOINT_FIELD,
     OUR_NAME,
     LocatedBody,
     RequestReader,

@@ -14,7 +14,7 @@ from everthread.gateway.contracts import Incoming, RequestHandler, UnmanagedHand
 from everthread.gateway.identify import find_scope
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.forwarded_requests import ForwardedRequests
-from everthread.gateway.managed.managed_handler import ManagedHandler, HandlerServices
+from everthread.gateway.managed.managed_handler import HandlerServices, ManagedHandler
 from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.managed.requested_compactions import RequestedCompactions
 from everthread.gateway.recall.recall_offer import RecallOffers
@@ -30,10 +30,10 @@ from everthread.thread.matching.thread_match import Family
 
 
 class ProxyManager:
-    """The `Manager` that stores, matches and rewrites requests.
+    """The `RequestManager` that stores, matches and rewrites requests.
 
-    `set_cache_marks`: whether to set cache marks for clients that set none. `offer_recall`: whether to offer the tool `recall`.
-    `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
+    `set_cache_marks`: whether to set cache marks for clients that set none. `offer_recall`: whether to offer the tool
+    `recall`. `record_delay`: maximum seconds for which the record of a forwarded request is delayed.
     """
 
     def __init__(

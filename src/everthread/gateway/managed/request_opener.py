@@ -7,7 +7,7 @@ from dataclasses import replace
 from everthread.gateway.compaction_items import expand_items, may_have_item
 from everthread.gateway.contracts import Incoming
 from everthread.gateway.managed.forwarding import BodyMemories
-from everthread.gateway.managed.managed_handler import ManagedHandler, HandlerServices
+from everthread.gateway.managed.managed_handler import HandlerServices, ManagedHandler
 from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.client_request import ClientRequest

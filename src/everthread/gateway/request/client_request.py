@@ -16,8 +16,8 @@ from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
-    OPENAI_BREAKPOINT_FIELD,
     CLAUDE_CACHE_FIELD,
+    OPENAI_BREAKPOINT_FIELD,
     ParsedRequest,
 )
 from everthread.gateway.request.unchanged_files import restore_unchanged_files

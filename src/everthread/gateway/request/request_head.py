@@ -15,7 +15,7 @@ from everthread.gateway.access.key_creation import KEY_PREFIX
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.gemini_path import find_path_model, read_path_fields
-from everthread.gateway.router import CHATGPT_LOGIN_HEADER, API_BY_PATH, decode_path, normalize_path
+from everthread.gateway.router import API_BY_PATH, CHATGPT_LOGIN_HEADER, decode_path, normalize_path
 
 if TYPE_CHECKING:
     from everthread.gateway.access.authentication import Caller
