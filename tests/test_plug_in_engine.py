@@ -112,7 +112,7 @@ async def test_compresses_in_a_conversation(tmp_path: Path) -> None:
 async def test_compresses_in_the_gateway(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
         url = await setup.start(settings=SETTINGS)
-        key = await setup.key(scopes=("threads",))
+        key = await setup.create_key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",
             json={"model": "gpt-4o", "messages": make_talk(), "window": 8_000},

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import text_of_tokens
 
 CLAUDE = "claude-sonnet-4-5"
 
@@ -75,7 +75,7 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
         result = {
             "type": "tool_result",
             "tool_use_id": f"t{turn}",
-            "content": make_text(1_600, f"part {turn}"),
+            "content": text_of_tokens(1_600, f"part {turn}"),
         }
         add("user", 2 * turn + 1, {"content": [result]})
         prompt += 2_300

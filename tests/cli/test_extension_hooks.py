@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import Message
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import text_of_tokens
 
 RULE = "Never push to main."
 SECRET = "The vault is behind the mirror."
@@ -40,7 +40,7 @@ def opencode_session(turns: int = 30) -> dict[str, Any]:
                         "state": {
                             "status": "completed",
                             "input": {"command": f"make part{turn}"},
-                            "output": make_text(900, f"part {turn}"),
+                            "output": text_of_tokens(900, f"part {turn}"),
                         },
                     }
                 ],
@@ -70,7 +70,7 @@ def pi_messages() -> list[Message]:
     messages: list[Message] = [{"role": "user", "content": RULE}]
     for turn in range(30):
         messages += [
-            {"role": "assistant", "content": make_text(900, f"answer {turn}")},
+            {"role": "assistant", "content": text_of_tokens(900, f"answer {turn}")},
             {"role": "user", "content": f"Wish {turn}"},
         ]
     return messages
@@ -111,7 +111,7 @@ def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
 def test_a_large_result_becomes_a_preview_that_can_be_read(
     everthread: Any, client: str, reader: str
 ) -> None:
-    output = make_text(20_000, "the log of a build")
+    output = text_of_tokens(20_000, "the log of a build")
     hook_input = {"event": "tool_result", "tool": "bash", "call": "c1"}
     preview = ask(everthread, client, **hook_input, text=output)["text"]
     assert len(preview) < 4_000

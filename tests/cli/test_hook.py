@@ -13,7 +13,7 @@ from everthread.lab.importers.log import Log
 from everthread.lab.importers.thread_import import make_thread_id
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from tests.gateway.manager_setup import make_text, numbered_text
+from tests.gateway.manager_setup import numbered_text, text_of_tokens
 
 RULE = "Never push to main."
 LIMIT = 10_000
@@ -38,7 +38,7 @@ def claude_code_log(folder: Path, turns: int = 40) -> Path:
         result = {
             "type": "tool_result",
             "tool_use_id": f"t{turn}",
-            "content": make_text(900, f"part {turn}"),
+            "content": text_of_tokens(900, f"part {turn}"),
         }
         for part in ({"type": "text", "text": f"I make part {turn}."}, call):
             message = {
@@ -82,7 +82,7 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
             {
                 "type": "function_call_output",
                 "call_id": f"c{turn}",
-                "output": make_text(900, f"part {turn}"),
+                "output": text_of_tokens(900, f"part {turn}"),
             },
             {
                 "type": "message",
@@ -148,7 +148,7 @@ def test_the_context_comes_back_without_a_hook_before(everthread: Any, tmp_path:
 
 
 def test_a_large_result_becomes_a_preview_that_can_be_read(everthread: Any, fill: Any) -> None:
-    output = make_text(20_000, "the log of a build")
+    output = text_of_tokens(20_000, "the log of a build")
     response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
     hook_input = {
         "hook_event_name": "PostToolUse",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import text_of_tokens
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 RULE = "Never push to main."
@@ -66,7 +66,7 @@ async def test_the_users_words_follow_opencodes_own_summary(
         state = {
             "status": "completed",
             "input": {"command": f"make part{turn}"},
-            "output": make_text(900, f"part {turn}"),
+            "output": text_of_tokens(900, f"part {turn}"),
         }
         tool = {"type": "tool", "callID": f"c{turn}", "tool": "bash", "state": state}
         said = {"type": "text", "text": f"I make part {turn}."}

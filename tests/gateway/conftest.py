@@ -51,7 +51,7 @@ def new_browser(dashboard: DashboardSetup) -> Browser:
 @pytest.fixture
 async def me(dashboard: DashboardSetup) -> Browser:
     """A browser that is logged in."""
-    return await dashboard.browser().enter()
+    return await dashboard.browser().log_in()
 
 
 @pytest.fixture

@@ -54,14 +54,16 @@ class Page:
     text: str
     headers: Any
     tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
-    words: str = ""
+    visible_text: str = ""
 
-    def of(self, tag: str) -> list[dict[str, str | None]]:
+    def elements(self, tag: str) -> list[dict[str, str | None]]:
         return [given for name, given in self.tags if name == tag]
 
     def links(self, pattern: str) -> list[str]:
         return [
-            str(one["href"]) for one in self.of("a") if re.search(pattern, str(one.get("href")))
+            str(one["href"])
+            for one in self.elements("a")
+            if re.search(pattern, str(one.get("href")))
         ]
 
     def form(self, ending: str) -> dict[str, str]:
@@ -95,7 +97,7 @@ class _Reader(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> closes another element"
 
     def handle_data(self, data: str) -> None:
-        self.page.words += data
+        self.page.visible_text += data
 
 
 def read_page(answer: httpx2.Response) -> Page:
@@ -107,8 +109,8 @@ def read_page(answer: httpx2.Response) -> Page:
         assert reader.open == []
         ids = [given["id"] for _, given in page.tags if given.get("id")]
         assert len(ids) == len(set(ids)), "an id stands twice"
-        labelled = {given.get("for") for given in page.of("label")}
-        for given in page.of("input") + page.of("textarea"):
+        labelled = {given.get("for") for given in page.elements("label")}
+        for given in page.elements("input") + page.elements("textarea"):
             assert given.get("type") == "hidden" or given["id"] in labelled, (
                 f"nothing says what {given} is"
             )
@@ -126,7 +128,7 @@ class Browser:
     async def post(self, path: str, form: dict[str, str], **more: Any) -> Page:
         return read_page(await self.http.post(path, data=form, **more))
 
-    async def enter(self) -> Browser:
+    async def log_in(self) -> Browser:
         """By a link."""
         assert (await self.get(self.pages.access.make_login_link())).status == 200
         return self

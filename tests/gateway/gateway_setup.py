@@ -46,7 +46,7 @@ class GatewaySetup:
 
     provider: Provider
     store: Store
-    stack: AsyncExitStack
+    exit_stack: AsyncExitStack
     file: Path
     urls: list[str] = field(default_factory=list)
     clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
@@ -60,10 +60,10 @@ class GatewaySetup:
         limits = f"  limits: {{manage_seconds: {seconds}}}\n" if seconds else ""
         config = parse_config(f"gateway:\n  port: 0\n{limits}" + more.pop("settings", ""))
         opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
-        self.urls.append((await self.stack.enter_async_context(opened)).url)
+        self.urls.append((await self.exit_stack.enter_async_context(opened)).url)
         return self.urls[-1]
 
-    async def key(
+    async def create_key(
         self,
         tenant: str = "acme",
         *,
@@ -84,10 +84,10 @@ class GatewaySetup:
             await asyncio.sleep(0.01)
         return [text_of(message.body) for message in messages]
 
-    def chat(self, url: str, key: str) -> openai.AsyncOpenAI:
+    def openai_client(self, url: str, key: str) -> openai.AsyncOpenAI:
         return cast("openai.AsyncOpenAI", self._client("chat", f"{url}/v1", key))
 
-    def claude(self, url: str, key: str) -> anthropic.AsyncAnthropic:
+    def anthropic_client(self, url: str, key: str) -> anthropic.AsyncAnthropic:
         return cast("anthropic.AsyncAnthropic", self._client("claude", url, key))
 
     def _client(self, kind: str, url: str, key: str) -> Any:
@@ -95,7 +95,7 @@ class GatewaySetup:
         if known is None:
             made = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
             known = self.clients[kind, url, key] = made(base_url=url, api_key=key, max_retries=0)
-            self.stack.push_async_callback(known.close)
+            self.exit_stack.push_async_callback(known.close)
         return known
 
 

@@ -61,11 +61,11 @@ class NumberedAnswers:
     """Every answer is different: it holds its number and the mark of the last message."""
 
     def __init__(self) -> None:
-        self.said = 0
+        self.count = 0
 
     def __call__(self, request: Request) -> str:
-        self.said += 1
-        return f"Answer {self.said} to {mark_of(request)}. It is entered in the book of the branch, on its own line."
+        self.count += 1
+        return f"Answer {self.count} to {mark_of(request)}. It is entered in the book of the branch, on its own line."
 
 
 def mark_of(request: Request) -> str:
@@ -79,7 +79,7 @@ class FailedError(Exception):
     def __init__(self, kind: str, problem: str = "") -> None:
         super().__init__(kind, problem)
         self.kind = kind
-        self.problem = problem
+        self.unexpected_error = problem
 
 
 @dataclass
@@ -94,13 +94,13 @@ class LoadClient:
     words: int = 14
     history: list[dict[str, str]] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
+    unexpected_errors: list[str] = field(default_factory=list)
 
     @property
     def api(self) -> Api:
         return APIS[self.number % len(APIS)]
 
-    async def turn(self) -> None:
+    async def send_turn(self) -> None:
         mark = f"[c{self.number}-{len(self.history) // 2}]"
         self.history.append({"role": "user", "content": f"{FILLER * self.words}{mark}"})
         for attempt in range(200):
@@ -108,19 +108,21 @@ class LoadClient:
                 answer = await self.sdk.ask(self.urls(), self.api, self.history, stream=self.stream)
             except FailedError as failed:
                 self.failures[failed.kind] += 1
-                if failed.problem:
-                    self.problems.append(f"{mark}: {failed.problem}")
+                if failed.unexpected_error:
+                    self.unexpected_errors.append(f"{mark}: {failed.unexpected_error}")
                 await asyncio.sleep(min(0.01 * (attempt + 1), 0.5))
             else:
                 self.history.append({"role": "assistant", "content": answer})
                 return
-        raise AssertionError(f"{mark} was never answered: {dict(self.failures)} {self.problems}")
+        raise AssertionError(
+            f"{mark} was never answered: {dict(self.failures)} {self.unexpected_errors}"
+        )
 
-    async def talk(self, turns: int, pause: float, seed: int) -> None:
+    async def send_turns(self, turns: int, pause: float, seed: int) -> None:
         chance = random.Random(f"{seed} {self.number}")  # noqa: S311 - chance, not secrecy
         for _ in range(turns):
             await asyncio.sleep(chance.uniform(0, 2 * pause))
-            await self.turn()
+            await self.send_turn()
 
 
 class Sdk:
@@ -254,7 +256,7 @@ def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
     return [(record.number, record.error) for record in log if record.error and not record.fault]
 
 
-def find_foreign_answers(log: Iterable[Record], talkers: Iterable[LoadClient]) -> list[str]:
+def find_foreign_answers(log: Iterable[Record], clients: Iterable[LoadClient]) -> list[str]:
     """Return answers that a client kept but never received."""
     said = {
         (mark_of(record.request), text_of(record.reply.message))
@@ -263,14 +265,14 @@ def find_foreign_answers(log: Iterable[Record], talkers: Iterable[LoadClient]) -
     }
     return [
         answer["content"]
-        for talker in talkers
+        for talker in clients
         for asked, answer in zip(talker.history[::2], talker.history[1::2], strict=True)
         if (MARK.findall(asked["content"])[-1], answer["content"]) not in said
     ]
 
 
-Said = list[tuple[str, str]]
-Threads = dict[str, Said]
+History = list[tuple[str, str]]
+Threads = dict[str, History]
 
 
 async def load_histories(store: Store) -> Threads:
@@ -286,20 +288,20 @@ async def load_histories(store: Store) -> Threads:
 async def find_problems(
     store: Store,
     log: Sequence[Record],
-    talkers: Sequence[LoadClient],
+    clients: Sequence[LoadClient],
     *,
-    ends: bool = False,
-    lost: int = 0,
+    allows_unread_answers: bool = False,
+    max_lost_usages: int = 0,
 ) -> dict[str, list[Any]]:
     """What is wrong, by kind; `ends`: answers that no client got may be in the store, at the end of a thread each;
     `lost`: of so many calls the usage may be missing, because who would have stored it was killed."""
     threads = await load_histories(store)
     found: dict[str, list[Any]] = {
         "wrong requests": [*find_wrong_requests(log)],
-        "answers of others": [*find_foreign_answers(log, talkers)],
-        "errors of ours": [problem for talker in talkers for problem in talker.problems],
-        "histories": _differing(threads, talkers, ends=ends),
-        "usage": await _usage(store, threads, log, lost),
+        "answers of others": [*find_foreign_answers(log, clients)],
+        "errors of ours": [problem for talker in clients for problem in talker.unexpected_errors],
+        "histories": find_differing_histories(threads, clients, ends=allows_unread_answers),
+        "usage": await _usage(store, threads, log, max_lost_usages),
         "store": list((await store.check()).problems),
     }
     return {kind: some for kind, some in found.items() if some}
@@ -309,9 +311,11 @@ async def count_compactions(store: Store) -> int:
     return sum([len(await store.compactions(thread)) for thread in await load_histories(store)])
 
 
-def _differing(threads: Threads, talkers: Iterable[LoadClient], *, ends: bool) -> list[Any]:
+def find_differing_histories(
+    threads: Threads, talkers: Iterable[LoadClient], *, ends: bool
+) -> list[Any]:
     """Clients of which the store has not each message once, in one thread."""
-    by_client: dict[str, list[Said]] = {}
+    by_client: dict[str, list[History]] = {}
     for history in threads.values():
         by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
     differing: list[Any] = []
@@ -333,7 +337,7 @@ def _differing(threads: Threads, talkers: Iterable[LoadClient], *, ends: bool) -
     return [*differing, *by_client.items()]
 
 
-def _comparable(history: Said) -> list[str]:
+def _comparable(history: History) -> list[str]:
     return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
 
 

@@ -72,12 +72,12 @@ class ManagerSetup:
     def manager(
         self,
         *,
-        markers: bool = False,
+        cache_marks: bool = False,
         recall: bool = False,
         summarizer: Any = None,
-        wall: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        alone: bool = False,
+        is_sole_writer: bool = False,
         timer: Any = call_later,
         record_delay: float = MAX_DELAY_SECONDS,
         store: StoreWrapper | None = None,
@@ -101,19 +101,19 @@ class ManagerSetup:
                 window=window,
                 options=SessionOptions(**options),
                 listener=self.events.append,
-                wall_clock=wall,
+                wall_clock=wall_clock,
                 clock=clock,
-                is_sole_writer=lambda: alone,
+                is_sole_writer=lambda: is_sole_writer,
                 timer=timer,
             ),
-            set_cache_marks=markers,
+            set_cache_marks=cache_marks,
             offer_recall=recall,
             record_delay=record_delay,
         )
         self.managers.append(made)
         return made
 
-    def of(self, kind: type[Any]) -> list[Any]:
+    def events_of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -230,7 +230,7 @@ class Exchange:
     reply: Any
     """None after an error."""
     error: str = ""
-    tries: int = 1
+    attempts: int = 1
 
 
 async def send_request(
@@ -303,7 +303,7 @@ def text_reply(text: str) -> Reply:
     return Reply({"role": "assistant", "content": text}, "stop")
 
 
-def make_text(count: int, topic: str) -> str:
+def text_of_tokens(count: int, topic: str) -> str:
     return " ".join(
         f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8))
     )
@@ -311,7 +311,7 @@ def make_text(count: int, topic: str) -> str:
 
 def numbered_text(number: int, count: int, topic: str) -> str:
     """Return a text of about `count` tokens that names its topic and number."""
-    return f"{topic.capitalize()} {number}: {make_text(count, f'{topic} {number}')}"
+    return f"{topic.capitalize()} {number}: {text_of_tokens(count, f'{topic} {number}')}"
 
 
 def thread_of(request: RequestHandler | Outgoing) -> str:

@@ -22,16 +22,16 @@ from everthread.wire.sse import SseParser
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
-from tests.gateway.manager_setup import NAMES, PATHS, HistoryClient, make_text, numbered_text
+from tests.gateway.manager_setup import NAMES, PATHS, HistoryClient, numbered_text, text_of_tokens
 
 FACT = "The harbour master's boat is called Wilhelmina."
 
 
-def call(name: str, number: int, **arguments: Any) -> Any:
+def numbered_call(name: str, number: int, **arguments: Any) -> Any:
     return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
 
 
-def names(request: Request) -> list[str]:
+def tool_names(request: Request) -> list[str]:
     return [tool["function"]["name"] for tool in request.tools or []]
 
 
@@ -40,18 +40,18 @@ def script(request: Request) -> Any:
     questions = [text_of(message) for message in request.messages if message["role"] == "user"]
     question = next(filter(None, reversed(questions)), "")
     if "boat called?" not in question:
-        return f"Noted: {make_text(60, 'answer')}"
+        return f"Noted: {text_of_tokens(60, 'answer')}"
     number = len(request.messages)
     found = find_last_results(request)
     if any("Wilhelmina" in text for text in found):
         return "It is the Wilhelmina."
-    if "recall" in names(request):
+    if "recall" in tool_names(request):
         if "without end" in question.lower():
-            return calls_reply(call("recall", number, query="boat"))
+            return calls_reply(numbered_call("recall", number, query="boat"))
         if not found:
-            calls = [call("recall", number, query="harbour master boat")]
+            calls = [numbered_call("recall", number, query="harbour master boat")]
             if "and the date" in question:
-                calls.insert(0, call("terminal", number, command="date"))
+                calls.insert(0, numbered_call("terminal", number, command="date"))
             return calls_reply(*calls, text="Let me look that up.")
     return "I do not know."
 
@@ -73,8 +73,8 @@ class ProxiedConversation:
     streams: bool
     events: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
-    raw: bytes = b""
-    told: dict[str, str] = field(default_factory=dict)
+    response_bytes: bytes = b""
+    response_headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def log(self) -> list[Record]:
@@ -100,8 +100,8 @@ class ProxiedConversation:
             for line in answer.text.splitlines()
             if line.startswith(": x-everthread-")
         )
-        self.raw = answer.content
-        self.told = {**answer.headers, **{name: value for name, _, value in comments}}
+        self.response_bytes = answer.content
+        self.response_headers = {**answer.headers, **{name: value for name, _, value in comments}}
         if not self.streams:
             reply = codec.decode_reply(answer.json(), model=self.client.model)
         else:
@@ -121,7 +121,7 @@ class ProxiedConversation:
         ):
             await asyncio.sleep(0.02)
 
-    async def fill(self) -> None:
+    async def send_until_compacted(self) -> None:
         """Until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
@@ -130,17 +130,17 @@ class ProxiedConversation:
                 return
         raise AssertionError("nothing was compacted")
 
-    def offered(self, back: int = 1) -> bool:
-        return "recall" in json.dumps(self.sent(back).get("tools"))
+    def offers_recall(self, back: int = 1) -> bool:
+        return "recall" in json.dumps(self.body_sent(back).get("tools"))
 
-    def sent(self, back: int = 1) -> dict[str, Any]:
+    def body_sent(self, back: int = 1) -> dict[str, Any]:
         """The body of one of the last requests that went upstream."""
         body: dict[str, Any] = self.log[-back].body
         return body
 
-    def messages(self, back: int = 1) -> list[Any]:
+    def messages_sent(self, back: int = 1) -> list[Any]:
         """Its messages, without the marks for the cache, which move."""
-        body = self.sent(back)
+        body = self.body_sent(back)
         return [_unmarked(message) for message in body.get("messages") or body["input"]]
 
 

@@ -39,28 +39,28 @@ class RawMessage:
         return int(self.line.split()[1])
 
     @property
-    def names(self) -> dict[str, str]:
+    def header_values(self) -> dict[str, str]:
         return {name.decode().lower(): value.decode("latin-1") for name, value in self.headers}
 
 
 async def read_message(
-    reader: asyncio.StreamReader, *, chunked: Callable[[bytes], None] | None = None
+    reader: asyncio.StreamReader, *, on_chunk: Callable[[bytes], None] | None = None
 ) -> RawMessage:
     head = await reader.readuntil(b"\r\n\r\n")
     line, *rest = head[:-4].split(b"\r\n")
     fields = [(name, value.strip()) for name, _, value in (text.partition(b":") for text in rest)]
     heard = RawMessage(line, fields)
-    if heard.names.get("transfer-encoding") == "chunked":
+    if heard.header_values.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
             piece = await reader.readexactly(size)
             heard.chunks.append(piece)
-            if chunked:
-                chunked(piece)
+            if on_chunk:
+                on_chunk(piece)
             await reader.readexactly(2)
         await reader.readline()
         heard.body = b"".join(heard.chunks)
-    elif "content-length" in heard.names:
-        heard.body = await reader.readexactly(int(heard.names["content-length"]))
+    elif "content-length" in heard.header_values:
+        heard.body = await reader.readexactly(int(heard.header_values["content-length"]))
     return heard
 
 
@@ -73,23 +73,23 @@ class RawUpstream:
     def __init__(self, answer: WriteAnswer) -> None:
         self.answer = answer
         self.received: list[RawMessage] = []
-        self.left = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self.url = ""
-        self.open = 0
+        self.open_connections = 0
         self._changed = asyncio.Condition()
 
-    async def requests(self, number: int) -> None:
+    async def wait_for_requests(self, number: int) -> None:
         """Wait for this number of requests."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.received) >= number)
 
-    async def until_open(self, number: int) -> None:
+    async def wait_until_connections_at_most(self, number: int) -> None:
         """Wait until at most this number of connections is open."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.open <= number)
+            await self._changed.wait_for(lambda: self.open_connections <= number)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open += 1
+        self.open_connections += 1
         try:
             while True:
                 request = await read_message(reader)
@@ -99,15 +99,15 @@ class RawUpstream:
                 await self.answer(request, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.left.set()
+            self.disconnected.set()
         finally:
             writer.close()
-            self.open -= 1
+            self.open_connections -= 1
             async with self._changed:
                 self._changed.notify_all()
 
 
-def whole_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> WriteAnswer:
+def fixed_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> WriteAnswer:
     """A whole answer."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +173,9 @@ class PassThroughManager:
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
 
-    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def recover_with(
+        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         return None
 
     async def record(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
@@ -191,7 +193,7 @@ class PassThroughTurn:
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         self.manager.errors.append((status, body))
-        instead = await self.manager.instead(self.incoming, self.outgoing, body)
+        instead = await self.manager.recover_with(self.incoming, self.outgoing, body)
         self.outgoing = instead or self.outgoing
         return instead
 
@@ -209,11 +211,11 @@ class PassThroughTurn:
 
 
 @asynccontextmanager
-async def raw_upstream(
+async def open_raw_upstream(
     answer: WriteAnswer | None = None,
 ) -> AsyncIterator[RawUpstream]:
     """Listen on a port; without an `answer` every request gets an empty object."""
-    upstream = RawUpstream(answer or whole_answer(200, JSON, b"{}"))
+    upstream = RawUpstream(answer or fixed_answer(200, JSON, b"{}"))
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
@@ -256,20 +258,20 @@ async def raw_gateway(
 ) -> AsyncIterator[tuple[str, RawUpstream]]:
     """Start a gateway before an upstream that writes this answer: its address, and the upstream."""
     async with (
-        raw_upstream(answer) as upstream,
+        open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager, **options) as (url, _),
     ):
         yield url, upstream
 
 
 async def send_bytes(
-    url: str, request: bytes, *, chunked: Callable[[bytes], None] | None = None
+    url: str, request: bytes, *, on_chunk: Callable[[bytes], None] | None = None
 ) -> RawMessage:
     """Send these bytes and return the answer."""
     reader, writer = await connect(url)
     try:
         writer.write(request)
-        return await read_message(reader, chunked=chunked)
+        return await read_message(reader, on_chunk=on_chunk)
     finally:
         writer.close()
 

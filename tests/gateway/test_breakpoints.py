@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api
-from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
+from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
 
 OPENAI = "https://api.openai.com/v1"
 MARK = {"mode": "explicit"}
@@ -30,7 +30,7 @@ async def sent_by(
     folder: Path, client: HistoryClient, upstream: str = OPENAI, **options: Any
 ) -> Any:
     async with open_manager_setup(folder, None) as setup:
-        manager = setup.manager(markers=True, **options)
+        manager = setup.manager(cache_marks=True, **options)
         turn = await manager.prepare(client.incoming(upstream))
         return json.loads(turn.outgoing.body)
 
@@ -40,7 +40,7 @@ async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api
     client = NewClient(api, tools=[TOOL], system=None)
     role = "system" if api == "openai_chat" else "developer"
     client.messages.append({"role": role, "content": "Be brief."})
-    client.add_user_message(make_text(2_000, "ledger"))
+    client.add_user_message(text_of_tokens(2_000, "ledger"))
     body = await sent_by(tmp_path, client)
     first, *rest = body["messages" if api == "openai_chat" else "input"]
     kind = "text" if api == "openai_chat" else "input_text"
@@ -53,7 +53,7 @@ async def test_instructions_get_no_breakpoint_so_the_first_message_does(
     tmp_path: Path,
 ) -> None:
     client = NewClient("openai_responses", tools=[TOOL])
-    client.add_user_message(make_text(2_000, "ledger"))
+    client.add_user_message(text_of_tokens(2_000, "ledger"))
     body = await sent_by(tmp_path, client)
     assert body["instructions"] == "Be brief."
     assert body["input"][0]["content"][0]["prompt_cache_breakpoint"] == MARK
@@ -83,7 +83,7 @@ async def test_instructions_get_no_breakpoint_so_the_first_message_does(
     ids=["older model", "one-shot prompt", "own options", "own breakpoint"],
 )
 async def test_sends_other_requests_unchanged(tmp_path: Path, client: HistoryClient) -> None:
-    client.add_user_message(make_text(2_000, "ledger"))
+    client.add_user_message(text_of_tokens(2_000, "ledger"))
     assert await sent_by(tmp_path, client) == client.body()
 
 
@@ -91,7 +91,7 @@ async def test_a_short_prompt_or_another_upstream_gets_no_breakpoint(tmp_path: P
     client = NewClient("openai_chat", tools=[TOOL])
     client.add_user_message("Hello.")
     assert await sent_by(tmp_path, client) == client.body()
-    client.add_user_message(make_text(2_000, "ledger"))
+    client.add_user_message(text_of_tokens(2_000, "ledger"))
     local = await sent_by(tmp_path / "other", client, "http://127.0.0.1:8000/v1")
     assert local == client.body()
 
@@ -100,11 +100,11 @@ async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, None, window=16_000) as setup:
-        manager = setup.manager(markers=True, background=False)
+        manager = setup.manager(cache_marks=True, background=False)
         client = NewClient("openai_chat", tools=[TOOL])
         for number in range(40):
-            client.add_user_message(f"Entry {number}: {make_text(120, 'ledger')}")
-            client.add_assistant_message(make_text(120, "ok"))
+            client.add_user_message(f"Entry {number}: {text_of_tokens(120, 'ledger')}")
+            client.add_assistant_message(text_of_tokens(120, "ok"))
         client.add_user_message("And now?")
         turn = await manager.prepare(client.incoming(OPENAI))
         assert turn.outgoing.headers["x-everthread-compactions"] == "1"

@@ -16,11 +16,11 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     encode_chunk,
+    fixed_answer,
     post_request,
     raw_gateway,
     response_head,
     send_bytes,
-    whole_answer,
 )
 
 CONVERSATIONS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
@@ -61,7 +61,7 @@ async def test_passes_a_complete_answer_through_unchanged(
     replied: list[tuple[bytes, bytes]],
 ) -> None:
     theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
-    async with raw_gateway(whole_answer(status, replied, answer)) as (url, upstream):
+    async with raw_gateway(fixed_answer(status, replied, answer)) as (url, upstream):
         heard = await send_bytes(url, post_request(path, sent, *theirs))
         (request,) = upstream.received
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
@@ -97,7 +97,7 @@ async def test_passes_a_stream_through_piece_by_piece(pieces: list[bytes], path:
         writer.write(b"0\r\n\r\n")
 
     async with raw_gateway(answer) as (url, _):
-        found = await send_bytes(url, post_request(path, b"{}"), chunked=lambda _: heard.release())
+        found = await send_bytes(url, post_request(path, b"{}"), on_chunk=lambda _: heard.release())
     assert found.chunks == pieces
 
 
@@ -106,13 +106,13 @@ async def test_passes_compressed_bodies_through_unchanged(path: str) -> None:
     manager = PassThroughManager()
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
-    said = whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
+    said = fixed_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
     async with raw_gateway(said, manager) as (url, upstream):
         heard = await send_bytes(
             url, post_request(path, packed, *JSON, (b"content-encoding", b"gzip"))
         )
         assert upstream.received[0].body == packed
-        assert upstream.received[0].names["content-encoding"] == "gzip"
+        assert upstream.received[0].header_values["content-encoding"] == "gzip"
     assert heard.body == answer
     assert [incoming.body for incoming in manager.prepared] in (
         [],

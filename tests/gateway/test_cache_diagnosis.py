@@ -8,7 +8,7 @@ from everthread.core.types import Reply
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
-from tests.gateway.manager_setup import HistoryClient, make_text, open_manager_setup
+from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
 
 DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}
 
@@ -29,7 +29,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
         asked = {"max_tokens": 400, "diagnostics": {"previous_message_id": "msg_1"}}
         client = HistoryClient("anthropic", extra=asked)
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
-            client.add_user_message(f"Note {number}: {make_text(50, 'ledger')}")
+            client.add_user_message(f"Note {number}: {text_of_tokens(50, 'ledger')}")
             turn = await manager.prepare(client.incoming())
             assert turn.outgoing.body == client.incoming().raw, "nothing is added"
             reply = answer_of(prompt, read=3_900 * (number == 1), is_diagnosed=number == 2)

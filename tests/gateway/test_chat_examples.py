@@ -42,7 +42,7 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
     async with httpx2.AsyncClient(
         transport=transport, base_url="https://telegram.example/botx/"
     ) as client:
-        bot = Bot(client, api.of("ann"), {7, 8}, tmp_path / "bot.json")
+        bot = Bot(client, api.client_of("ann"), {7, 8}, tmp_path / "bot.json")
         telegram.write(1, chat=70, user=7, text="Hello")
         telegram.write(2, chat=80, user=8, text="Good morning")
         telegram.write(3, chat=70, user=7, text="Again")
@@ -57,7 +57,7 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
         # Another process continues, and an update that Telegram sends again is the same turn.
         state = json.loads((tmp_path / "bot.json").read_text())
         (tmp_path / "bot.json").write_text(json.dumps({**state, "offset": 3}))
-        later = Bot(client, api.of("ann"), {7}, tmp_path / "bot.json")
+        later = Bot(client, api.client_of("ann"), {7}, tmp_path / "bot.json")
         await later.poll()
         threads = state["threads"]
         assert await api.history(threads["70"]) == [
@@ -69,7 +69,7 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
 
 
 async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiSetup) -> None:
-    hook = Webhook(api.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
+    hook = Webhook(api.client_of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
     transport = httpx2.ASGITransport(app=hook.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://hook.example") as service:
         body = json.dumps({"event": "e-1", "chat": "room-7", "text": "Hello"}).encode()

@@ -29,7 +29,7 @@ async def send_all(
         client.messages += rounds(api, 1, start=number)
         turn = await manager.prepare(client.incoming())
         sent.append([element.value for element in slice_body(turn.outgoing.body, api).elements])
-    assert len(setup.of(CompactionDone)) >= 3
+    assert len(setup.events_of(CompactionDone)) >= 3
     return sent
 
 

@@ -331,7 +331,7 @@ async def test_two_sessions_and_two_tenants_share_nothing(
         assert set(await gateways.store.family(threads[0])) == {threads[0]}
         keys = await gateways.start("keys")
         for tenant in ("ann", "bob"):
-            http.headers["authorization"] = f"Bearer {await gateways.key(tenant)}"
+            http.headers["authorization"] = f"Bearer {await gateways.create_key(tenant)}"
             thread = await open_session(http, keys, "s-1").say(SECRET_PLACE)
             assert thread not in threads
             assert await gateways.store.family(thread) == [thread]

@@ -21,7 +21,7 @@ from everthread.gateway.compaction_items import (
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.gateway_setup import GatewaySetup, open_setup
-from tests.gateway.manager_setup import make_text, numbered_text
+from tests.gateway.manager_setup import numbered_text, text_of_tokens
 
 KEY = b"secret"
 TRIGGER = {"type": "compaction_trigger"}
@@ -140,7 +140,7 @@ async def test_codex_keeps_its_thread_through_compactions_made_here(
         developer = {
             "type": "message",
             "role": "developer",
-            "content": make_text(400, "rules"),
+            "content": text_of_tokens(400, "rules"),
         }
         task = {"type": "message", "role": "user", "content": FACT}
         said: list[Any] = []
@@ -158,7 +158,7 @@ async def test_codex_keeps_its_thread_through_compactions_made_here(
                 answer = await ask()
                 threads.add(answer.headers["x-everthread-thread"])
                 said += answer.json()["output"]
-                text = f"Ledger {turn}: {make_text(400, f'ledger {turn} {len(threads)}')}"
+                text = f"Ledger {turn}: {text_of_tokens(400, f'ledger {turn} {len(threads)}')}"
                 said.append({"type": "message", "role": "user", "content": text})
             [item] = (await ask(TRIGGER)).json()["output"]
             said = [item]

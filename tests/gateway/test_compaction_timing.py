@@ -18,8 +18,8 @@ from tests.gateway.manager_setup import (
     NAMES,
     HistoryClient,
     ProviderSetup,
-    make_text,
     open_manager_setup,
+    text_of_tokens,
     thread_of,
 )
 
@@ -32,7 +32,7 @@ async def fill(
     """Turns until the prompt has this share of the threshold; how many tokens it has then."""
     tokens = 0
     while tokens < share * setup.window / 2:
-        client.add_user_message(f"Note this: {make_text(200, 'ledger')}")
+        client.add_user_message(f"Note this: {text_of_tokens(200, 'ledger')}")
         exchange = await setup.send(manager, client)
         tokens = int(exchange.sent.headers["x-everthread-tokens"].split("/")[1])
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
@@ -43,9 +43,9 @@ async def test_after_a_long_pause_compacts_below_the_threshold(
     tmp_path: Path,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall=wall, background=False)
+        manager = setup.manager(wall_clock=wall, background=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(TTL - 10)
         client.add_user_message("Still there?")
@@ -64,7 +64,7 @@ async def test_after_a_long_pause_compacts_below_the_threshold(
         assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
         client.add_user_message("And on.")
-        other = await setup.send(setup.manager(wall=wall, background=False), client)
+        other = await setup.send(setup.manager(wall_clock=wall, background=False), client)
         assert other.sent.headers["x-everthread-compactions"] == "1", (
             "in every process, from then on"
         )
@@ -76,10 +76,10 @@ async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
 ) -> None:
     monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         asked = {"prompt_cache_options": {"ttl": ttl}}
         client = HistoryClient("openai_responses", extra=asked)
-        manager = setup.manager(wall=wall, background=False)
+        manager = setup.manager(wall_clock=wall, background=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(6 * 3_600)
         client.add_user_message("Back again.")
@@ -108,9 +108,9 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
     alarm = ManualTimer()
-    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall=wall, background=False, idle=True, timer=alarm)
+        manager = setup.manager(wall_clock=wall, background=False, idle=True, timer=alarm)
         await fill(setup, manager, client, 0.7)
         assert alarm.then is not None
         assert alarm.seconds == 0.8 * TTL
@@ -126,7 +126,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
 
 async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
     alarm = ManualTimer()
-    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(background=False, timer=alarm)
         await fill(setup, manager, client, 0.7)
@@ -135,9 +135,9 @@ async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
 
 async def test_without_economics_compacts_only_at_the_threshold(tmp_path: Path) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: make_text(60, "answer")) as setup:
+    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall=wall, economics=False)
+        manager = setup.manager(wall_clock=wall, economics=False)
         await fill(setup, manager, client, 0.7)
         wall.advance(2 * TTL)
         client.add_user_message("Back again.")
@@ -150,12 +150,12 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
 ) -> None:
     """Twenty messages are kept, so that it leaves much more than a tail and a summary: the next one is soon due."""
     async with open_manager_setup(
-        tmp_path, lambda _: make_text(1_200, "answer"), window=40_000
+        tmp_path, lambda _: text_of_tokens(1_200, "answer"), window=40_000
     ) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 4_000})
         rewritten: list[int] = []
         while len(rewritten) < 2:
-            manager = setup.manager(markers=True, background=False)
+            manager = setup.manager(cache_marks=True, background=False)
             client.add_user_message("Note this.")
             sent = (await setup.send(manager, client)).sent
             if int(sent.headers["x-everthread-compactions"]) > len(rewritten):
@@ -187,6 +187,6 @@ async def test_compactions_are_many_calls_apart(
         )
         await manager.wait_for_background_work()
         client.add_reply(reply)
-        client.add_result(f"c{number}", make_text(result, f"page {number}"))
+        client.add_result(f"c{number}", text_of_tokens(result, f"page {number}"))
     assert len(compacted) >= 2
     assert min(later - earlier for earlier, later in pairwise(compacted)) >= least

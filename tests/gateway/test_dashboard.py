@@ -82,22 +82,22 @@ async def test_does_not_show_a_learnt_output_cap_as_the_window(
     dashboard: DashboardSetup, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
-    before = (await me.get(f"/dashboard/threads/{thread}")).words
+    before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
     await dashboard.store.learn_limit(
         "http://lab.test", MODEL, 4_321, source="stated", kind="output"
     )
-    assert (await me.get(f"/dashboard/threads/{thread}")).words == before
+    assert (await me.get(f"/dashboard/threads/{thread}")).visible_text == before
     await dashboard.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
-    assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
+    assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).visible_text
 
 
 async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
-        me = await dashboard.browser().enter()
+        me = await dashboard.browser().log_in()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
         async with open_conversation(model, store=dashboard.store) as conversation:
             await conversation.send("Keep the books.")
-            page = (await me.get(f"/dashboard/threads/{conversation.id}")).words
+            page = (await me.get(f"/dashboard/threads/{conversation.id}")).visible_text
             assert "of 16,000 tokens" in page
             assert "The window: 16,000 tokens (the model's own)." in page
             assert "as the test says" not in page
@@ -108,13 +108,13 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             model, store=dashboard.store, resume=conversation.id
         ) as conversation:
             await conversation.send("And the ledger.")
-            page = (await me.get(f"/dashboard/threads/{conversation.id}")).words
+            page = (await me.get(f"/dashboard/threads/{conversation.id}")).visible_text
             assert "The window: 12,000 tokens, learnt from the provider." in page
 
 
 async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
-        me = await dashboard.browser().enter()
+        me = await dashboard.browser().log_in()
         place = ManagerSetup(dashboard.store, window=16_000)
         manager = place.manager()
         client = HistoryClient("openai_chat")
@@ -125,18 +125,18 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         await turn.record(Outcome(200, answer, usage))
         thread = (await turn.response_headers())["x-everthread-thread"]
         await manager.close()
-        page = (await me.get(f"/dashboard/threads/{thread}")).words
+        page = (await me.get(f"/dashboard/threads/{thread}")).visible_text
         assert "of 16,000 tokens" in page
         assert "The window: as the last call used it." in page
 
 
 async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
-    assert "No conversation yet" in (await me.get("/")).words
-    assert "Nothing was found" in (await me.get("/?q=apple")).words
+    assert "No conversation yet" in (await me.get("/")).visible_text
+    assert "Nothing was found" in (await me.get("/?q=apple")).visible_text
     overview = await me.get("/dashboard/overview")
     for page in (await me.get("/"), overview):
-        assert "everthread wrap claude" in page.words
-        assert "everthread replay --latest" in page.words
+        assert "everthread wrap claude" in page.visible_text
+        assert "everthread replay --latest" in page.visible_text
     for path in (
         "/dashboard/threads/nobody",
         "/dashboard/threads/nobody/compactions/1",
@@ -155,16 +155,18 @@ async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -
         f"/dashboard/threads/{first}",
         f"/dashboard/threads/{other}",
     }
-    assert "The ledger" in listed.words
-    assert "Please mend src/ledger.py number 0" in listed.words, (
+    assert "The ledger" in listed.visible_text
+    assert "Please mend src/ledger.py number 0" in listed.visible_text, (
         "without a title its first words name a thread"
     )
-    assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
+    assert "12.0k of 20k (60 %)" in listed.visible_text.replace("12k", "12.0k")
     found = await me.get("/?q=line3x7")
     assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
-    assert "line3x7" in found.words
+    assert "line3x7" in found.visible_text
     assert len(found.links("/messages/")) == 1
-    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), found.words
+    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.visible_text), (
+        found.visible_text
+    )
 
 
 async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browser) -> None:
@@ -182,21 +184,21 @@ async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browse
         "Tool results",
         "Free",
     ):
-        assert words in page.words
-    assert "4,050 of 20,000 tokens, as the provider counted" in page.words
-    (chart,) = [given for given in page.of("svg") if given.get("id") == "calls-chart"]
+        assert words in page.visible_text
+    assert "4,050 of 20,000 tokens, as the provider counted" in page.visible_text
+    (chart,) = [given for given in page.elements("svg") if given.get("id") == "calls-chart"]
     assert chart["data-count"] == "9"
     assert '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
-    assert "9k → 3k tokens" in page.words
-    assert "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
+    assert "9k → 3k tokens" in page.visible_text
+    assert "compaction" in page.visible_text.split("Why the cache missed")[1].split("Heaviest")[0]
     assert (
         "pytest tests/test_part_7.py"
-        in page.words.split("Last outcome of each command")[1].split("Pinned")[0]
+        in page.visible_text.split("Last outcome of each command")[1].split("Pinned")[0]
     )
     for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
-        assert fate in page.words, fate
+        assert fate in page.visible_text, fate
     assert page.text.count("<details id=") == len(
-        [tag for tag in page.of("li") if "left" in str(tag.get("class"))]
+        [tag for tag in page.elements("li") if "left" in str(tag.get("class"))]
     )
 
 
@@ -208,8 +210,8 @@ async def test_shows_and_undoes_a_compaction(
         await compact_thread(dashboard.store, thread)
         (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
         page = await me.get(where)
-        assert "Compaction 1: 9k → 3k tokens" in page.words
-        assert "24messages left the prompt" in page.words.replace("\n", "")
+        assert "Compaction 1: 9k → 3k tokens" in page.visible_text
+        assert "24messages left the prompt" in page.visible_text.replace("\n", "")
         for words in (
             "Active Task",
             "What the User Said",
@@ -217,7 +219,7 @@ async def test_shows_and_undoes_a_compaction(
             "1 of them occur in no message",
             "Old tool results shortened",
         ):
-            assert words in page.words
+            assert words in page.visible_text
         line = next(
             part for part in page.text.split("<li") if "tests/test_part_2.py</code>" in part
         )
@@ -229,19 +231,19 @@ async def test_shows_and_undoes_a_compaction(
             page.form("/undo"),
             follow_redirects=True,
         )
-        assert "The compaction was undone" in undone.words
+        assert "The compaction was undone" in undone.visible_text
         assert (await dashboard.store.session(thread)).is_live
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 409
         assert "undo" not in str(
-            [given.get("action") for given in (await me.get(where)).of("form")]
+            [given.get("action") for given in (await me.get(where)).elements("form")]
         )
         branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
         assert branched.status == 303
         made = branched.headers["location"].split("/")[-1].split("?")[0]
         assert (await dashboard.store.session(made)).kind == "branch"
-        assert "A branch" in (await me.get(branched.headers["location"])).words
+        assert "A branch" in (await me.get(branched.headers["location"])).visible_text
 
     assert "was undone by this machine" in caplog.text
 
@@ -257,7 +259,7 @@ async def test_refuses_to_change_a_thread_during_a_turn(
     assert lease is not None
     assert (
         "a turn of this thread is under way"
-        in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+        in (await me.post(f"/dashboard/threads/{thread}/undo", form)).visible_text
     )
     assert await dashboard.store.get_compression_tip(thread) == tip
 
@@ -269,7 +271,7 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
     said = await me.post(
         where, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
-    assert "Pinned: every later compaction" in said.words
+    assert "Pinned: every later compaction" in said.visible_text
     assert [pin.text for pin in await dashboard.store.pins(thread)] == [
         "Never touch the audit log."
     ]
@@ -303,17 +305,17 @@ async def test_shows_the_summary_that_replaces_the_beginning(
     )
     await dashboard.store.commit_rewrite(NewRewrite(rewrite, made, context, scope="", digest="d4"))
     page = await me.get("/dashboard/threads/A")
-    assert [tag for tag in page.of("span") if "view" in str(tag.get("class")).split()] != []
+    assert [tag for tag in page.elements("span") if "view" in str(tag.get("class")).split()] != []
     fates = [
         str(tag["class"]).split()[1]
-        for tag in page.of("span")
+        for tag in page.elements("span")
         if str(tag.get("class")).startswith("tag ")
     ]
     assert fates == ["view", "recall", "recall", "view"]
     (where,) = page.links("/compactions/")
     opened = await me.get(where)
-    assert "Undo this compaction" in opened.words
-    assert "2messages left the prompt" in opened.words.replace("\n", "")
+    assert "Undo this compaction" in opened.visible_text
+    assert "2messages left the prompt" in opened.visible_text.replace("\n", "")
 
 
 async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, me: Browser) -> None:
@@ -325,7 +327,7 @@ async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, m
     other = await make_thread(dashboard.store, tenant="b", turns=1)
     await dashboard.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
     page = await me.get("/dashboard/overview?days=1")
-    words = page.words.replace("\n", "")
+    words = page.visible_text.replace("\n", "")
     assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
     assert "stored, searchable1 compaction took 6k tokens" in words
     assert "with the whole history" in words
@@ -337,8 +339,8 @@ async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, m
         "Slowest compactions",
         "nobodys-model",
     ):
-        assert words in page.words
-    assert "1 call without a known price" in page.words
+        assert words in page.visible_text
+    assert "1 call without a known price" in page.visible_text
     assert (await me.get("/dashboard/overview?days=x")).status == 200
 
 
@@ -353,12 +355,12 @@ async def test_overview_leads_with_calls_beyond_the_window(
     used = CanonicalUsage(16_000, 50)
     await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
     page = await me.get(f"/dashboard/threads/{thread}")
-    words = page.words.replace("\n", "")
+    words = page.visible_text.replace("\n", "")
     assert "1 callbeyond the windowof 12 in all" in words
     assert "24 left the prompt; search and recall find them" in words
     assert "saved" not in words.partition("What fills the window")[0]
     overview = await me.get("/dashboard/overview")
-    words = overview.words.replace("\n", "")
+    words = overview.visible_text.replace("\n", "")
     assert "1 callbeyond the window1 conversation continued" in words
     assert "cli1" in words, "by client"
     assert "unknowncost4 calls without a known price" in words
@@ -412,7 +414,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
         return TrialResult([*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"])
 
     async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
-        me = await dashboard.browser().enter()
+        me = await dashboard.browser().log_in()
         thread = await make_thread(dashboard.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
         assert (form["threshold"], form["ratio"]) == ("50", "20")
@@ -432,13 +434,13 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
             "a note",
             "compression.threshold 0.30",
         ):
-            assert words in page.words
+            assert words in page.visible_text
         assert await dashboard.store.get_compression_tip(thread) == thread
 
 
 async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
     thread = await make_thread(dashboard.store, turns=1)
-    browser = await dashboard.browser().enter()
+    browser = await dashboard.browser().log_in()
     request = browser.http.build_request("GET", f"/dashboard/live?thread={thread}")
     scope = {
         "type": "http",

@@ -27,7 +27,7 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
-        await conversation.fill()
+        await conversation.send_until_compacted()
         [row] = await conversation.gateways.store.list_threads()
         thread = row.first.id
         answer = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
@@ -41,11 +41,11 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
         assert "taken back" in answer.json()["text"]
         for question in ("And now?", "And then?"):
             await conversation.ask(question)
-            assert conversation.messages() == [
+            assert conversation.messages_sent() == [
                 _as_parts(message) for message in conversation.client.body()["messages"][:-1]
             ]
-            assert conversation.told["x-everthread-compactions"] == "0"
-            assert FACT in json.dumps(conversation.sent())
+            assert conversation.response_headers["x-everthread-compactions"] == "0"
+            assert FACT in json.dumps(conversation.body_sent())
         again = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
         assert again.status_code >= 400, "there is nothing left to take back"
         records = await conversation.gateways.store.compactions(thread)
@@ -54,7 +54,7 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
             f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}"
         )
         await conversation.ask("And at last?")
-        assert conversation.told["x-everthread-compactions"] == "1", (
+        assert conversation.response_headers["x-everthread-compactions"] == "1", (
             "it has grown, and another one is due"
         )
 
@@ -83,9 +83,9 @@ async def test_stores_and_shows_failures_that_were_passed_through(
         assert await gateways.store.failures(tenant="default") == [(REFUSED, 1)]
     async with open_dashboard_setup(tmp_path) as here:
         await here.store.add_failures({("default", "", REFUSED): 3})
-        me = await here.browser().enter()
+        me = await here.browser().log_in()
         page = await me.get("/dashboard/overview?days=1")
-        assert "an upstream answered with an error" in page.words
+        assert "an upstream answered with an error" in page.visible_text
 
 
 async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
@@ -111,19 +111,19 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
         compaction = NewRewrite(first, made, context, scope="", digest="")
         await setup.store.commit_rewrite(compaction)
         [record] = await setup.store.compactions(thread)
-        me = await setup.browser().enter()
+        me = await setup.browser().log_in()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert (
             await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         ).status == 303
-        assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).words
+        assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).visible_text
         matches, *_ = await setup.store.match_rewrites(
             "default", ["chat compressor"], ["digest"], ["skeleton"] * len(said)
         )
         assert matches == [([], [])]
         assert [one.id for one in await setup.store.history(thread)] == [one.id for one in said]
         shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
-        assert "undone" in shown.words, "it can still be read"
+        assert "undone" in shown.visible_text, "it can still be read"
         await setup.store.commit_rewrite(compaction)
         await setup.store.undo(thread)
         with pytest.raises(NothingToUndoError):

@@ -83,10 +83,12 @@ async def test_escapes_hostile_text_on_every_page(dashboard: DashboardSetup, me:
         )
         assert all(
             given.get("src") or given.get("type") == "application/json"
-            for given in page.of("script")
+            for given in page.elements("script")
         )
-        assert not any(str(given.get("href")).startswith("javascript") for given in page.of("a"))
-        assert "49" not in page.words.split("7*7")[-1][:3]
+        assert not any(
+            str(given.get("href")).startswith("javascript") for given in page.elements("a")
+        )
+        assert "49" not in page.visible_text.split("7*7")[-1][:3]
         assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
 
 
@@ -114,9 +116,9 @@ async def test_hides_secrets_and_logs_each_reveal(
         message = (await dashboard.store.history(thread, limit=1))[0]
         where = f"/dashboard/threads/{thread}/messages/{message.id}"
         hidden = await me.get(where)
-        assert "[REDACTED]" in hidden.words
+        assert "[REDACTED]" in hidden.visible_text
         shown = await me.post(f"{where}/reveal", hidden.form("/reveal"))
-        assert SECRET in shown.words
+        assert SECRET in shown.visible_text
         assert shown.headers["cache-control"] == "no-store"
         assert (await me.get(f"{where}/reveal")).status == 404, "nothing is revealed by an address"
 
@@ -129,14 +131,14 @@ async def test_a_login_link_works_once(tmp_path: Path) -> None:
 
     async with open_dashboard_setup(tmp_path, announce=announced.append) as dashboard:
         visitor = dashboard.browser()
-        assert "opens by a link" in (await visitor.get("/")).words
+        assert "opens by a link" in (await visitor.get("/")).visible_text
         assert len(announced) == 1, "who comes without one gets a fresh one printed"
         await visitor.get("/")
         assert len(announced) == 1, "but not every time"
         entered = await visitor.get(announced[0])
         cookie = entered.headers["set-cookie"]
         assert "HttpOnly; SameSite=Strict" in cookie
-        assert (await visitor.get("/")).words.find("Threads") > 0
+        assert (await visitor.get("/")).visible_text.find("Threads") > 0
         again = await dashboard.browser().get(announced[0])
         assert again.status == 403
         assert "set-cookie" not in again.headers
@@ -165,7 +167,7 @@ async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> 
             for path in paths:
                 page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)
-                assert "ledger" not in page.words.replace("q=ledger", "")
+                assert "ledger" not in page.visible_text.replace("q=ledger", "")
                 assert "Confidential" not in page.text
         for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
             assert (
@@ -227,7 +229,7 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
             f"/dashboard/threads/{ours}"
         ]
         overview = await visitor.get("/dashboard/overview?days=366")
-        assert "By tenant" not in overview.words
+        assert "By tenant" not in overview.visible_text
         assert "Secret plan" not in overview.text
         await dashboard.store.revoke_key(new.id)
         assert (await visitor.get("/dashboard/overview")).status == 401
@@ -251,7 +253,7 @@ async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me:
     thread = await make_thread(dashboard.store)
     where = f"/dashboard/threads/{thread}/pin"
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
-    other = await dashboard.browser().enter()
+    other = await dashboard.browser().log_in()
     theirs = (await other.get("/")).form("/logout")["csrf"]
     for token in ("", "0" * 64, theirs, "é"):
         assert (await me.post(where, form | {"csrf": token})).status == 403
@@ -293,7 +295,7 @@ async def test_refuses_foreign_host_headers(me: Browser) -> None:
 async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: Browser) -> None:
     stranger = await me.get("/")
     thread = await make_thread(dashboard.store)
-    sheet = str((await me.get("/")).of("link")[-1]["href"])
+    sheet = str((await me.get("/")).elements("link")[-1]["href"])
     for page in [
         stranger,
         *await every_page(me, thread),
@@ -323,11 +325,11 @@ async def test_pages_stay_small_for_a_very_large_thread(
     pages = await every_page(me, thread)
     assert max(len(page.text.encode()) for page in pages) <= PAGES
     first = await me.get(f"/dashboard/threads/{thread}?page=1")
-    assert "page 1 of 67" in first.words
+    assert "page 1 of 67" in first.visible_text
     last = (await dashboard.store.history(thread, start=2_000, limit=1))[0]
     whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
     assert len(whole.text.encode()) <= PAGES
-    assert "shown 900,000 to 1,000,000" in whole.words
+    assert "shown 900,000 to 1,000,000" in whole.visible_text
 
 
 async def test_lists_a_thousand_threads_page_by_page(
@@ -354,18 +356,19 @@ async def test_the_gateway_serves_the_dashboard_at_its_root(
 ) -> None:
     async with open_setup(tmp_path) as setup:
         url = await setup.start("keys")
-        key = await setup.key("acme")
+        key = await setup.create_key("acme")
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            assert "Give a key of this gateway once" in read_page(await http.get("/")).words
+            assert "Give a key of this gateway once" in read_page(await http.get("/")).visible_text
             assert (await http.post("/", json={})).status_code == 401, (
                 "anything but reading goes on as it did"
             )
             signed = await http.post("/dashboard/login", data={"key": key})
             assert signed.status_code == 200
             page = read_page(await http.get("/"))
-            assert f"ANTHROPIC_BASE_URL={url}" in page.words
+            assert f"ANTHROPIC_BASE_URL={url}" in page.visible_text
             assert (
-                "No call in this period" in read_page(await http.get("/dashboard/overview")).words
+                "No call in this period"
+                in read_page(await http.get("/dashboard/overview")).visible_text
             )
             shown = {
                 "authorization": f"Bearer {key}",
@@ -382,7 +385,7 @@ async def test_the_gateway_serves_the_dashboard_at_its_root(
             assert thread.first.client == "python-httpx2", "a client is known by its own name"
         off = await setup.start("passthrough", key=None)
         async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
-            assert "Its pages are off" in read_page(await http.get("/")).words
+            assert "Its pages are off" in read_page(await http.get("/")).visible_text
         closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
         lab = [Upstream("lab", setup.provider.url)]
         async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:

@@ -32,10 +32,10 @@ from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
     ManagerSetup,
-    make_text,
+    text_of_tokens,
 )
 
-OPENING = make_text(900, "größer")
+OPENING = text_of_tokens(900, "größer")
 NEVER = 3_600.0
 """A delay that does not end within a test."""
 
@@ -105,7 +105,7 @@ def setup(setup: ManagerSetup) -> ManagerSetup:
 async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) -> None:
     store = CountingStore(setup.store)
     setup.store = cast("Store", store)
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager, api)
     store.count = 0
     await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
@@ -114,15 +114,15 @@ async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) ->
     assert store.count == 1
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     assert len(await setup.store.usage(busy.thread)) == 7
-    assert len(setup.of(UsageRecorded)) == 7
-    assert not setup.of(Branched)
+    assert len(setup.events_of(UsageRecorded)) == 7
+    assert not setup.events_of(Branched)
     await busy.ask_all(["And now?"])
     await manager.finish_records()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
 async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
-    manager = setup.manager(alone=True, record_delay=0.02)
+    manager = setup.manager(is_sole_writer=True, record_delay=0.02)
     busy = await BusyClient.begin(manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
@@ -133,7 +133,7 @@ async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
 async def test_records_once_too_many_requests_wait(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all([f"Question {number}?" for number in range(20)])
     async with asyncio.timeout(60):
@@ -147,16 +147,16 @@ async def test_records_once_too_many_requests_wait(
 
 async def test_records_long_questions_soon(setup: ManagerSetup) -> None:
     setup.window = 400_000
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
-    await busy.ask_all([f"{number} {make_text(8_000, 'long')}" for number in range(3)])
+    await busy.ask_all([f"{number} {text_of_tokens(8_000, 'long')}" for number in range(3)])
     async with asyncio.timeout(60):
         await busy.recording[0]
     assert len(await stored_texts(setup.store, busy.thread)) >= 6
 
 
 async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     headers = [{"x-session-id": f"session {number}"} for number in range(3)]
     clients = [await BusyClient.begin(manager, headers=one) for one in headers]
     for number in range(5):
@@ -173,10 +173,10 @@ async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
 async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
     setup: ManagerSetup, *, alone: bool
 ) -> None:
-    busy = await BusyClient.begin(setup.manager(alone=True, record_delay=NEVER))
+    busy = await BusyClient.begin(setup.manager(is_sole_writer=True, record_delay=NEVER))
     await busy.ask_all(["First?", "Second?", "Third?"])
     busy.kill()
-    busy.manager = setup.manager(alone=alone)
+    busy.manager = setup.manager(is_sole_writer=alone)
     assert await busy.ask("Is it all there?") == busy.thread
     await asyncio.gather(*busy.recording, return_exceptions=True)
     assert await stored_texts(setup.store, busy.thread) == busy.texts
@@ -185,7 +185,7 @@ async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
 async def test_another_gateway_may_store_the_next_request_first(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
     busy.manager = setup.manager()
@@ -194,18 +194,18 @@ async def test_another_gateway_may_store_the_next_request_first(
     await manager.finish_records()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     assert len(await setup.store.usage(busy.thread)) == 4
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
     busy.manager = manager
     await busy.ask("Fourth?")
     await manager.finish_records()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
 
 
 async def test_nothing_waits_if_another_gateway_uses_the_store(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=False, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=False, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
@@ -217,7 +217,7 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
     setup: ManagerSetup,
 ) -> None:
     """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
     busy.client.extra = {"temperature": 0.5}
@@ -235,12 +235,12 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     branch = [*busy.texts[:-4], "Something else instead?", "Yes."]
     assert await stored_texts(setup.store, turn.thread) == branch
-    assert len(setup.of(Branched)) == 1
+    assert len(setup.events_of(Branched)) == 1
 
 
 async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
     """Both continue an answer that is not recorded: one continues the thread, the other is a branch."""
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     other = HistoryClient("anthropic", messages=list(busy.client.messages))
@@ -250,7 +250,7 @@ async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
     await turn.record(answer_outcome(other))
     await manager.finish_records()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
-    [branched] = setup.of(Branched)
+    [branched] = setup.events_of(Branched)
     expected = [*busy.texts[:-2], "At the same time?", "Yes."]
     assert await stored_texts(setup.store, branched.session) == expected
 
@@ -258,7 +258,7 @@ async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
 async def test_another_thread_of_the_session_triggers_the_record(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     headers = {"x-session-id": "one"}
     busy = await BusyClient.begin(manager, headers=headers)
     await busy.ask_all(["First?"])
@@ -273,7 +273,7 @@ async def test_another_thread_of_the_session_triggers_the_record(
 async def test_records_a_call_without_an_answer_at_once(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second?")
@@ -291,7 +291,7 @@ async def test_a_slow_answer_does_not_delay_the_record_before_it(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second, to be thought about?")
@@ -305,7 +305,7 @@ async def test_a_slow_answer_does_not_delay_the_record_before_it(
 
 
 async def test_a_closing_manager_stores_its_waiting_records(setup: ManagerSetup) -> None:
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
     await manager.close()
@@ -316,7 +316,7 @@ async def test_a_slow_store_does_not_delay_a_request_of_the_session(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
-    manager = setup.manager(alone=True, record_delay=NEVER)
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     store = setup.store
@@ -358,8 +358,8 @@ async def test_the_api_shows_the_latest_answer(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
-    key = await gateways.key(scopes=("proxy", "threads"))
-    texts = await talk(gateways.claude(url, key), 4)
+    key = await gateways.create_key(scopes=("proxy", "threads"))
+    texts = await talk(gateways.anthropic_client(url, key), 4)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
     shown = await http.get(
@@ -379,8 +379,8 @@ async def test_a_stopping_gateway_stores_the_last_answers(
     async with open_gateway(
         config, auth="keys", store=gateways.store, upstreams=upstreams
     ) as gateway:
-        key = await gateways.key()
-        texts = await talk(gateways.claude(gateway.url, key), 6)
+        key = await gateways.create_key()
+        texts = await talk(gateways.anthropic_client(gateway.url, key), 6)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
     assert await stored_texts(gateways.store, thread) == texts
@@ -391,9 +391,9 @@ async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(
     gateways: GatewaySetup,
 ) -> None:
     url = await gateways.start()
-    key = await gateways.key(tokens=3_000)
+    key = await gateways.create_key(tokens=3_000)
     with pytest.raises(anthropic.RateLimitError):
-        await talk(gateways.claude(url, key), 50)
+        await talk(gateways.anthropic_client(url, key), 50)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
     calls = [record.usage.total_tokens for record in await gateways.store.usage(thread)]

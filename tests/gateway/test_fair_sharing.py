@@ -28,8 +28,8 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     connect,
+    open_raw_upstream,
     raw_gateway,
-    raw_upstream,
     read_message,
     send_post,
 )
@@ -122,7 +122,7 @@ async def test_limits_the_bytes_of_all_bodies_together() -> None:
 
 
 async def test_idle_connections_give_way_to_new_ones() -> None:
-    async with raw_upstream() as upstream:
+    async with open_raw_upstream() as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
         async with Gateway(GatewayApp(proxy), grace_seconds=1.0, connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
@@ -177,7 +177,7 @@ async def test_answers_despite_more_idle_connections_than_files(tmp_path: Path) 
         (max(soft, 4_096) if soft != resource.RLIM_INFINITY else soft, hard),
     )
     log = tmp_path / "log"
-    async with raw_upstream() as upstream:
+    async with open_raw_upstream() as upstream:
         command = [
             sys.executable,
             "-m",

@@ -27,11 +27,11 @@ from tests.gateway.raw_http import (
     RawUpstream,
     WriteAnswer,
     encode_chunk,
+    fixed_answer,
+    open_raw_upstream,
     post_request,
-    raw_upstream,
     response_head,
     send_bytes,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -42,7 +42,7 @@ ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 async def gateway(
     answer: WriteAnswer, *features: Feature
 ) -> AsyncIterator[tuple[str, RawUpstream]]:
-    async with raw_upstream(answer) as upstream:
+    async with open_raw_upstream(answer) as upstream:
         proxy = Proxy(
             Routes([Upstream("only", upstream.url)]),
             PassThroughManager(),
@@ -104,7 +104,7 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
     ):
         heard = await send_bytes(url, post_request(CHAT, ASK))
     assert upstream.received[0].body == ASK + b"AB"
-    assert upstream.received[0].names["content-length"] == str(len(ASK) + 2)
+    assert upstream.received[0].header_values["content-length"] == str(len(ASK) + 2)
     assert heard.body == b"pieceBA" + b"/BA/A"
     assert moments == [
         "A request",
@@ -120,7 +120,7 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
 
 async def test_features_also_see_requests_that_are_passed_on_unread() -> None:
     moments: list[str] = []
-    async with gateway(whole_answer(200, JSON, b"[]"), TaggingFilter("A", moments)) as (
+    async with gateway(fixed_answer(200, JSON, b"[]"), TaggingFilter("A", moments)) as (
         url,
         upstream,
     ):
@@ -146,7 +146,7 @@ class RetryOnce(Feature, Filter):
 
 async def test_a_feature_has_a_refused_request_sent_again() -> None:
     feature = RetryOnce()
-    async with gateway(whole_answer(400, JSON, b'{"error":{}}'), feature) as (
+    async with gateway(fixed_answer(400, JSON, b'{"error":{}}'), feature) as (
         url,
         upstream,
     ):
@@ -182,10 +182,10 @@ class OwnPath(Feature, Filter):
 
 async def test_a_feature_answers_a_path_of_its_own_in_place_of_the_upstream() -> None:
     feature = OwnPath()
-    async with gateway(whole_answer(404, JSON, b"{}"), feature) as (url, _):
+    async with gateway(fixed_answer(404, JSON, b"{}"), feature) as (url, _):
         own = await send_bytes(url, post_request("/v1/own", b'{"model":"m"}'))
         other = await send_bytes(url, post_request("/v1/other", b'{"model":"m"}'))
-    assert (own.status, own.body, own.names[NOTICE_HEADER]) == (
+    assert (own.status, own.body, own.header_values[NOTICE_HEADER]) == (
         200,
         b"own",
         "answered here",
@@ -205,7 +205,7 @@ async def test_each_feature_of_the_gateway_can_be_left_out() -> None:
     listed = make_features(make_item=_make_no_item)
     for left_out in listed:
         rest = [feature for feature in listed if feature is not left_out]
-        async with gateway(whole_answer(200, JSON, body), *rest) as (url, upstream):
+        async with gateway(fixed_answer(200, JSON, body), *rest) as (url, upstream):
             heard = await send_bytes(url, post_request(CHAT, ASK))
         assert heard.body == body
         assert upstream.received[0].body == ASK

@@ -109,7 +109,8 @@ async def test_a_summary_of_another_tenant_is_not_attributed_to_the_user(
     """The attack: a tenant has its own words summarised, and another one's model repeats that summary."""
     url = await gateways.start()
     keys = {
-        tenant: await gateways.key(tenant, scopes=("threads",)) for tenant in ("acme", "mallory")
+        tenant: await gateways.create_key(tenant, scopes=("threads",))
+        for tenant in ("acme", "mallory")
     }
 
     async def summarize(tenant: str, *opening: dict[str, Any]) -> str:

@@ -24,10 +24,10 @@ from tests.gateway.forwarding_setup import (
     send_and_record,
     stored_texts,
 )
-from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, make_text
+from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, text_of_tokens
 
 WINDOW = 40_000
-OPENING = make_text(900, "größer")
+OPENING = text_of_tokens(900, "größer")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def setup(setup: ManagerSetup) -> ManagerSetup:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup, api: Api) -> None:
-    manager = setup.manager(alone=True)
+    manager = setup.manager(is_sole_writer=True)
     client = HistoryClient(api)
     first = await send_and_record(manager, client, OPENING)
     assert isinstance(first, ManagedHandler)
@@ -62,14 +62,14 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
 async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
     setup: ManagerSetup, *, alone: bool
 ) -> None:
-    manager = setup.manager(alone=alone)
+    manager = setup.manager(is_sole_writer=alone)
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Answered, but never stored.")
     killed = await begin_turn(manager, client)
     assert isinstance(killed, ForwardedHandler)
     answer_outcome(client, "The client has this answer.")
-    other = setup.manager(alone=alone)
+    other = setup.manager(is_sole_writer=alone)
     third = await send_and_record(other, client, "Is it all there?")
     assert third.thread == first.thread
     assert await stored_texts(setup.store, first.thread) == [
@@ -85,7 +85,7 @@ async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
 async def test_requests_that_overtake_each_other_are_stored_in_their_order(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(alone=True)
+    manager = setup.manager(is_sole_writer=True)
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     recording = []
@@ -162,7 +162,7 @@ async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -
     manager = setup.manager(background=False)
     client = HistoryClient("anthropic")
     for number in range(14):
-        client.add_user_message(make_text(500, f"topic {number}"))
+        client.add_user_message(text_of_tokens(500, f"topic {number}"))
         client.add_answer("Yes.")
     turn = await send_and_record(manager, client, "Go on.")
     assert turn.outgoing.is_rewritten
@@ -173,8 +173,8 @@ async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -
 async def test_sets_cache_marks_before_forwarding(
     setup: ManagerSetup,
 ) -> None:
-    manager = setup.manager(markers=True)
-    client = HistoryClient("anthropic", system=make_text(4_000, "rules"))
+    manager = setup.manager(cache_marks=True)
+    client = HistoryClient("anthropic", system=text_of_tokens(4_000, "rules"))
     client.add_user_message(OPENING)
     first = await begin_turn(manager, client)
     await first.record(answer_outcome(client, tokens=4_000))
@@ -192,7 +192,7 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
     client = HistoryClient("anthropic", extra={"max_tokens": 100})
     for number in range(14):
-        client.add_user_message(make_text(500, f"topic {number}"))
+        client.add_user_message(text_of_tokens(500, f"topic {number}"))
         client.add_answer("Yes.")
     await send_and_record(manager, client, "Go on.")
     client.add_user_message("And now?")
@@ -226,7 +226,7 @@ class FailingStore:
 async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSetup) -> None:
     store = FailingStore(setup.store)
     setup.store = cast("Store", store)
-    manager = setup.manager(alone=True)
+    manager = setup.manager(is_sole_writer=True)
     metrics = Metrics()
     guarded = FailOpenManager(manager, metrics, 60)
     client = HistoryClient("anthropic")
@@ -237,5 +237,5 @@ async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSe
         turn = guarded.forward_first(locate_request(manager, client))
         assert turn is not None
         await turn.record(answer_outcome(client))
-    assert [event.error for event in setup.of(RecordFailed)] == ["the disk is full"]
+    assert [event.error for event in setup.events_of(RecordFailed)] == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

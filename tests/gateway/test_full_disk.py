@@ -11,8 +11,8 @@ import httpx2
 
 from everthread import open_store
 from everthread.gateway.contracts import THREAD_HEADER
-from tests.gateway.raw_http import JSON, raw_upstream
-from tests.gateway.raw_http import whole_answer as give
+from tests.gateway.raw_http import JSON, open_raw_upstream
+from tests.gateway.raw_http import fixed_answer as give
 from tests.store.messages import texts_of
 from tests.torture.fleet import Fleet
 
@@ -70,7 +70,7 @@ async def until_stored(home: Path, thread: str, said: list[str]) -> None:
 async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    async with raw_upstream(give(200, JSON, ANSWER)) as upstream:
+    async with open_raw_upstream(give(200, JSON, ANSWER)) as upstream:
         fleet = Fleet(home, "--upstream", f"lab={upstream.url}")
         url = await fleet.start()
         process = fleet.processes[0][0].pid

@@ -28,13 +28,13 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     answer_request,
-    make_text,
     numbered_text,
+    text_of_tokens,
 )
 from tests.gateway.proxied_conversation import (
     FACT,
     ProxiedConversation,
-    call,
+    numbered_call,
     open_conversation,
 )
 
@@ -77,20 +77,20 @@ def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
 async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     conversation: ProxiedConversation, api: Api, streams: bool
 ) -> None:
-    await conversation.fill()
-    assert conversation.told["x-everthread-receipt"].startswith("compaction 1: ")
+    await conversation.send_until_compacted()
+    assert conversation.response_headers["x-everthread-receipt"].startswith("compaction 1: ")
     asked = len(conversation.log)
     reply = await conversation.ask("What is the boat called?")
-    assert "x-everthread-receipt" not in conversation.told
+    assert "x-everthread-receipt" not in conversation.response_headers
     text, calls = text_and_calls(reply)
     assert "Let me look that up." in text
     assert "Wilhelmina" in text
     assert calls == []
     assert reply.stop == "stop"
     assert len(conversation.log) == asked + 2
-    assert b"call_recall" not in conversation.raw
-    first = conversation.messages(2)
-    second = conversation.messages(1)
+    assert b"call_recall" not in conversation.response_bytes
+    first = conversation.messages_sent(2)
+    second = conversation.messages_sent(1)
     assert second[: len(first)] == first, "the second round goes on from the first"
     rounds = [normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]]
     told = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
@@ -99,7 +99,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
         assert told.prompt_tokens == rounds[-1].prompt_tokens
 
     await conversation.ask("Thank you.")
-    third = conversation.messages(1)
+    third = conversation.messages_sent(1)
     assert third[: len(second)] == second, "the hidden round stands there again"
     assert all(record.status == 200 for record in conversation.log)
     threads = await conversation.gateways.store.list_threads(limit=10)
@@ -114,22 +114,22 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
 async def test_answers_recall_together_with_the_clients_own_call(
     conversation: ProxiedConversation,
 ) -> None:
-    await conversation.fill()
+    await conversation.send_until_compacted()
     reply = await conversation.ask("What is the boat called? I want that and the date.")
     found = calls_of(reply.message)
     assert [one.name for one in found] == ["terminal"]
     assert reply.stop == "tool_calls"
-    before = conversation.messages()
+    before = conversation.messages_sent()
     conversation.client.add_result(found[0].id, "Monday")
     reply = await conversation.ask()
     assert "Wilhelmina" in text_of(reply.message)
-    after = conversation.messages()
+    after = conversation.messages_sent()
     assert after[: len(before)] == before
     told = json.dumps(after[len(before) :])
     assert "Monday" in told
     assert "call_recall" in told
     await conversation.ask("Thank you.")
-    assert conversation.messages()[: len(after)] == after
+    assert conversation.messages_sent()[: len(after)] == after
     assert all(record.status == 200 for record in conversation.log)
 
 
@@ -141,7 +141,7 @@ async def test_recall_is_not_offered_after_three_rounds(
     conversation: ProxiedConversation,
 ) -> None:
     conversation.client.messages.clear()
-    await conversation.fill()
+    await conversation.send_until_compacted()
     asked = len(conversation.log)
     reply = await conversation.ask("Search without end: what is the boat called?")
     assert text_and_calls(reply)[1] == []
@@ -158,7 +158,7 @@ async def test_hides_a_round_that_the_provider_refuses(
     """With thinking on, Claude refuses a continued turn that has no thoughts, with or without results."""
     await conversation.ask(FACT)
     if is_compacted:
-        await conversation.fill()
+        await conversation.send_until_compacted()
     asked = len(conversation.log)
     thinking = {"type": "enabled", "budget_tokens": 1_024}
     conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
@@ -169,12 +169,14 @@ async def test_hides_a_round_that_the_provider_refuses(
     assert "I do not know." in text
     log = conversation.log
     assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
-    assert not conversation.offered()
-    assert "call_recall" not in json.dumps(conversation.messages())
-    assert conversation.messages() == conversation.messages(4), "what the first round was asked"
+    assert not conversation.offers_recall()
+    assert "call_recall" not in json.dumps(conversation.messages_sent())
+    assert conversation.messages_sent() == conversation.messages_sent(4), (
+        "what the first round was asked"
+    )
 
     await conversation.ask("Thank you.")
-    assert "call_recall" not in json.dumps(conversation.messages())
+    assert "call_recall" not in json.dumps(conversation.messages_sent())
     assert log[-1].status == 200
 
 
@@ -202,10 +204,10 @@ async def test_recall_is_not_offered_if_forbidden_or_switched_off(
     settings: str,
 ) -> None:
     conversation.headers = headers
-    await conversation.fill()
-    assert conversation.offered() is not bool(headers or settings)
+    await conversation.send_until_compacted()
+    assert conversation.offers_recall() is not bool(headers or settings)
     await conversation.ask("And now?", **more)
-    assert not conversation.offered()
+    assert not conversation.offers_recall()
 
 
 @pytest.mark.parametrize(("api", "streams"), BOTH)
@@ -213,20 +215,20 @@ async def test_offers_recall_to_a_client_with_tools_from_the_first_request(
     conversation: ProxiedConversation,
 ) -> None:
     await conversation.ask(FACT)
-    assert conversation.offered()
+    assert conversation.offers_recall()
     reply = await conversation.ask("What is the boat called?")
     assert "Wilhelmina" in text_of(reply.message)
-    told = json.dumps(conversation.messages())
+    told = json.dumps(conversation.messages_sent())
     assert "Nothing has left this conversation yet" in told
     assert told.count("Wilhelmina") >= 2, "it names where the text is"
-    before = conversation.messages()
+    before = conversation.messages_sent()
     await conversation.ask("Thank you.")
-    assert conversation.messages()[: len(before)] == before, "the round is put back"
+    assert conversation.messages_sent()[: len(before)] == before, "the round is put back"
     other = await conversation.gateways.start("none", key=None)
     await conversation.wait_until_recorded()
     conversation.url = other
     await conversation.ask("And again.")
-    assert conversation.messages()[: len(before)] == before, "by another process too"
+    assert conversation.messages_sent()[: len(before)] == before, "by another process too"
 
 
 async def test_offers_recall_to_a_client_without_tools_from_the_first_compaction(
@@ -234,9 +236,9 @@ async def test_offers_recall_to_a_client_without_tools_from_the_first_compaction
 ) -> None:
     conversation.client.tools = []
     await conversation.ask(FACT)
-    assert "tools" not in conversation.sent()
-    await conversation.fill()
-    assert conversation.offered()
+    assert "tools" not in conversation.body_sent()
+    await conversation.send_until_compacted()
+    assert conversation.offers_recall()
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -244,9 +246,9 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
     api: Api, tmp_path: Path
 ) -> None:
     """And the call after it reads all but what is new."""
-    system = "You keep the ledger. " + make_text(2_000, "rules")
+    system = "You keep the ledger. " + text_of_tokens(2_000, "rules")
     async with open_conversation(tmp_path, api, streams=False, system=system) as conversation:
-        await conversation.fill()
+        await conversation.send_until_compacted()
         first = conversation.log[-1]
         reader = PromptReader(first.body["model"])
         assert first.request is not None
@@ -265,13 +267,13 @@ async def test_a_stream_without_a_call_passes_byte_for_byte(
     conversation: ProxiedConversation,
 ) -> None:
     await conversation.ask("I recall a boat with the name of a queen.")
-    assert conversation.offered()
-    with_tool = conversation.raw
+    assert conversation.offers_recall()
+    with_tool = conversation.response_bytes
     conversation.headers = {"x-everthread-recall": "off"}
     conversation.client.messages[:] = conversation.client.messages[:1]
     await conversation.ask()
-    assert not conversation.offered()
-    assert _masked(with_tool) == _masked(conversation.raw)
+    assert not conversation.offers_recall()
+    assert _masked(with_tool) == _masked(conversation.response_bytes)
 
 
 @pytest.mark.parametrize("api", ["anthropic"])
@@ -279,9 +281,9 @@ async def test_a_whole_answer_without_a_call_keeps_its_length(
     conversation: ProxiedConversation,
 ) -> None:
     await conversation.ask("Which boat was it?")
-    assert conversation.offered()
-    assert conversation.told["content-length"] == str(len(conversation.raw))
-    assert "transfer-encoding" not in conversation.told
+    assert conversation.offers_recall()
+    assert conversation.response_headers["content-length"] == str(len(conversation.response_bytes))
+    assert "transfer-encoding" not in conversation.response_headers
 
 
 def _masked(raw: bytes) -> bytes:
@@ -371,7 +373,7 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
     turn = await manager.prepare(client.incoming())
     assert turn.outgoing.offers_recall
     for number in range(2):
-        asked = calls_reply(call("recall", number, query="boat"))
+        asked = calls_reply(numbered_call("recall", number, query="boat"))
         following = await turn.resume_after_recall(asked)
         assert following is not None, "what it looked up still reaches the model"
         assert following.offers_recall is (number == 0)
@@ -386,7 +388,7 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
     client.add_user_message("Which boat?")
     turn = await manager.prepare(client.incoming())
     before = turn.outgoing.tokens
-    asked = calls_reply(call("recall", 0, query="boat"))
+    asked = calls_reply(numbered_call("recall", 0, query="boat"))
     following = await turn.resume_after_recall(asked)
     assert following is not None
     assert following.tokens is not None
@@ -398,8 +400,8 @@ async def test_leaves_the_clients_own_recall_tool_alone(tmp_path: Path) -> None:
     own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         conversation.client.tools = [own]
-        await conversation.fill()
-        assert [tool["function"]["description"] for tool in conversation.sent()["tools"]] == [
+        await conversation.send_until_compacted()
+        assert [tool["function"]["description"] for tool in conversation.body_sent()["tools"]] == [
             "Run a command"
         ]
 
@@ -408,7 +410,7 @@ async def test_leaves_the_clients_own_recall_tool_alone(tmp_path: Path) -> None:
 async def test_numbers_the_events_of_merged_rounds_consecutively(
     conversation: ProxiedConversation,
 ) -> None:
-    await conversation.fill()
+    await conversation.send_until_compacted()
     await conversation.ask("What is the boat called?")
     data = [json.loads(event.data) for event in conversation.events]
     kinds = [event["type"] for event in data]
@@ -435,8 +437,8 @@ async def test_puts_hidden_rounds_back_before_they_are_stored(
 
     monkeypatch.setattr(Store, "put_state", wait)
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
-        await conversation.fill()
+        await conversation.send_until_compacted()
         assert "Wilhelmina" in text_of((await conversation.ask("What is the boat called?")).message)
         await conversation.ask("Thank you.")
         stored.set()
-        assert "call_recall" in json.dumps(conversation.messages())
+        assert "call_recall" in json.dumps(conversation.messages_sent())

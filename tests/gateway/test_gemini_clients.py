@@ -77,8 +77,8 @@ async def open_gemini(
 
 async def client_of(gateways: GatewaySetup) -> genai.Client:
     options = types.HttpOptions(base_url=await gateways.start())
-    client = genai.Client(api_key=await gateways.key(), http_options=options)
-    gateways.stack.push_async_callback(client.aio.aclose)
+    client = genai.Client(api_key=await gateways.create_key(), http_options=options)
+    gateways.exit_stack.push_async_callback(client.aio.aclose)
     return client
 
 
@@ -185,7 +185,7 @@ async def test_forwards_a_short_request_unchanged(tmp_path: Path, http: httpx2.A
     raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
-        headers = {"x-goog-api-key": await gateways.key()}
+        headers = {"x-goog-api-key": await gateways.create_key()}
         answer = await http.post(
             url + PATH,
             content=raw,
@@ -205,7 +205,7 @@ async def test_learns_an_unknown_window_from_one_refusal(
     models = [ServedModel("gemini-unheard-of", 8_000)]
     async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         url = await gateways.start()
-        headers = {"x-goog-api-key": await gateways.key()}
+        headers = {"x-goog-api-key": await gateways.create_key()}
         contents: list[Any] = []
         for turn in range(24):
             contents.append({"role": "user", "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}]})
@@ -224,7 +224,7 @@ async def test_lowers_an_output_cap_over_the_models_maximum(
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
     async with open_setup_with_models(tmp_path, models) as gateways:
         url = await gateways.start()
-        headers = {"x-goog-api-key": await gateways.key()}
+        headers = {"x-goog-api-key": await gateways.create_key()}
         for settings in (
             {"maxOutputTokens": 900, "topK": 4},
             {"max_output_tokens": 900},
@@ -279,7 +279,7 @@ async def test_unmanaged_paths_get_a_notice_header(
 ) -> None:
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
-        headers = {"x-goog-api-key": await gateways.key()}
+        headers = {"x-goog-api-key": await gateways.create_key()}
         contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
         cached = await http.post(
             url + PATH,

@@ -39,8 +39,8 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
-    make_text,
     open_setup_without_provider,
+    text_of_tokens,
     text_reply,
     thread_of,
 )
@@ -159,7 +159,7 @@ async def test_changed_words_of_the_user_begin_a_branch(
         "Question 2",
         "Answer 2",
     ]
-    [told] = setup.of(Branched)
+    [told] = setup.events_of(Branched)
     assert (told.parent, told.length) == (thread_of(first), 4)
     assert thread_of(await ask(manager, client, "Go on")) == thread_of(first), (
         "the thread goes on beside its branch"
@@ -290,7 +290,7 @@ async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) ->
     )
     later = await answer_request(setup.manager(), client)
     assert thread_of(later) == thread_of(turn)
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
 
 
 async def test_a_reminder_after_the_last_message_does_not_branch(
@@ -370,12 +370,12 @@ async def test_a_reminder_in_the_latest_user_message_does_not_branch(
         client.rules = ""
         threads.add(thread_of(await ask(manager, client, "No reminder any more")))
     (thread,) = threads
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
     assert len(await stored_texts(setup, thread)) == 10 + 2 * remembered
     client.rules = RULES
     client.messages[2:] = []
     assert thread_of(await ask(manager, client, "Another question")) != thread
-    assert [event.length for event in setup.of(Branched)] == [2]
+    assert [event.length for event in setup.events_of(Branched)] == [2]
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
@@ -397,7 +397,7 @@ async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored
         await turn.record(outcome)
     assert thread_of(await ask(manager, client, "Question 3", "Answer 3")) == thread
     assert {turn.thread for turn in turns} == {thread}
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
     stored = await stored_texts(setup, thread)
     assert [text.partition("\n")[0] for text in stored] == [
         f"{kind} {number}" for number in range(4) for kind in ("Question", "Answer")
@@ -456,7 +456,7 @@ async def test_matches_an_answer_whose_calls_return_as_text(
         )
         client.add_user_message(f"Observation: sunny, {number}")
     assert len(threads) == 1
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
 
 
 @pytest.mark.parametrize("remembered", [True, False])
@@ -491,7 +491,7 @@ async def test_matches_an_answer_split_by_a_reminder(remembered: bool, setup: Ma
         result = result_message(f"c{number}", "done")
         client.messages = [*merged, *parts, result]
     assert len(threads) == 1
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
 
 
 async def test_other_words_before_the_same_split_calls_begin_a_branch(
@@ -523,7 +523,7 @@ async def test_matches_a_shortened_answer_and_branches_at_another(
     answer: str, is_same: bool, setup: ManagerSetup
 ) -> None:
     client = HistoryClient("anthropic")
-    whole = f"The ledger has four parts, namely {make_text(60, 'part')}"
+    whole = f"The ledger has four parts, namely {text_of_tokens(60, 'part')}"
     first = await ask(setup.manager(), client, "What is in the ledger?", whole)
     client.messages[1] = {"role": "assistant", "content": answer}
     second = await ask(setup.manager(), client, "And then?")
@@ -563,7 +563,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     turn = await setup.manager().prepare(late.incoming())
     await turn.record(Outcome(500))
     assert (await turn.response_headers())["x-everthread-thread"] == thread_of(first)
-    assert not setup.of(Branched)
+    assert not setup.events_of(Branched)
     assert len(await setup.store.list_threads(tenant="t")) == 1
 
 
@@ -593,7 +593,8 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                         : 2 * dice.randrange(1, len(client.messages) // 2)
                     ]
                 client.add_user_message(dice.choice(SAYINGS))
-                text = f"{client.tenant}{index} {dice.choice(('yes', 'no'))} {make_text(80, f'{client.tenant}{index}')}"
+                mark = f"{client.tenant}{index}"
+                text = f"{mark} {dice.choice(('yes', 'no'))} {text_of_tokens(80, mark)}"
                 sent = await answer_request(dice.choice(managers), client, text)
                 foreign = {name for name in ("a", "b") if name != client.tenant}
                 assert not any(

@@ -20,13 +20,13 @@ from tests.gateway.raw_http import (
     RawMessage,
     WriteAnswer,
     encode_chunk,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     response_head,
     send_bytes,
-    whole_answer,
 )
 from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LONG
 
@@ -80,20 +80,20 @@ def stream_answer(*events: bytes) -> WriteAnswer:
 async def test_a_slow_compaction_starts_the_stream_with_comments() -> None:
     manager = SlowManager()
     async with (
-        raw_upstream(stream_answer(START, BLOCK)) as upstream,
+        open_raw_upstream(stream_answer(START, BLOCK)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (
             url,
             proxy,
         ),
     ):
         sent = post_request(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
-        found = await send_bytes(url, sent, chunked=manager.received)
-        assert upstream.received[0].names["accept-encoding"] == "identity", (
+        found = await send_bytes(url, sent, on_chunk=manager.received)
+        assert upstream.received[0].header_values["accept-encoding"] == "identity", (
             "comments cannot go between gzip"
         )
         assert proxy.metrics.value("keepalives") >= 1
     assert found.status == 200
-    assert found.names["content-type"].startswith("text/event-stream")
+    assert found.header_values["content-type"].startswith("text/event-stream")
     assert found.chunks[0] == KEEPALIVE_COMMENT
     late = b": x-everthread-thread: t\n\n"
     assert found.body.replace(KEEPALIVE_COMMENT, b"") == late + START + BLOCK, (
@@ -105,7 +105,7 @@ async def test_sends_no_keepalive_to_a_non_streaming_client() -> None:
     manager = SlowManager()
     asyncio.get_running_loop().call_later(0.15, manager.go.set)
     async with (
-        raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
+        open_raw_upstream(fixed_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
         found = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
@@ -120,7 +120,7 @@ async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
     event = b'data: {"candidates": []}\n\n'
     path = "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse"
     async with (
-        raw_upstream(stream_answer(event)) as upstream,
+        open_raw_upstream(stream_answer(event)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
         found = await send_bytes(url, post_request(path, b'{"contents": []}', *JSON))
@@ -160,7 +160,7 @@ async def test_an_error_after_keepalives_is_raised_by_the_official_sdk(api: str)
     """The official clients raise it as the error it is."""
     manager = SlowManager()
     async with (
-        raw_upstream(whole_answer(400, JSON, TOO_LONG)) as upstream,
+        open_raw_upstream(fixed_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
         waiting = asyncio.create_task(wait_for_comment(proxy, manager))
@@ -177,7 +177,7 @@ async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if json.loads(request.body)["n"] == 2:
-            await (stream_answer(START, BLOCK) if again else whole_answer(400, JSON, TOO_LONG))(
+            await (stream_answer(START, BLOCK) if again else fixed_answer(400, JSON, TOO_LONG))(
                 request, writer
             )
             return
@@ -189,13 +189,13 @@ async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, upstream):
         found = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
         assert len(upstream.received) == 2
     assert (
         found.status,
-        found.names["x-request-id"],
-        found.names["x-everthread-thread"],
+        found.header_values["x-request-id"],
+        found.header_values["x-everthread-thread"],
     ) == (200, "theirs", "t")
     said = found.body.replace(KEEPALIVE_COMMENT, b"")
     if again:
@@ -215,7 +215,7 @@ async def test_passes_a_held_stream_through_unchanged() -> None:
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, _):
         found = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
     assert [piece for piece in found.chunks if piece != KEEPALIVE_COMMENT] == [
         START,
@@ -231,7 +231,7 @@ async def test_reports_an_unreachable_upstream_inside_the_stream() -> None:
         _,
     ):
         found = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), chunked=manager.received
+            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
     last = found.body.replace(KEEPALIVE_COMMENT, b"")
     assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

@@ -43,9 +43,9 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
-    key = await gateways.key()
-    await ask_chat(gateways.chat(url, key))
-    await ask_claude(gateways.claude(url, key))
+    key = await gateways.create_key()
+    await ask_chat(gateways.openai_client(url, key))
+    await ask_claude(gateways.anthropic_client(url, key))
     asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
     assert (
         await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})
@@ -60,7 +60,9 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
         (None, UPSTREAM_KEY),
     ]
     assert {thread.first.tenant for thread in await gateways.store.list_threads()} == {"acme"}
-    off = await ask_chat(gateways.chat(url, await gateways.key("quiet", mode="off")))
+    off = await ask_chat(
+        gateways.openai_client(url, await gateways.create_key("quiet", mode="off"))
+    )
     assert off.choices[0].message.content
     assert not await gateways.store.list_threads(tenant="quiet"), (
         "the key's mode stands before the upstream's"
@@ -72,20 +74,20 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
 ) -> None:
     clock = Clock()
     door = KeyAuthenticator(gateways.store, clock=clock)
-    gateways.stack.push_async_callback(door.close)
+    gateways.exit_stack.push_async_callback(door.close)
     url = await gateways.start(authenticator=door)
-    revoked = await gateways.key()
-    known = await gateways.key()
-    await ask_chat(gateways.chat(url, revoked))
+    revoked = await gateways.create_key()
+    known = await gateways.create_key()
+    await ask_chat(gateways.openai_client(url, revoked))
     await gateways.store.revoke_key(revoked.split("_")[1])
     clock.now += KEY_CACHE_SECONDS
     almost = known[:-1] + ("A" if known[-1] != "A" else "B")
     for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
         with pytest.raises(openai.AuthenticationError) as chat:
-            await ask_chat(gateways.chat(url, wrong))
+            await ask_chat(gateways.openai_client(url, wrong))
         assert chat.value.code == "invalid_api_key"
         with pytest.raises(anthropic.AuthenticationError) as claude:
-            await ask_claude(gateways.claude(url, wrong))
+            await ask_claude(gateways.anthropic_client(url, wrong))
         body: Any = claude.value.body
         assert (body["type"], body["error"]["type"]) == (
             "error",
@@ -98,10 +100,10 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
             "type"
         ] == "authentication_error"
         assert (await http.get("/healthz")).status_code == 200
-        other = {"authorization": f"Bearer {await gateways.key(scopes=('threads',))}"}
+        other = {"authorization": f"Bearer {await gateways.create_key(scopes=('threads',))}"}
         assert (await http.get("/v1/models", headers=other)).status_code == 403
     assert len(gateways.provider.log) == 1
-    await ask_chat(gateways.chat(url, known))
+    await ask_chat(gateways.openai_client(url, known))
 
 
 async def test_refuses_every_key_while_the_store_is_unavailable(
@@ -110,9 +112,9 @@ async def test_refuses_every_key_while_the_store_is_unavailable(
     other = open_store(tmp_path / "closed.db")
     await other.close()
     url = await gateways.start(authenticator=KeyAuthenticator(other))
-    key = await gateways.key()
+    key = await gateways.create_key()
     with pytest.raises(openai.InternalServerError) as told:
-        await ask_chat(gateways.chat(url, key))
+        await ask_chat(gateways.openai_client(url, key))
     assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
         503,
         "1",
@@ -123,14 +125,14 @@ async def test_refuses_every_key_while_the_store_is_unavailable(
 async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
     async with open_setup(tmp_path, window=6_000) as gateways:
         url = await gateways.start(settings="compression: {background: false}\n")
-        ours = await gateways.key("ann")
-        other = await gateways.key("bob")
+        ours = await gateways.create_key("ann")
+        other = await gateways.create_key("bob")
         secret = "The harbour password is zebrafish-seven."
         history: list[Any] = [{"role": "user", "content": secret}]
         thread = ""
         compactions = ""
         for number in range(14):
-            raw = await gateways.claude(url, ours).messages.with_raw_response.create(
+            raw = await gateways.anthropic_client(url, ours).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=history
             )
             thread, compactions = (
@@ -148,22 +150,22 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
         before = [one.body for one in await gateways.store.history(thread)]
 
         # The same words are another's own thread, with a rewrite of its own.
-        raw = await gateways.claude(url, other).messages.with_raw_response.create(
+        raw = await gateways.anthropic_client(url, other).messages.with_raw_response.create(
             model=CLAUDE, max_tokens=100, messages=history[:-1]
         )
         assert raw.headers["x-everthread-thread"] != thread
         # Another's thread by its name is a new one of the client's own.
         for name in (thread, thread[:8]):
             named = {"x-everthread-session": name}
-            raw = await gateways.claude(url, other).messages.with_raw_response.create(
+            raw = await gateways.anthropic_client(url, other).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
             )
             assert raw.headers["x-everthread-thread"] != thread
             sent = gateways.provider.log[-1].body
             assert "zebrafish" not in str(sent)
         # The same name by the owner is the thread itself.
-        raw = await gateways.claude(
-            url, await gateways.key("ann")
+        raw = await gateways.anthropic_client(
+            url, await gateways.create_key("ann")
         ).messages.with_raw_response.create(
             model=CLAUDE,
             max_tokens=100,
@@ -187,11 +189,11 @@ async def test_each_passed_through_credential_is_a_tenant(
     threads = []
     for credential in ("sk-ann-1", "sk-bob-2"):
         # The first one is forwarded unchanged.
-        await ask_claude(gateways.claude(urls[0], credential))
+        await ask_claude(gateways.anthropic_client(urls[0], credential))
         for url in urls:
-            raw = await gateways.claude(url, credential).messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=HELLO
-            )
+            raw = await gateways.anthropic_client(
+                url, credential
+            ).messages.with_raw_response.create(model=CLAUDE, max_tokens=100, messages=HELLO)
             threads.append(raw.headers["x-everthread-thread"])
             assert gateways.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
     assert threads[0] == threads[1] != threads[2] == threads[3]
@@ -214,7 +216,7 @@ async def test_without_authentication_sends_only_the_clients_credential(
     url = await gateways.start("none", key=UPSTREAM_KEY)
     assert "lab" in caplog.text
     assert "api_key_env" in caplog.text
-    await ask_chat(gateways.chat(url, "sk-theirs"))
+    await ask_chat(gateways.openai_client(url, "sk-theirs"))
     for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
         await http.post(
             f"{url}{path}",
@@ -235,14 +237,14 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySe
             await gateways.start(mode, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
     with pytest.raises(InputError, match="api_key_env"):
         await gateways.start("passthrough")
-    token = await gateways.key()
+    token = await gateways.create_key()
     revoked = token.split("_")[1]
     await gateways.store.revoke_key(revoked)
     with pytest.raises(InputError, match="everthread keys create"):
         await gateways.start(host="0.0.0.0")  # noqa: S104
-    key = await gateways.key()
+    key = await gateways.create_key()
     url = await gateways.start(host="0.0.0.0")  # noqa: S104  the rule is about it
-    await ask_chat(gateways.chat(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
+    await ask_chat(gateways.openai_client(url.replace("0.0.0.0", "127.0.0.1"), key))  # noqa: S104
     await gateways.start("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
@@ -255,7 +257,7 @@ async def test_stores_and_logs_no_credential(
     async def run() -> str:
         async with open_setup(tmp_path) as gateways:
             key = (
-                await gateways.key(tokens=10_000, requests=7)
+                await gateways.create_key(tokens=10_000, requests=7)
                 if auth == "keys"
                 else "recognisable-credential-4711"
             )

@@ -32,9 +32,9 @@ from tests.cpu_limit import cpu_limit
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
+    fixed_answer,
     raw_gateway,
     send_post,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -203,7 +203,7 @@ async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
         "model": "gpt-4o",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}}],
     }
-    reply = whole_answer(200, JSON, json.dumps(answer).encode())
+    reply = fixed_answer(200, JSON, json.dumps(answer).encode())
     body = json.dumps(
         {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
     ).encode()

@@ -53,7 +53,9 @@ async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
                 )
                 for number in range(CLIENTS)
             ]
-            await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
+            await asyncio.gather(
+                *(talker.send_turns(TURNS, SECONDS / TURNS, SEED) for talker in talkers)
+            )
             await sdk.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 metrics = (await http.get(f"{gateway.url}/metrics")).text

@@ -30,8 +30,8 @@ from tests.gateway.manager_setup import (
     Exchange,
     HistoryClient,
     ProviderSetup,
-    make_text,
     open_manager_setup,
+    text_of_tokens,
     thread_of,
 )
 from tests.store.messages import texts_of
@@ -42,7 +42,7 @@ def script(request: Request) -> Any:
     last = request.messages[-1]
     text = text_of(last)
     if last["role"] != "user" or "look" not in text:
-        return f"Noted: {make_text(60, 'answer')}"
+        return f"Noted: {text_of_tokens(60, 'answer')}"
     arguments = json.dumps({"command": f"cat ledger_{len(text)}.txt"})
     call_id = f"call_{len(request.messages)}_{len(text)}"
     return calls_reply(function_call(call_id, "terminal", arguments), text="Let me look.")
@@ -65,12 +65,12 @@ async def send_turns(
 ) -> list[Exchange]:
     exchanges = []
     for turn in turns:
-        text = make_text(300, f"ledger {turn}")
+        text = text_of_tokens(300, f"ledger {turn}")
         client.add_user_message(f"Please look at ledger {turn}{'.' * turn} {text}")
         exchange = await setup.send(manager, client)
         exchanges.append(exchange)
         for call in calls_of(exchange.reply.message):
-            client.add_result(call.id, make_text(400, f"line of {turn}"))
+            client.add_result(call.id, text_of_tokens(400, f"line of {turn}"))
         exchanges.append(await setup.send(manager, client))
     return exchanges
 
@@ -100,7 +100,7 @@ async def test_continues_a_conversation_far_past_the_window(
     assert {record.status for record in provided.provider.log} == {200}
     assert len(json.dumps(client.messages)) > 3 * 4 * provided.window
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
-    assert len(provided.of(CompactionDone)) >= 3
+    assert len(provided.events_of(CompactionDone)) >= 3
     headers = [exchange.sent.headers for exchange in exchanges]
     compactions = [int(one["x-everthread-compactions"]) for one in headers]
     assert compactions == sorted(compactions), "no request returns to an earlier one"

@@ -19,8 +19,8 @@ from tests.gateway.raw_http import (
     JSON,
     RawMessage,
     connect,
+    open_raw_upstream,
     post_request,
-    raw_upstream,
     read_message,
     send_get,
     send_post,
@@ -40,7 +40,7 @@ class EchoUpstream:
 
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"honest" in request.body:
-            client = (b"x-of", request.names["x-of"].encode())
+            client = (b"x-of", request.header_values["x-of"].encode())
             write_answer(writer, 200, [client], request.body)
         elif self.odd:
             writer.write(self.odd)
@@ -67,7 +67,7 @@ async def check_honest(url: str, number: int) -> None:
         }
     ).encode()
     answer = await send_post(url, "/v1/chat/completions", body, (b"X-Of", b"%d" % number))
-    assert (answer.status, answer.body, answer.names["x-of"]) == (
+    assert (answer.status, answer.body, answer.header_values["x-of"]) == (
         200,
         body,
         str(number),
@@ -91,7 +91,10 @@ async def send(url: str, request: bytes) -> list[RawMessage]:
                     raise AssertionError(f"no answer to {request[:200]!r}") from None
                 break
             else:
-                if request.startswith(b"HEAD") or heard[-1].names.get("connection") == "close":
+                if (
+                    request.startswith(b"HEAD")
+                    or heard[-1].header_values.get("connection") == "close"
+                ):
                     break
                 if not request.endswith(request[:20]) and len(heard) == 1:
                     break
@@ -106,7 +109,7 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
     tmp_path: Path,
 ) -> None:
     echo = EchoUpstream()
-    async with raw_upstream(echo) as upstream:
+    async with open_raw_upstream(echo) as upstream:
         config = make_config(tmp_path, upstream.url)
         async with open_gateway(config) as gateway:
             for number, (name, request) in enumerate(HEADER_ODDITIES.items()):
@@ -143,7 +146,7 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
 
 async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> None:
     echo = EchoUpstream()
-    async with raw_upstream(echo) as upstream:
+    async with open_raw_upstream(echo) as upstream:
         config = make_config(tmp_path, upstream.url)
         async with open_gateway(config) as gateway:
             for number, (name, odd) in enumerate(ANSWER_ODDITIES.items()):
@@ -154,7 +157,7 @@ async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> N
                 for answer in chain.from_iterable(await asyncio.gather(*asked)):
                     assert 200 <= answer.status <= 504, (name, answer)
                     assert b"stolen" not in answer.body, name
-                    assert answer.names.get("x-everthread-thread") != "forged", name
-                    assert "access-control-allow-origin" not in answer.names, name
+                    assert answer.header_values.get("x-everthread-thread") != "forged", name
+                    assert "access-control-allow-origin" not in answer.header_values, name
                 echo.odd = b""
                 await check_honest(gateway.url, number)

@@ -80,7 +80,7 @@ async def two_processes(
     """The first one's store can be held; `alone`: it assumes that no other process writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
-    first = ManagerSetup(stores[0]).manager(store=held, alone=alone)
+    first = ManagerSetup(stores[0]).manager(store=held, is_sole_writer=alone)
     second = ManagerSetup(stores[1]).manager()
     try:
         yield held, first, second, stores[1]

@@ -28,10 +28,10 @@ from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
+    fixed_answer,
     raw_gateway,
     send_get,
     send_post,
-    whole_answer,
 )
 
 KEY = "sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
@@ -62,14 +62,14 @@ def log_lines() -> Iterator[list[dict[str, Any]]]:
 async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
     """The upstream's id stays; the gateway's is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
-    async with raw_gateway(whole_answer(200, theirs, b"{}")) as (url, _):
+    async with raw_gateway(fixed_answer(200, theirs, b"{}")) as (url, _):
         passed = await send_post(url, "/v1/messages", b"{}", *JSON)
         ours = await send_get(url, "/healthz")
         refused = await send_get(url, "/v1/models", host="evil.example")
-    assert passed.names["x-request-id"] == "theirs"
-    ids = [heard.names["x-everthread-request"] for heard in (passed, ours, refused)]
+    assert passed.header_values["x-request-id"] == "theirs"
+    ids = [heard.header_values["x-everthread-request"] for heard in (passed, ours, refused)]
     assert len(set(ids)) == 3
-    assert [heard.names["x-request-id"] for heard in (ours, refused)] == ids[1:]
+    assert [heard.header_values["x-request-id"] for heard in (ours, refused)] == ids[1:]
     [line] = [line for line in log_lines if line.get("path") == "/v1/messages"]
     assert (line["request"], line["status"], line["level"]) == (ids[0], 200, "info")
 
@@ -156,7 +156,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
         (429, b'{"error": {"message": "slow down"}}'),
     ):
         async with (
-            raw_gateway(whole_answer(status, JSON, body), Compacted(), telemetry=telemetry) as (
+            raw_gateway(fixed_answer(status, JSON, body), Compacted(), telemetry=telemetry) as (
                 url,
                 upstream,
             ),
@@ -169,7 +169,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
                 await create(model="gpt-4o", messages=asked, extra_headers=headers)
             except openai.RateLimitError:
                 assert status == 429
-            assert upstream.received[0].names["traceparent"] == headers["traceparent"], (
+            assert upstream.received[0].header_values["traceparent"] == headers["traceparent"], (
                 "passed on as it came"
             )
     fine, failed = spans.get_finished_spans()

@@ -28,7 +28,7 @@ Ask = Callable[[list[Any]], Awaitable[str]]
 
 
 async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
-    client = setup.chat(await setup.start(), await setup.key())
+    client = setup.openai_client(await setup.start(), await setup.create_key())
 
     async def ask(messages: list[Any]) -> str:
         reply = await client.chat.completions.create(
@@ -44,7 +44,7 @@ def enable_thinking(tokens: int) -> Any:
 
 
 async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask:
-    client = setup.claude(await setup.start(), await setup.key())
+    client = setup.anthropic_client(await setup.start(), await setup.create_key())
     extra = enable_thinking(thinking)
 
     async def ask(messages: list[Any]) -> str:
@@ -152,7 +152,7 @@ async def fill_window(setup: ProviderSetup, client: HistoryClient) -> None:
     """Talk until the client was compacted and its prompt has grown again."""
     manager = setup.manager(recall=True, background=False)
     prompt = 0
-    while not setup.of(CompactionReceipt) or prompt < 3_700:
+    while not setup.events_of(CompactionReceipt) or prompt < 3_700:
         client.add_user_message(f"Entry {len(client.messages)}: {FILLER * 6}")
         await setup.send(manager, client)
         prompt = setup.provider.log[-1].prompt_tokens
@@ -164,13 +164,13 @@ async def test_the_next_process_asks_for_the_remaining_window(
     client = greedy_client(thinking=3_200)
     await fill_window(provider_setup, client)
     refused_before = len(refusals(provider_setup.provider))
-    receipts = len(provider_setup.of(CompactionReceipt))
+    receipts = len(provider_setup.events_of(CompactionReceipt))
     client.add_user_message("And now?")
     await provider_setup.send(provider_setup.manager(recall=True, background=False), client)
     last = provider_setup.provider.log[-1]
     assert len(refusals(provider_setup.provider)) == refused_before
     assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
-    assert len(provider_setup.of(CompactionReceipt)) == receipts, (
+    assert len(provider_setup.events_of(CompactionReceipt)) == receipts, (
         "the compaction is not a new one for the next process"
     )
 

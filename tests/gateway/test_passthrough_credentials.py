@@ -26,12 +26,12 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
     encode_chunk,
+    fixed_answer,
     post_request,
     raw_gateway,
     response_head,
     send_bytes,
     send_post,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -45,19 +45,19 @@ def shown(key: bytes) -> bytes:
 
 async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
     """Accepts `good` keys; refuses the size of a request that is not smaller."""
-    key = request.names.get("authorization", "")
+    key = request.header_values.get("authorization", "")
     if "good" not in key:
-        await whole_answer(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(
+        await fixed_answer(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(
             request, writer
         )
     elif "large" in key and request.body == BODY:
-        await whole_answer(
+        await fixed_answer(
             400,
             JSON,
             b'{"error": {"code": "context_length_exceeded", "message": "large"}}',
         )(request, writer)
     else:
-        await whole_answer(200, JSON, FINE)(request, writer)
+        await fixed_answer(200, JSON, FINE)(request, writer)
 
 
 class ShrinkingManager(PassThroughManager):
@@ -140,7 +140,7 @@ async def test_records_the_first_request_before_its_answer_has_ended(
             seen.append([incoming.mode for incoming in manager.prepared])
             enough.set()
 
-        assert (await send_bytes(url, shown(b"good"), chunked=look)).status == 200
+        assert (await send_bytes(url, shown(b"good"), on_chunk=look)).status == 200
     assert seen[0] == ["observe"]
 
 
@@ -195,7 +195,7 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
         "input": [{"role": "user", "content": "Hi"}, {"type": "compaction_trigger"}],
     }
     async with raw_gateway(
-        whole_answer(status, JSON, body),
+        fixed_answer(status, JSON, body),
         manager,
         authenticator=auth,
         make_item=manager.make_item,

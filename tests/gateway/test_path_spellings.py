@@ -16,8 +16,8 @@ from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw_http import (
     PassThroughManager,
     open_raw_gateway,
+    open_raw_upstream,
     raw_gateway,
-    raw_upstream,
     send_get,
     send_post,
 )
@@ -78,7 +78,7 @@ async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> N
         (b"x-other", key),
     )
     paths = ("/v1/messages", "/v1/files", f"/v1/files/{token}/content")
-    async with raw_upstream() as upstream:
+    async with open_raw_upstream() as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-upstream")]
         async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
             for path, spelling in product(paths, (token, token.replace("_", "%5f"), escaped)):
@@ -88,7 +88,7 @@ async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> N
         sent = [unquote_to_bytes(heard.line), *(value for _, value in heard.headers)]
         assert key not in b"".join(sent)
         assert b"a=1" in heard.line
-        assert heard.names["cookie"] == "a=1; key="
+        assert heard.header_values["cookie"] == "a=1; key="
 
 
 def test_a_path_cannot_forge_a_log_line() -> None:
@@ -107,7 +107,7 @@ def test_a_path_cannot_forge_a_log_line() -> None:
 
 
 async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
-    async with raw_upstream() as keys, raw_upstream() as logins:
+    async with open_raw_upstream() as keys, open_raw_upstream() as logins:
         known = [
             Upstream("openai", keys.url, provider="openai"),
             Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
@@ -124,7 +124,7 @@ async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
     assert [heard.line for heard in logins.received] == [
         b"POST /backend-api/codex/responses HTTP/1.1"
     ]
-    assert logins.received[0].names["chatgpt-account-id"] == "account-1"
+    assert logins.received[0].header_values["chatgpt-account-id"] == "account-1"
     assert [heard.line.split()[1] for heard in keys.received] == [
         b"/v1/responses",
         b"/v1/messages",

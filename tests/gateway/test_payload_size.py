@@ -24,9 +24,9 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
     ask,
-    make_text,
     numbered_text,
     open_manager_setup,
+    text_of_tokens,
     thread_of,
 )
 
@@ -59,8 +59,8 @@ async def test_a_too_large_request_loses_old_images_first(api: Api, tmp_path: Pa
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
-        assert setup.of(Slimmed)
-        assert not setup.of(CompactionDone)
+        assert setup.events_of(Slimmed)
+        assert not setup.events_of(CompactionDone)
         refused = [record.status for record in setup.provider.log].count(413)
         assert 1 <= refused <= 4, "later requests use the smaller form"
         assert all(b"Picture %d" % number in sent for number in range(10))
@@ -72,14 +72,14 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         manager = setup.manager()
         client.add_user_message("Read it.")
         client.messages.append(calls_message(function_call("c1", "read")))
-        client.add_result("c1", make_text(16_000, "line"))
+        client.add_result("c1", text_of_tokens(16_000, "line"))
         exchange = await setup.send(manager, client)
-        [made] = setup.of(Slimmed)
+        [made] = setup.events_of(Slimmed)
         assert made.stored == 1
         [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
         text = await setup.store.output(stored.id, tenant="t")
-        assert text == make_text(16_000, "line")
+        assert text == text_of_tokens(16_000, "line")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_the_note_follows_the_system_text_from_the_first_rewrite_on(
     assert len(set(notes)) == 2, "it stays the same through every later compaction"
     assert "compacted" in notes[-1]
     assert notes == sorted(notes, key=len)
-    assert len(setup.of(CompactionDone)) >= 3
+    assert len(setup.events_of(CompactionDone)) >= 3
     if api == "anthropic":
         assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
             "the note is a block of its own"
@@ -139,18 +139,18 @@ async def test_pauses_compactions_that_hardly_help(
         await turn.record(Outcome(200, None, usage))
 
     def count_pauses() -> int:
-        return sum("paused" in event.text for event in setup.of(Notice))
+        return sum("paused" in event.text for event in setup.events_of(Notice))
 
     while not count_pauses():
-        assert len(setup.of(CompactionDone)) < 5
-        await send_turn(make_text(300, f"note {len(client.messages)}"))
-    made = len(setup.of(CompactionDone))
+        assert len(setup.events_of(CompactionDone)) < 5
+        await send_turn(text_of_tokens(300, f"note {len(client.messages)}"))
+    made = len(setup.events_of(CompactionDone))
     for _ in range(3):
         await send_turn("And on.")
-    assert len(setup.of(CompactionDone)) == made
+    assert len(setup.events_of(CompactionDone)) == made
     assert count_pauses() == 1
-    await send_turn(make_text(900, "much more"))
-    assert len(setup.of(CompactionDone)) > made, "a tenth more ends it"
+    await send_turn(text_of_tokens(900, "much more"))
+    assert len(setup.events_of(CompactionDone)) > made, "a tenth more ends it"
 
 
 class PricedSummarizer:
@@ -172,7 +172,7 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
         sent = await ask(manager, client, numbered_text(number, 700, "note"))
     thread = thread_of(sent)
     assert SUMMARY_START in sent.body.decode()
-    made = setup.of(CompactionDone)
+    made = setup.events_of(CompactionDone)
     records = [entry.record for entry in await setup.store.compactions(thread)]
     assert [record.tokens_before for record in records] == [event.tokens_before for event in made]
     assert {record.author for record in records} == {"paid"}
@@ -181,6 +181,6 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     assert len(usage) == len(made) >= 2
     told = await setup.store.insights(since=0, until=1e12, tenant="t")
     assert told.compactions == len(made)
-    fading = [event.text for event in setup.of(Notice) if "may fade" in event.text]
+    fading = [event.text for event in setup.events_of(Notice) if "may fade" in event.text]
     assert len(fading) == len(made) - 1
     assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]

@@ -22,9 +22,9 @@ from tests.gateway.raw_http import (
     RawMessage,
     RawUpstream,
     WriteAnswer,
-    raw_upstream,
+    open_raw_upstream,
 )
-from tests.gateway.raw_http import whole_answer as give
+from tests.gateway.raw_http import fixed_answer as give
 from tests.store.messages import texts_of
 from tests.store.postgres_server import Server
 
@@ -82,7 +82,7 @@ async def run_gateway(
     config = parse_config(
         f"store: {{url: '{server.url('work')}'}}\ngateway: {{port: 0, auth: {auth}}}"
     )
-    async with raw_upstream(answer or give(200, JSON, ANSWER)) as upstream:
+    async with open_raw_upstream(answer or give(200, JSON, ANSWER)) as upstream:
         opened = open_gateway(config, upstreams=[Upstream("lab", upstream.url)])
         async with (
             opened as gateway,

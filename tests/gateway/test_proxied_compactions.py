@@ -75,7 +75,7 @@ async def client(tmp_path: Path, http: httpx2.AsyncClient) -> AsyncIterator[Comp
             calls_message(command),
             result_message("call_1", "3 failed, 10 passed\nexit code 1"),
         ]
-        await conversation.fill()
+        await conversation.send_until_compacted()
         await conversation.wait_until_recorded()
         [row] = await conversation.gateways.store.list_threads()
         http.base_url = httpx2.URL(f"{conversation.url}/api/threads/{row.first.id}")
@@ -121,7 +121,7 @@ async def test_a_branch_begins_with_the_compacted_context(
         message.id for message in await client.store.messages(tip)
     ]
     await client.ask("And now?")
-    assert client.conversation.told["x-everthread-thread"] == client.thread
+    assert client.conversation.response_headers["x-everthread-thread"] == client.thread
     assert await client.store.messages(branch) == shown, "its own thread continues"
     await client.post("/undo")
     assert await client.store.messages(branch) == shown

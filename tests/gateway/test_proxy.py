@@ -22,7 +22,7 @@ from everthread.lab.provider import Fault, Provider
 from tests.gateway.raw_http import (
     PassThroughManager,
     open_raw_gateway,
-    raw_upstream,
+    open_raw_upstream,
     send_get,
 )
 
@@ -233,7 +233,7 @@ async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> No
 
 
 async def test_chooses_the_upstream_by_the_model_in_the_path() -> None:
-    async with raw_upstream() as one, raw_upstream() as other:
+    async with open_raw_upstream() as one, open_raw_upstream() as other:
         upstreams = [
             Upstream("a", one.url, ("gpt-*",)),
             Upstream("b", other.url, ("claude-*",)),

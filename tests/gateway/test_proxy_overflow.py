@@ -16,14 +16,14 @@ from tests.gateway.raw_http import (
     RawMessage,
     WriteAnswer,
     encode_chunk,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     response_head,
     send_bytes,
     send_post,
-    whole_answer,
     write_answer,
 )
 
@@ -82,7 +82,7 @@ async def test_sends_a_refused_request_again_at_most_three_times(
     manager = ShrinkingManager()
     answer = fits_at(size, streamed=streamed)
     async with (
-        raw_upstream(answer) as upstream,
+        open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
         heard = await send_post(url, "/v1/messages", b'{"stream": true}', *JSON)
@@ -91,7 +91,7 @@ async def test_sends_a_refused_request_again_at_most_three_times(
         assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
     else:
         assert heard.body == (START + BLOCK if streamed else b"{}")
-        assert heard.names["x-everthread-thread"] == f"t{size}"
+        assert heard.header_values["x-everthread-thread"] == f"t{size}"
     assert heard.status == (400 if size == 5 and not streamed else 200)
     assert len(manager.errors) == requests - 1
     assert len(manager.outcomes) == 1
@@ -102,7 +102,7 @@ async def test_sends_a_refused_request_again_at_most_three_times(
 async def test_observe_mode_never_sends_again() -> None:
     manager = ShrinkingManager()
 
-    answer = whole_answer(400, JSON, TOO_LONG)
+    answer = fixed_answer(400, JSON, TOO_LONG)
     async with raw_gateway(answer, manager, mode="observe") as (url, upstream):
         heard = await send_post(url, "/v1/messages", b'{"a": 1}', *JSON)
         assert [request.body for request in upstream.received] == [b'{"a": 1}']
@@ -122,7 +122,7 @@ async def test_holds_a_stream_no_longer_than_the_limit() -> None:
         found = await send_bytes(
             url,
             post_request("/v1/messages", b"{}", *JSON),
-            chunked=lambda _: heard.set(),
+            on_chunk=lambda _: heard.set(),
         )
     assert found.chunks == [START, ERROR_EVENT]
 

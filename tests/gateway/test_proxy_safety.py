@@ -25,16 +25,16 @@ from tests.gateway.raw_http import (
     RawMessage,
     connect,
     encode_chunk,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     read_message,
     response_head,
     send_bytes,
     send_get,
     send_post,
-    whole_answer,
     write_answer,
 )
 
@@ -57,7 +57,7 @@ async def test_an_upstream_without_a_key_gets_no_credential() -> None:
     async with raw_gateway(manager=manager, authenticator=Keys()) as (url, upstream):
         await send_post(url, CHAT, b"{}", (b"Authorization", b"Bearer et-good"))
     [heard] = upstream.received
-    assert not {"authorization", "x-api-key"} & heard.names.keys()
+    assert not {"authorization", "x-api-key"} & heard.header_values.keys()
     assert [incoming.tenant for incoming in manager.prepared] == ["acme"]
 
 
@@ -137,8 +137,8 @@ async def test_gives_up_on_a_client_that_does_not_read() -> None:
             cast("asyncio.Transport", writer.transport).pause_reading()
             writer.write(post_request(path, b'{"stream": true}', *JSON))
             async with asyncio.timeout(60):
-                await upstream.left.wait()
-            upstream.left.clear()
+                await upstream.disconnected.wait()
+            upstream.disconnected.clear()
             assert not writer.transport.is_closing(), (
                 "the client is still there: it was not waited for"
             )
@@ -154,13 +154,13 @@ async def test_refuses_surplus_requests_with_retry_after() -> None:
 
     limits = Limits(concurrent=2)
     async with (
-        raw_upstream(answer) as upstream,
+        open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, limits=limits) as (url, proxy),
     ):
         first = [asyncio.create_task(send_post(url, MESSAGES)) for _ in range(2)]
-        await upstream.requests(2)
+        await upstream.wait_for_requests(2)
         third = await send_post(url, CHAT)
-        assert (third.status, third.names["retry-after"]) == (429, "1")
+        assert (third.status, third.header_values["retry-after"]) == (429, "1")
         assert (await send_get(url, "/healthz")).status == 200
         go.set()
         assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
@@ -187,9 +187,9 @@ async def test_a_leaving_client_ends_the_upstream_request(
         writer.write(post_request(path, b"{}" + b" " * size))
         if begun:
             await reader.readuntil(b"ping")
-        await upstream.requests(1)
+        await upstream.wait_for_requests(1)
         writer.transport.abort()
-        await asyncio.wait_for(upstream.left.wait(), 10)
+        await asyncio.wait_for(upstream.disconnected.wait(), 10)
         if begun and path == MESSAGES:
             await asyncio.wait_for(manager.recorded.wait(), 10)
             assert manager.outcomes[0].status == 200
@@ -250,7 +250,7 @@ async def test_logs_an_unexpected_failure_without_its_text(
 
 async def test_serves_readiness_and_metrics_itself() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
-    async with raw_gateway(whole_answer(200, JSON, usage)) as (url, upstream):
+    async with raw_gateway(fixed_answer(200, JSON, usage)) as (url, upstream):
         await send_post(url, CHAT)
         assert (await send_get(url, "/readyz")).status == 200
         text = (await send_get(url, "/metrics")).body.decode()
@@ -270,7 +270,7 @@ async def test_finishes_open_answers_when_it_stops() -> None:
         await ending.wait()
         writer.write(encode_chunk(b"data: 2\n\n") + b"0\r\n\r\n")
 
-    async with raw_upstream(answer) as upstream:
+    async with open_raw_upstream(answer) as upstream:
         async with open_raw_gateway(upstream.url, manager) as (url, _):
             reader, writer = await connect(url)
             writer.write(post_request(MESSAGES, b"{}"))

@@ -51,11 +51,11 @@ from tests.gateway.raw_http import (
     RawMessage,
     WriteAnswer,
     encode_chunk,
+    fixed_answer,
+    open_raw_upstream,
     post_request,
-    raw_upstream,
     response_head,
     send_bytes,
-    whole_answer,
 )
 
 
@@ -68,26 +68,26 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     for _ in range(2):
         counter = KeyUsageCounter(store, wall_clock=wall_clock)
         authenticators.append(KeyAuthenticator(store, usage_counter=counter, ttl=0))
-    key = await gateways.key(requests=4)
+    key = await gateways.create_key(requests=4)
     urls = [await gateways.start(authenticator=one) for one in authenticators]
     for url in urls * 2:
-        await ask_chat(gateways.chat(url, key))
+        await ask_chat(gateways.openai_client(url, key))
         for authenticator in authenticators:
             await authenticator.close()  # the counted use is written
     for url in urls:
         with pytest.raises(openai.RateLimitError) as refused:
-            await ask_chat(gateways.chat(url, key))
+            await ask_chat(gateways.openai_client(url, key))
         assert refused.value.code == "requests_per_day_exceeded"
         assert "4 of 4 requests" in refused.value.message
         assert refused.value.response.headers["retry-after"] == "400"
     with pytest.raises(anthropic.RateLimitError) as claude:
-        await ask_claude(gateways.claude(urls[0], key))
+        await ask_claude(gateways.anthropic_client(urls[0], key))
     body: Any = claude.value.body
     assert body["error"]["type"] == "rate_limit_error"
-    await ask_chat(gateways.chat(urls[0], await gateways.key()))
+    await ask_chat(gateways.openai_client(urls[0], await gateways.create_key()))
     assert len(gateways.provider.log) == 5, "another key is not limited"
     wall_clock.now = MIDNIGHT + 86_400
-    await ask_chat(gateways.chat(urls[0], key))
+    await ask_chat(gateways.openai_client(urls[0], key))
     await authenticators[0].close()
     uses = []
     for day in ("2024-10-04", "2024-10-05"):
@@ -100,8 +100,8 @@ async def test_a_burst_of_requests_stays_within_the_limit(
     gateways: GatewaySetup,
 ) -> None:
     url = await gateways.start()
-    key = await gateways.key(requests=10)
-    client = gateways.chat(url, key)
+    key = await gateways.create_key(requests=10)
+    client = gateways.openai_client(url, key)
     answers = await asyncio.gather(*(ask_chat(client) for _ in range(30)), return_exceptions=True)
     assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
     assert len(gateways.provider.log) == 10
@@ -119,8 +119,8 @@ async def test_limits_the_tokens_and_dollars_of_a_day(
     mode: Mode, limit: dict[str, Any], gateways: GatewaySetup
 ) -> None:
     url = await gateways.start()
-    key = await gateways.key(mode=mode, **limit)
-    client = gateways.chat(url, key)
+    key = await gateways.create_key(mode=mode, **limit)
+    client = gateways.openai_client(url, key)
     long: Any = [{"role": "user", "content": FILLER * 3}]
     async for _ in await ask_chat(client, long, stream=True):
         pass
@@ -153,8 +153,8 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
         AsyncExitStack() as serving,
     ):
         settings = write_summaries(gateways.provider)
-        url = await replace(gateways, stack=serving).start(settings=settings)
-        client = gateways.claude(url, await gateways.key(tokens=10**9))
+        url = await replace(gateways, exit_stack=serving).start(settings=settings)
+        client = gateways.anthropic_client(url, await gateways.create_key(tokens=10**9))
         history = list(HELLO)
         for number in range(12):
             answer = await ask_claude(client, history)
@@ -188,7 +188,7 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
         url = await gateways.start(
             "passthrough", key=None, settings=write_summaries(gateways.provider)
         )
-        client = gateways.claude(url, "sk-ant-unknown")
+        client = gateways.anthropic_client(url, "sk-ant-unknown")
         history = list(HELLO)
         add_entries(history, range(14))
         await ask_claude(client, history)
@@ -200,7 +200,7 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
 
 
 async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: GatewaySetup) -> None:
-    token = await gateways.key(tokens=1_000, dollars=Decimal("0.01"))
+    token = await gateways.create_key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
     await caller.authorize(CanonicalUsage(900), CHAT)
     await caller.authorize(CanonicalUsage(900), CHAT)
@@ -224,7 +224,7 @@ class ChargedRequests:
 
     async def send_twice(self, path: str, body: bytes, tokens: int) -> list[RawMessage]:
         """Send a request with a new key of this allowance, and send it again."""
-        key = await self.gateways.key(f"tenant-{tokens}", tokens=tokens)
+        key = await self.gateways.create_key(f"tenant-{tokens}", tokens=tokens)
         credential = (b"Authorization", b"Bearer " + key.encode())
         request = post_request(path, body, credential)
         answers = []
@@ -238,7 +238,7 @@ class ChargedRequests:
 async def charge_requests(
     gateways: GatewaySetup, answer: WriteAnswer
 ) -> AsyncIterator[ChargedRequests]:
-    async with raw_upstream(answer) as upstream:
+    async with open_raw_upstream(answer) as upstream:
         known = [Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
         yield ChargedRequests(gateways, await gateways.start(upstreams=known))
 
@@ -285,7 +285,7 @@ async def test_charges_streams_and_long_answers_of_other_endpoints(
     kind: bytes, answer: bytes, gateways: GatewaySetup
 ) -> None:
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
-    relayed = whole_answer(200, [(b"content-type", kind)], answer)
+    relayed = fixed_answer(200, [(b"content-type", kind)], answer)
     async with charge_requests(gateways, relayed) as charged:
         answers = await charged.send_twice("/v1/completions", b'{"prompt": "Go"}', 70)
     assert [one.status for one in answers] == [200, 429]
@@ -295,10 +295,10 @@ async def test_a_trailing_slash_evades_no_limit(gateways: GatewaySetup) -> None:
     """Some upstreams accept it and answer the conversation, so it is read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
     body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
-    async with charge_requests(gateways, whole_answer(200, JSON, answer)) as charged:
+    async with charge_requests(gateways, fixed_answer(200, JSON, answer)) as charged:
         answers = await charged.send_twice("/v1/chat/completions/", body, 1)
     assert [one.status for one in answers] == [200, 429]
-    assert answers[0].names["x-everthread-thread"]
+    assert answers[0].header_values["x-everthread-thread"]
 
 
 class FailingStore:

@@ -90,7 +90,9 @@ class LoneGateway:
 @pytest.fixture
 async def lone(setup: ManagerSetup) -> LoneGateway:
     store = WatchedStore(setup.store)
-    made = LoneGateway(store, setup.manager(store=store, alone=True), HistoryClient("anthropic"))
+    made = LoneGateway(
+        store, setup.manager(store=store, is_sole_writer=True), HistoryClient("anthropic")
+    )
     await ask(made.manager, made.client, *OPENING)
     assert store.written == [["user"], ["assistant"]], (
         "a new thread is stored before the client learns its name"
@@ -199,7 +201,7 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
     await asyncio.gather(*recordings)
     stored = await stored_threads(setup)
     assert numbered_dialogue(6) in stored
-    assert bool(setup.of(RecordFailed)) == bool(fails)
+    assert bool(setup.events_of(RecordFailed)) == bool(fails)
     if not fails:
         assert len(stored) == len(threads) == 1
 

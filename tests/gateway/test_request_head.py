@@ -21,13 +21,13 @@ from tests.gateway.raw_http import (
     PassThroughManager,
     connect,
     encode_chunk,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     read_message,
     send_bytes,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -49,7 +49,7 @@ async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gat
     url = await gateways.start()
     key = (
         b"authorization",
-        f"Bearer {await gateways.key(scopes=('proxy', 'threads'))}".encode(),
+        f"Bearer {await gateways.create_key(scopes=('proxy', 'threads'))}".encode(),
     )
     answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
     fine = await send_bytes(url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON))
@@ -159,7 +159,7 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
             start + b"x-api-key: good-1\r\n\r\n" + encode_chunk(b"{}") + b"0\r\nx-other: a\r\n\r\n",
         )
     assert (refused.status, shown.status) == (401, 200)
-    assert ["x-other" in heard.names for heard in upstream.received] == [False]
+    assert ["x-other" in heard.header_values for heard in upstream.received] == [False]
 
 
 async def test_refuses_two_credentials_in_one_header() -> None:
@@ -186,7 +186,7 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
 
     async def slowly(request: object, writer: asyncio.StreamWriter) -> None:
         await done.wait()
-        await whole_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
+        await fixed_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
     async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=Keys()) as (
         url,
@@ -197,7 +197,7 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
             places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
         ):
             writer.write(post_request(CHAT, b"{}", (b"x-api-key", key)))
-        await upstream.requests(4)
+        await upstream.wait_for_requests(4)
         places[4][1].write(post_request(CHAT, b"{}", (b"x-api-key", b"good-a-3")))
         refused = await read_message(places[4][0])
         done.set()
@@ -222,15 +222,15 @@ async def test_removes_an_upstreams_headers_about_our_origin() -> None:
         (b"x-content-type-options", b"sniff"),
         (b"x-ratelimit-remaining", b"7"),
     ]
-    async with raw_gateway(whole_answer(200, theirs, HTML)) as (url, _):
+    async with raw_gateway(fixed_answer(200, theirs, HTML)) as (url, _):
         for path in (CHAT, FILES, "/v1/responses/compact"):
             answer = await send_bytes(url, post_request(path, b"{}", *JSON))
             assert answer.body == HTML
-            assert answer.names["content-security-policy"] == "sandbox"
+            assert answer.header_values["content-security-policy"] == "sandbox"
             assert [
                 value for name, value in answer.headers if name == b"x-content-type-options"
             ] == [b"nosniff"]
-            assert answer.names["x-ratelimit-remaining"] == "7"
+            assert answer.header_values["x-ratelimit-remaining"] == "7"
             named = {name.lower() for name, _ in answer.headers}
             assert not named & {
                 b"set-cookie",
@@ -238,7 +238,7 @@ async def test_removes_an_upstreams_headers_about_our_origin() -> None:
                 b"service-worker-allowed",
             }
             assert b"forged" not in [value for _, value in answer.headers]
-            assert "this number" not in answer.names.get("x-everthread-notice", "")
+            assert "this number" not in answer.header_values.get("x-everthread-notice", "")
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -254,7 +254,7 @@ async def test_the_log_says_why_an_upstream_refused_a_request(
     key = b"sk-" + b"proj-T7kQ2mZ9xW4pL8vR3nB6yH1c"
     error = b'{"error": {"message": "Unknown model gpt-99, key ' + key + b'", "type": "x"}}'
     caplog.set_level(logging.INFO, "everthread.gateway")
-    async with raw_gateway(whole_answer(400, JSON, error)) as (url, _):
+    async with raw_gateway(fixed_answer(400, JSON, error)) as (url, _):
         answer = await send_bytes(url, post_request(path, body_with("gpt-99"), *JSON))
     assert (answer.status, answer.body) == (400, error)
     assert reasons(caplog) == ["Unknown model gpt-99, key [REDACTED]"]
@@ -278,7 +278,7 @@ async def test_warns_once_of_bodies_that_are_not_managed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        raw_upstream() as upstream,
+        open_raw_upstream() as upstream,
         open_raw_gateway(upstream.url) as (url, proxy),
     ):
         for _ in range(3):

@@ -44,10 +44,10 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
-    make_text,
     numbered_text,
     open_manager_setup,
     send_request,
+    text_of_tokens,
     text_reply,
     thread_of,
 )
@@ -80,11 +80,11 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
     sent = await ask(manager, client, "Hello")
     while not sent.is_rewritten:
-        text = make_text(600, f"ledger {len(client.messages)}")
+        text = text_of_tokens(600, f"ledger {len(client.messages)}")
         sent = await ask(manager, client, f"Ledger: {text}")
     receipt = sent.headers["x-everthread-receipt"]
     assert receipt.startswith("compaction 1: ")
-    assert [event.text for event in setup.of(CompactionReceipt)] == [receipt]
+    assert [event.text for event in setup.events_of(CompactionReceipt)] == [receipt]
     later = await ask(manager, client, "And now?")
     assert "x-everthread-receipt" not in later.headers
 
@@ -151,13 +151,13 @@ async def test_only_records_a_history_that_the_provider_changes(
     client = HistoryClient(api, extra=field)
     long_talk(client, 12)
     incoming = client.incoming()
-    turn = await setup.manager(markers=True, background=False).prepare(incoming)
+    turn = await setup.manager(cache_marks=True, background=False).prepare(incoming)
     assert turn.outgoing.body is incoming.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
     [row] = await setup.store.list_threads(tenant="t")
     assert row.message_count == len(client.messages)
-    [event] = setup.of(Unmanaged)
+    [event] = setup.events_of(Unmanaged)
     assert event.why in field
     notice = (await turn.response_headers())["x-everthread-notice"]
     assert notice == f"passed on unmanaged: {event.why}"
@@ -178,7 +178,7 @@ async def test_manages_requests_whose_fields_change_no_history(
     long_talk(client, 12)
     turn = await prepare(setup, client)
     assert turn.outgoing.is_rewritten
-    assert not setup.of(Unmanaged)
+    assert not setup.events_of(Unmanaged)
     await turn.record(Outcome(200))
 
 
@@ -217,8 +217,8 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     asked = len(writer.requests)
     assert asked
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
-    assert (await ask(manager, client, make_text(700, "more"))).is_rewritten
-    [made] = setup.of(CompactionDone)
+    assert (await ask(manager, client, text_of_tokens(700, "more"))).is_rewritten
+    [made] = setup.events_of(CompactionDone)
     assert made.background
     assert len(writer.requests) == asked, "the prepared summary was used"
 
@@ -228,11 +228,11 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
 ) -> None:
     manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
     client = HistoryClient("openai_chat")
-    await ask(manager, client, make_text(2_900, "entry"))
+    await ask(manager, client, text_of_tokens(2_900, "entry"))
     await manager.wait_for_background_work()
-    assert not setup.of(CompactionDone), "it is too short, though large enough"
-    await ask(manager, client, make_text(300, "second entry"))
-    sent = await ask(manager, client, make_text(300, "third entry"))
+    assert not setup.events_of(CompactionDone), "it is too short, though large enough"
+    await ask(manager, client, text_of_tokens(300, "second entry"))
+    sent = await ask(manager, client, text_of_tokens(300, "third entry"))
     before, _ = tokens_of(sent)
     assert 4_000 <= before < 4_400
     assert sent.is_rewritten
@@ -256,11 +256,11 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     await manager.wait_for_background_work()
     for number in range(4):
         calls: Any = [function_call(f"since_{number}", "read")]
-        text = make_text(600, f"note {number}") if says_much else None
+        text = text_of_tokens(600, f"note {number}") if says_much else None
         client.add_reply(calls_reply(*calls, text=text))
         client.add_result(
             f"since_{number}",
-            make_text(30 if says_much else 1_200, f"page {number}"),
+            text_of_tokens(30 if says_much else 1_200, f"page {number}"),
         )
     sent = await answer_request(manager, client)
     assert sent.is_rewritten
@@ -280,8 +280,8 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_chat")
     prompt = 0
-    while not setup.of(CompactionDone):
-        client.add_user_message(make_text(120, f"entry {prompt}"))
+    while not setup.events_of(CompactionDone):
+        client.add_user_message(text_of_tokens(120, f"entry {prompt}"))
         turn = await manager.prepare(client.incoming())
         before, after = map(
             int, turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")
@@ -300,7 +300,7 @@ async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) ->
     sent = (await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))).outgoing
     assert sent.is_rewritten
     assert b"Journal of" in sent.body
-    assert not setup.of(events.CompactionFailed)
+    assert not setup.events_of(events.CompactionFailed)
 
 
 def clear_results(client: HistoryClient, cleared: str) -> None:
@@ -312,11 +312,11 @@ def clear_results(client: HistoryClient, cleared: str) -> None:
 def with_tools(turns: int = 10) -> HistoryClient:
     client = HistoryClient("openai_chat")
     for turn in range(turns):
-        client.add_user_message(f"Look at {turn}. {make_text(60, f'entry {turn}')}")
+        client.add_user_message(f"Look at {turn}. {text_of_tokens(60, f'entry {turn}')}")
         message = calls_message(function_call(f"call_{turn}", "terminal"))
         thought = {"reasoning_content": f"I think of {turn}."}
         client.messages.append({**message, **thought})
-        client.add_result(f"call_{turn}", make_text(400, f"line {turn}"))
+        client.add_result(f"call_{turn}", text_of_tokens(400, f"line {turn}"))
         client.add_assistant_message(f"Done {turn}.")
     client.add_user_message("And now?")
     return client
@@ -328,16 +328,16 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     client = with_tools()
     manager = setup.manager(background=False)
     first = await answer_request(manager, client)
-    [made] = setup.of(CompactionDone)
+    [made] = setup.events_of(CompactionDone)
     for message in client.messages[: made.covered]:
         message.pop("reasoning_content", None)
     clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
-    client.add_user_message(make_text(900, "much"))
+    client.add_user_message(text_of_tokens(900, "much"))
     turn = await manager.prepare(client.incoming())
     second = turn.outgoing
     assert second.is_rewritten
-    assert setup.of(Drifted)
+    assert setup.events_of(Drifted)
     assert turn.thread == thread_of(first)
     assert SUMMARY_START in head_of(first)
     assert head_of(second) == head_of(first), "the drifted part keeps its bytes"
@@ -350,10 +350,10 @@ async def test_another_tool_result_begins_another_conversation(
     client = with_tools()
     first = await answer_request(manager, client)
     other = with_tools()
-    clear_results(other, make_text(400, "something else altogether"))
+    clear_results(other, text_of_tokens(400, "something else altogether"))
     second = await answer_request(manager, other)
     assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
-    assert not setup.of(Drifted)
+    assert not setup.events_of(Drifted)
     assert b"line 3 item" not in second.body
 
 
@@ -361,12 +361,12 @@ async def test_passes_the_error_of_a_request_that_cannot_fit(
     tmp_path: Path,
 ) -> None:
     async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
-        client = HistoryClient("openai_chat", system=make_text(6_000, "rule"))
+        client = HistoryClient("openai_chat", system=text_of_tokens(6_000, "rule"))
         long_talk(client, 10)
         exchange = await send_request(setup.manager(), client, setup.provider)
         assert exchange.status == 400
         assert "maximum context length" in exchange.error
-        assert exchange.tries <= 4
+        assert exchange.attempts <= 4
 
 
 async def test_lowers_an_output_cap_and_changes_nothing_else(
@@ -374,13 +374,13 @@ async def test_lowers_an_output_cap_and_changes_nothing_else(
 ) -> None:
     async with open_manager_setup(tmp_path, window=8_000) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
-        client.add_user_message(make_text(400, "entry"))
+        client.add_user_message(text_of_tokens(400, "entry"))
         exchange = await setup.send(setup.manager(), client)
         before = json.loads(exchange.incoming.body)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
-        assert setup.of(CompactionDone) == []
+        assert setup.events_of(CompactionDone) == []
 
 
 @pytest.mark.parametrize(
@@ -407,12 +407,12 @@ TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type"
 
 async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, window=200_000) as setup:
-        manager = setup.manager(markers=True)
+        manager = setup.manager(cache_marks=True)
         client = HistoryClient(
-            "anthropic", system=make_text(3_000, "rule"), extra={"max_tokens": 500}
+            "anthropic", system=text_of_tokens(3_000, "rule"), extra={"max_tokens": 500}
         )
         for turn in range(4):
-            client.add_user_message(make_text(600, f"entry {turn}"))
+            client.add_user_message(text_of_tokens(600, f"entry {turn}"))
             exchange = await setup.send(manager, client)
             assert exchange.sent.is_rewritten == (turn > 0)
         last = setup.provider.log[-1]
@@ -428,7 +428,7 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: Manag
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
-    assert (await setup.manager(markers=True).prepare(incoming)).outgoing.body is incoming.raw
+    assert (await setup.manager(cache_marks=True).prepare(incoming)).outgoing.body is incoming.raw
 
 
 @pytest.mark.parametrize(
@@ -450,12 +450,12 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
     count: int, has_tools: bool, is_answered: bool, is_marked: bool, setup: ManagerSetup
 ) -> None:
     client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
-    client.add_user_message(make_text(count, "entry"))
+    client.add_user_message(text_of_tokens(count, "entry"))
     if is_answered:
         client.add_assistant_message("Fine.")
         client.add_user_message("Go on.")
     incoming = client.incoming()
-    sent = (await setup.manager(markers=True).prepare(incoming)).outgoing.body
+    sent = (await setup.manager(cache_marks=True).prepare(incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
     assert is_marked or sent is incoming.raw
 
@@ -465,7 +465,7 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
     assert not (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
-    client.messages[-1]["content"] = make_text(7_000, "entry")
+    client.messages[-1]["content"] = text_of_tokens(7_000, "entry")
     assert (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
 
 
@@ -495,7 +495,7 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
             numbered_text(number, 60, "reply"),
         )
         heads.append(head_of(sent))
-    depth = max(made.count for made in setup.of(CompactionDone))
+    depth = max(made.count for made in setup.events_of(CompactionDone))
     assert depth > 2
     assert count_changes(heads) <= depth
 

@@ -12,13 +12,13 @@ from everthread.gateway.router import Upstream
 from everthread.gateway.site_policy import SitePolicy
 from tests.gateway.raw_http import (
     JSON,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     raw_gateway,
-    raw_upstream,
     send_bytes,
     send_get,
     send_post,
-    whole_answer,
 )
 from tests.gateway.test_proxy_safety import Keys
 
@@ -36,7 +36,7 @@ APP = "https://app.example"
 
 async def test_refuses_requests_of_other_web_pages() -> None:
     """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
-    async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
+    async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-operator")]
         async with open_raw_gateway(known) as (url, _):
             for path in (
@@ -65,12 +65,12 @@ async def test_refuses_requests_of_other_web_pages() -> None:
                     )
                     assert answer.status == 403
                     assert b"gateway.allowed_origins" in answer.body
-                    assert "access-control-allow-origin" not in answer.names
+                    assert "access-control-allow-origin" not in answer.header_values
         assert upstream.received == []
 
 
 async def test_accepts_programs_and_its_own_pages() -> None:
-    async with raw_gateway(whole_answer(200, OPEN, b"{}")) as (url, upstream):
+    async with raw_gateway(fixed_answer(200, OPEN, b"{}")) as (url, upstream):
         form = (b"content-type", b"multipart/form-data; boundary=x")
         for page in (
             [],
@@ -80,7 +80,7 @@ async def test_accepts_programs_and_its_own_pages() -> None:
         ):
             answer = await send_post(url, FILES, b"--x--", form, *page)
             assert answer.status == 200
-            assert not [name for name in answer.names if name.startswith("access-control-")]
+            assert not [name for name in answer.header_values if name.startswith("access-control-")]
         assert len(upstream.received) == 4
 
 
@@ -107,7 +107,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
         "Access-Control-Request-Private-Network: true\r\n\r\n"
     ).encode()
     sites = SitePolicy((listed,))
-    async with raw_upstream(whole_answer(200, OPEN, b"{}")) as upstream:
+    async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
         for authenticator in (None, Keys()):  # a preflight carries no key
             async with open_raw_gateway(upstream.url, sites=sites, authenticator=authenticator) as (
                 url,
@@ -130,10 +130,10 @@ async def test_answers_cors_requests_of_listed_origins_only(
                         if name == b"access-control-allow-origin"
                     ]
                     assert values == [origin.encode()]
-                    assert "origin" in heard.names["vary"]
-                assert asked.names["access-control-allow-headers"] == "authorization, x-a"
-                assert asked.names["access-control-allow-private-network"] == "true"
-                assert "access-control-allow-credentials" not in answer.names
+                    assert "origin" in heard.header_values["vary"]
+                assert asked.header_values["access-control-allow-headers"] == "authorization, x-a"
+                assert asked.header_values["access-control-allow-private-network"] == "true"
+                assert "access-control-allow-credentials" not in answer.header_values
         assert len(upstream.received) == (2 if allowed else 0)
 
 

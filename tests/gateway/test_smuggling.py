@@ -17,13 +17,13 @@ from tests.gateway.raw_http import (
     RawMessage,
     connect,
     encode_chunk,
+    fixed_answer,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     read_message,
     send_bytes,
     send_post,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -40,7 +40,7 @@ OFFERS = [
 
 async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
     """Answer with the request's own bytes."""
-    await whole_answer(200, JSON, request.line + b"|" + request.body)(request, writer)
+    await fixed_answer(200, JSON, request.line + b"|" + request.body)(request, writer)
 
 
 @pytest.mark.parametrize("offer", OFFERS)
@@ -70,7 +70,7 @@ async def test_ignores_an_offered_upgrade(
     assert victim.body.endswith(b'{"model":"victim"}')
     assert len(upstream.received) == 4
     for heard in upstream.received:
-        assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
+        assert not {"upgrade", "connection", "http2-settings"} & set(heard.header_values)
 
 
 async def test_reads_chunked_and_pipelined_requests_after_an_offered_upgrade() -> None:
@@ -101,7 +101,7 @@ async def test_refuses_websockets(path: str) -> None:
     async with raw_gateway(echo) as (url, upstream):
         answer = await send_bytes(url, request)
         assert upstream.received == []
-    assert (answer.status, answer.names["upgrade"]) == (426, "HTTP/1.1")
+    assert (answer.status, answer.header_values["upgrade"]) == (426, "HTTP/1.1")
     assert json.loads(answer.body)["error"]["code"] == "no_websocket"
 
 
@@ -128,7 +128,7 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
         for part in parts:
             yield part
 
-    async with raw_upstream(echo) as upstream:
+    async with open_raw_upstream(echo) as upstream:
         client = UpstreamClient(Limits(answer_seconds=5))
         where = Upstream("only", upstream.url)
 

@@ -21,7 +21,7 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import ScriptedSummarizer
 from tests.conversation.http_setup import make_summary_text
 from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_setup
-from tests.gateway.raw_http import RawMessage, raw_upstream
+from tests.gateway.raw_http import RawMessage, open_raw_upstream
 
 
 async def test_an_unknown_engine_is_an_error_at_start(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     async with (
         open_setup(tmp_path, window=6_000) as setup,
-        raw_upstream(never) as silent,
+        open_raw_upstream(never) as silent,
     ):
         key = "" if hangs else ", api_key_env: NO_SUCH_KEY"
         settings = (
@@ -53,7 +53,7 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
             "compression: {economics: false, background: false}"
         )
         url = await setup.start(settings=settings, manage_seconds=40 if hangs else 300)
-        client = setup.claude(url, await setup.key(tokens=10**9))
+        client = setup.anthropic_client(url, await setup.create_key(tokens=10**9))
         history = list[Any](HELLO)
         for number in range(16):
             said = await ask_claude(client, history)
@@ -73,7 +73,7 @@ async def _talk_with_writer(tmp_path: Path, writer: Provider, entries: int) -> S
             "compression: {economics: false, background: false}"
         )
         url = await setup.start(settings=settings)
-        client = setup.claude(url, await setup.key(tokens=10**9))
+        client = setup.anthropic_client(url, await setup.create_key(tokens=10**9))
         history = list[Any](HELLO)
         compactions = []
         for number in range(entries):
@@ -131,7 +131,7 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
     """Claude's window is 200,000 tokens, or a million if the request asks for it."""
     async with open_setup(tmp_path, window=6_000) as setup:
         url = await setup.start(settings="compression: {economics: false, background: false}")
-        client = setup.claude(url, await setup.key())
+        client = setup.anthropic_client(url, await setup.create_key())
         history: list[Any] = []
         for number in range(6):
             history += [

@@ -17,11 +17,11 @@ from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
     PassThroughTurn,
+    fixed_answer,
+    open_raw_upstream,
     post_request,
-    raw_upstream,
     send_bytes,
     send_post,
-    whole_answer,
 )
 
 
@@ -69,11 +69,11 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
     manager = WaitingManager(probe)
     watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
     chat = post_request("/v1/chat/completions", b'{"model": "m", "messages": []}')
-    async with raw_upstream(whole_answer(200, JSON, b"{}")) as upstream:
+    async with open_raw_upstream(fixed_answer(200, JSON, b"{}")) as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
         app = GatewayApp(proxy, mounted_apps={"/mcp": page}, store_watch=watch)
         async with Gateway(app, grace_seconds=1.0) as running:
-            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
+            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).header_values
             assert (await send_post(running.url, "/mcp")).status == 200
             for state in ("hangs", "fails"):
                 probe.state = state
@@ -82,15 +82,15 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
                 for _ in range(3):
                     answer = await send_bytes(running.url, chat)
                     assert (answer.status, answer.body) == (200, b"{}")
-                    assert "unmanaged" in answer.names["x-everthread-notice"]
+                    assert "unmanaged" in answer.header_values["x-everthread-notice"]
                 away = await send_post(running.url, "/mcp")
-                assert (away.status, away.names["retry-after"]) == (503, "1")
+                assert (away.status, away.header_values["retry-after"]) == (503, "1")
                 assert probe.asked == before + 1, "what is known is not asked again"
             assert manager.cancelled == 2, "the others did not even begin"
             assert proxy.metrics.value("failed_open", step="prepare") == 6
             probe.state = "there"
             now[0] += 10
-            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).names
+            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).header_values
             assert (await send_post(running.url, "/mcp")).status == 200
     assert len(upstream.received) == 8
 

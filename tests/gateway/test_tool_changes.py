@@ -50,11 +50,11 @@ async def talk_until_compacted(
     """Continue in another process, with these tools, until another compaction was made."""
     client.tools = tools
     manager = setup.manager(recall=True, background=False)
-    before = len(setup.of(CompactionDone))
+    before = len(setup.events_of(CompactionDone))
     for number in range(40):
         client.add_user_message(numbered_text(number, 200, "ledger"))
         await setup.send(manager, client)
-        if len(setup.of(CompactionDone)) > before:
+        if len(setup.events_of(CompactionDone)) > before:
             return
     raise AssertionError("nothing was compacted")
 
@@ -69,7 +69,7 @@ async def test_changed_reading_tools_keep_the_compaction(
         client = HistoryClient(api)
         await talk_until_compacted(setup, client, before)
         await talk_until_compacted(setup, client, before)
-        made = setup.of(CompactionDone)
+        made = setup.events_of(CompactionDone)
         client.tools = after
         manager = setup.manager(recall=True, background=False)
         bodies = []
@@ -78,13 +78,13 @@ async def test_changed_reading_tools_keep_the_compaction(
             sent = (await setup.send(manager, client)).sent
             assert sent.headers["x-everthread-compactions"] == "2"
             bodies.append(sent.body.decode())
-        assert setup.of(CompactionDone) == made, "nothing is compacted again"
+        assert setup.events_of(CompactionDone) == made, "nothing is compacted again"
         for body in bodies:
             assert f"with {NAMED[id(after)]}, by words" in body
             assert f"with {NAMED[id(before)]}, by words" not in body
         await talk_until_compacted(setup, client, after)
         await talk_until_compacted(setup, client, before)
-        assert [event.count for event in setup.of(CompactionDone)] == [1, 2, 3, 4]
+        assert [event.count for event in setup.events_of(CompactionDone)] == [1, 2, 3, 4]
 
 
 READERS = ("mcp__everthread__expand", "mcp__everthread__search")

@@ -24,12 +24,12 @@ from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
     RawMessage,
+    fixed_answer,
     open_raw_gateway,
+    open_raw_upstream,
     post_request,
     raw_gateway,
-    raw_upstream,
     send_bytes,
-    whole_answer,
 )
 
 CHAT = "/v1/chat/completions"
@@ -51,13 +51,13 @@ async def test_forwards_oversized_requests_unmanaged_with_a_notice(
 ) -> None:
     manager = PassThroughManager()
     async with (
-        raw_upstream() as upstream,
+        open_raw_upstream() as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
         answer = await send_bytes(url, post_request(CHAT, body))
     assert answer.status == 200, answer.body
     assert (upstream.received[0].body == body, manager.prepared) == (True, [])
-    assert "passed on unmanaged" in answer.names["x-everthread-notice"]
+    assert "passed on unmanaged" in answer.header_values["x-everthread-notice"]
     assert proxy.metrics.value("unmanaged") == 1
 
 
@@ -103,11 +103,14 @@ async def test_forwards_a_message_of_many_values_unmanaged(
         {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
     ).encode()
     url = await gateways.start()
-    key = await gateways.key()
+    key = await gateways.create_key()
     answer = await send_bytes(
         url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
     )
-    assert "one of its messages has more than 50,000 values" in answer.names["x-everthread-notice"]
+    assert (
+        "one of its messages has more than 50,000 values"
+        in answer.header_values["x-everthread-notice"]
+    )
 
 
 def test_commas_in_texts_do_not_count_as_values() -> None:
@@ -165,7 +168,7 @@ async def test_forwards_a_body_that_decompresses_too_far_unmanaged() -> None:
         True,
         [],
     )
-    assert "times as large" in answer.names["x-everthread-notice"]
+    assert "times as large" in answer.header_values["x-everthread-notice"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ async def test_forwards_an_undecodable_body_with_a_notice(name: bytes, packed: b
     assert (answer.status, upstream.received[0].body == packed) == (200, True)
     assert manager.prepared == []
     assert (
-        answer.names["x-everthread-notice"]
+        answer.header_values["x-everthread-notice"]
         == "passed on unmanaged: its body cannot be decoded here"
     )
 
@@ -263,9 +266,9 @@ async def test_charges_the_model_that_answered(path: str) -> None:
         ]
 
     async def reply(request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        assert request.names["accept-encoding"] == "gzip"
+        assert request.header_values["accept-encoding"] == "gzip"
         packed = gzip.compress(json.dumps(answer).encode())
-        await whole_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
+        await fixed_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
 
     async with raw_gateway(reply, authenticator=Keys()) as (url, _):
         body = json.dumps(

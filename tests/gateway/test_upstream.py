@@ -21,8 +21,8 @@ from tests.gateway.raw_http import (
     RawUpstream,
     WriteAnswer,
     encode_chunk,
-    raw_upstream,
-    whole_answer,
+    fixed_answer,
+    open_raw_upstream,
 )
 
 Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
@@ -32,7 +32,7 @@ Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 async def open_client(
     answer: WriteAnswer, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Asked, RawUpstream]]:
-    async with raw_upstream(answer) as upstream:
+    async with open_raw_upstream(answer) as upstream:
         client = UpstreamClient(limits or Limits())
 
         async def ask(
@@ -131,7 +131,7 @@ async def test_reuses_a_connection() -> None:
             assert (await ask())[2] == b"{}"
         assert (await ask("HEAD", None))[2] == b""
         assert (await ask())[2] == b"{}"
-        assert not upstream.left.is_set()
+        assert not upstream.disconnected.is_set()
         assert [request.line.split()[1] for request in upstream.received] == [b"/v1/x?y=%2f"] * 5
 
 
@@ -157,13 +157,13 @@ async def test_an_unrequested_answer_ends_the_connection(*, later: bool) -> None
 
 
 async def test_sends_header_values_as_utf_8() -> None:
-    async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
+    async with open_client(fixed_answer(200, [], b"{}")) as (ask, upstream):
         await ask()
         assert dict(upstream.received[0].headers)[b"x-a"] == "é".encode()
 
 
 async def test_stops_an_upload_when_the_upstream_has_answered() -> None:
-    async with open_client(whole_answer(200, [], b"{}")) as (ask, upstream):
+    async with open_client(fixed_answer(200, [], b"{}")) as (ask, upstream):
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
@@ -194,7 +194,7 @@ async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> No
     ) as (ask, upstream):
         for _ in range(2):
             assert (await ask("GET", None))[::2] == (status, b"")
-        assert not upstream.left.is_set(), "and its connection is used again"
+        assert not upstream.disconnected.is_set(), "and its connection is used again"
 
 
 async def test_closes_the_connections_of_cancelled_requests() -> None:
@@ -203,21 +203,21 @@ async def test_closes_the_connections_of_cancelled_requests() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if request.body == b"wait":
             await waits.wait()
-        await whole_answer(200, [], b"{}")(request, writer)
+        await fixed_answer(200, [], b"{}")(request, writer)
 
     async with open_client(answer, Limits(concurrent=2)) as (ask, upstream):
         for cancelled in (True, False):
             waits.clear()
             before = len(upstream.received)
             many = [asyncio.ensure_future(ask("POST", b"wait")) for _ in range(6)]
-            await upstream.requests(before + 6)
+            await upstream.wait_for_requests(before + 6)
             if cancelled:
                 for one in many:
                     one.cancel()
             waits.set()
             await asyncio.wait(many)
             async with asyncio.timeout(60):
-                await upstream.until_open(0 if cancelled else 6)
+                await upstream.wait_until_connections_at_most(0 if cancelled else 6)
             assert [one.cancelled() for one in many] == [cancelled] * 6
 
 
@@ -247,7 +247,7 @@ async def test_refuses_a_missing_or_invalid_answer(answer: WriteAnswer, status: 
         with pytest.raises(Refused) as refused:
             await ask()
         assert refused.value.status == status
-        await asyncio.wait_for(upstream.left.wait(), 10)
+        await asyncio.wait_for(upstream.disconnected.wait(), 10)
 
 
 @pytest.mark.parametrize(
@@ -261,4 +261,4 @@ async def test_an_incomplete_answer_is_an_error(*, close: bool, kind: type[Excep
     ) as (ask, upstream):
         with pytest.raises(kind):
             await ask()
-        await asyncio.wait_for(upstream.left.wait(), 10)
+        await asyncio.wait_for(upstream.disconnected.wait(), 10)

@@ -22,10 +22,10 @@ from tests.gateway.raw_http import (
     RawMessage,
     RawUpstream,
     encode_chunk,
+    fixed_answer,
     open_raw_gateway,
     response_head,
     send_post,
-    whole_answer,
 )
 
 HOST = "localhost"
@@ -98,7 +98,7 @@ async def test_relays_requests_answers_and_streams_over_tls(
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b'"stream"' not in request.body:
             big = json.dumps({"id": "x" * 700_000}).encode()
-            await whole_answer(200, [*JSON, (b"x-upstream", b"1")], big)(request, writer)
+            await fixed_answer(200, [*JSON, (b"x-upstream", b"1")], big)(request, writer)
             return
         writer.write(response_head(200, STREAM))
         for number in range(3):
@@ -118,21 +118,21 @@ async def test_relays_requests_answers_and_streams_over_tls(
             heard = await send_post(url, "/v1/chat/completions", body, *JSON)
             assert heard.status == 200
             assert there.upstream.received[-1].body == body
-            assert "x-trailer" not in heard.names
+            assert "x-trailer" not in heard.header_values
             if b"stream" in body:
                 assert heard.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
             else:
                 assert len(heard.body) > 700_000
-                assert heard.names["x-upstream"] == "1"
+                assert heard.header_values["x-upstream"] == "1"
         assert (there.connections, there.names) == (1, [HOST]), (
             "one connection, which said for whom it is"
         )
-        assert there.upstream.received[0].names["host"] == f"{HOST}:{there.port}"
+        assert there.upstream.received[0].header_values["host"] == f"{HOST}:{there.port}"
 
 
 @pytest.mark.parametrize("is_stranger", [False, True], ids=["other name", "stranger"])
 async def test_explains_an_invalid_certificate(is_stranger: bool, authority: trustme.CA) -> None:
-    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    upstream = RawUpstream(fixed_answer(200, JSON, b"{}"))
     issuer = trustme.CA() if is_stranger else authority
     name = HOST if is_stranger else "elsewhere.example"
     async with (
@@ -207,7 +207,7 @@ CREDENTIAL = (b"Authorization", b"Bearer sk-1")
 
 async def test_uses_the_proxy_of_the_environment(authority: trustme.CA, proxy: TunnelProxy) -> None:
     path = "/v1/chat/completions?a=%2f"
-    relayed = whole_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
+    relayed = fixed_answer(200, [*JSON, (b"x-upstream", b"1")], b'{"id": 1}')
     upstream = RawUpstream(relayed)
     async with listen(upstream.serve) as port, serve_tls(authority, upstream) as there:
         plain = f"http://127.0.0.1:{port}"
@@ -219,11 +219,11 @@ async def test_uses_the_proxy_of_the_environment(authority: trustme.CA, proxy: T
             async with open_raw_gateway(address) as (url, _):
                 answer = await send_post(url, path, BODY, *JSON, CREDENTIAL)
             assert (answer.status, answer.body) == (200, b'{"id": 1}')
-            assert answer.names["x-upstream"] == "1"
+            assert answer.header_values["x-upstream"] == "1"
             received = upstream.received[-1]
             assert received.body == BODY
-            assert received.names["authorization"] == "Bearer sk-1"
-            assert "user-agent" not in received.names, "the gateway adds nothing"
+            assert received.header_values["authorization"] == "Bearer sk-1"
+            assert "user-agent" not in received.header_values, "the gateway adds nothing"
             assert proxy.lines[-1] == line.encode()
 
 
@@ -234,7 +234,7 @@ async def test_uses_no_proxy_for_excluded_hosts(
     proxy: TunnelProxy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    upstream = RawUpstream(fixed_answer(200, JSON, b"{}"))
     async with serve_tls(authority, upstream) as there:
         monkeypatch.setenv("NO_PROXY", excluded.replace("PORT", str(there.port)))
         async with open_raw_gateway(there.url) as (url, _):
@@ -246,7 +246,7 @@ async def test_uses_no_proxy_for_excluded_hosts(
 async def test_checks_the_certificate_of_an_upstream_behind_a_proxy(
     proxy: TunnelProxy,
 ) -> None:
-    upstream = RawUpstream(whole_answer(200, JSON, b"{}"))
+    upstream = RawUpstream(fixed_answer(200, JSON, b"{}"))
     async with (
         serve_tls(trustme.CA(), upstream) as stranger,
         open_raw_gateway(stranger.url) as (url, _),
@@ -269,7 +269,7 @@ async def test_does_not_use_a_connection_that_was_closed(
         if b"/late" in request.line and len(heard) % 2:
             writer.close()  # just when the next request was on its way
             return
-        await whole_answer(200, JSON, b"{}")(request, writer)
+        await fixed_answer(200, JSON, b"{}")(request, writer)
         if b"/close" in request.line:
             await writer.drain()
             writer.close()

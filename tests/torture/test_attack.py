@@ -26,8 +26,8 @@ from tests.gateway.raw_http import (
     RawMessage,
     connect,
     encode_chunk,
+    open_raw_upstream,
     post_request,
-    raw_upstream,
     read_message,
     response_head,
 )
@@ -140,7 +140,7 @@ class Upstream:
     odd: int = 0
 
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        attempt = request.names.get("x-attempt", "")
+        attempt = request.header_values.get("x-attempt", "")
         if not attempt.startswith("honest"):
             self.odd += 1
             writer.write(self.chance.choice(list(ANSWER_ODDITIES.values())))
@@ -353,7 +353,7 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(
     home.mkdir()
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
     upstream = Upstream(random.Random(SEED + 1))  # noqa: S311
-    async with raw_upstream(upstream) as serving:
+    async with open_raw_upstream(upstream) as serving:
         (home / "config.yaml").write_text(
             f"store: {{url: '{database}'}}\n"
             "compression: {threshold_tokens: 6400, economics: false}\n"

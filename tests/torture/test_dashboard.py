@@ -226,8 +226,8 @@ async def test_undo_and_pin_on_the_page(
 async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
     async with chromium() as browser, open_setup(tmp_path) as setup:
         url = await setup.start("keys")
-        key = await setup.key("acme", scopes=("proxy",))
-        other = await setup.key("others")
+        key = await setup.create_key("acme", scopes=("proxy",))
+        other = await setup.create_key("others")
         tab = await browser.tab()
         theirs = await browser.tab()
         for page, shown in ((tab, key), (theirs, other)):
@@ -239,7 +239,7 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
                 "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
             )
         assert "No conversation yet" in await tab.run("document.body.innerText")
-        client = setup.claude(url, key)
+        client = setup.anthropic_client(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
         (thread,) = [row.first.id for row in await setup.store.list_threads(tenant="acme")]

@@ -11,7 +11,7 @@ from everthread.config import parse_config
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
-from tests.gateway.raw_http import raw_upstream, whole_answer
+from tests.gateway.raw_http import fixed_answer, open_raw_upstream
 from tests.torture.chromium import chromium
 
 EVIL = b"""<!doctype html><title>still</title><body><p id=here>here</p>
@@ -34,7 +34,9 @@ async def test_upstream_page_runs_nothing_in_the_origin_of_the_dashboard(
     headers = [(b"content-type", kind), COOKIE] if kind else [COOKIE]
     async with AsyncExitStack() as stack:
         browser = await stack.enter_async_context(chromium())
-        upstream = await stack.enter_async_context(raw_upstream(whole_answer(200, headers, EVIL)))
+        upstream = await stack.enter_async_context(
+            open_raw_upstream(fixed_answer(200, headers, EVIL))
+        )
         store = open_store(tmp_path / "s.db")
         stack.push_async_callback(store.close)
         config = parse_config("gateway: {port: 0}")

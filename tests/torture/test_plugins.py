@@ -20,7 +20,7 @@ import pytest
 from everthread.core.turns import user_text
 from everthread.core.types import Reply, Request
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.manager_setup import make_text
+from tests.gateway.manager_setup import text_of_tokens
 from tests.torture.clients.install import AbsentError, install_npm
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -45,7 +45,7 @@ def hook_environment(folder: Path) -> dict[str, str]:
 
 
 def bookkeeper(request: Request) -> str:
-    return f"Noted: {make_text(1_500, f'entry {len(request.messages)}')}"
+    return f"Noted: {text_of_tokens(1_500, f'entry {len(request.messages)}')}"
 
 
 class Pi:
@@ -149,7 +149,7 @@ async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
             check_shortened(provider)
             for compaction in range(2):
                 for turn in range(4):
-                    text = f"Ledger {compaction}-{turn}: {make_text(1_200, f'ledger {turn}')}"
+                    text = f"Ledger {compaction}-{turn}: {text_of_tokens(1_200, f'ledger {turn}')}"
                     await pi.ask({"type": "prompt", "message": text}, "agent_end")
                 calls = len(provider.log)
                 made = await pi.ask({"type": "compact"}, "response")
@@ -241,7 +241,7 @@ async def test_opencode_with_the_plugin_alone(tmp_path: Path) -> None:
                 for compaction in range(2):
                     for turn in range(12):
                         await say(
-                            f"Ledger {compaction}-{turn}: {make_text(1_200, f'ledger {turn}')}"
+                            f"Ledger {compaction}-{turn}: {text_of_tokens(1_200, f'ledger {turn}')}"
                         )
                     model = {"providerID": "lab", "modelID": "lab-coder"}
                     done = await http.post(f"/session/{session}/summarize", json=model)
@@ -350,7 +350,7 @@ async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
         await say("Build it.", "--continue")
         check_shortened(provider)
         for turn in range(2):
-            await say(f"Ledger {turn}: {make_text(1_200, f'ledger {turn}')}", "--continue")
+            await say(f"Ledger {turn}: {text_of_tokens(1_200, f'ledger {turn}')}", "--continue")
         await say("/compact", "--continue")
         await say("And now?", "--continue")
         sent = provider.log[-1]
@@ -422,7 +422,7 @@ async def test_codex_with_the_hooks_alone(tmp_path: Path) -> None:
         await say(RULE)
         asked = ""
         for turn in range(12):
-            page = f"Ledger {turn}: {make_text(1_200, f'ledger {turn}')}"
+            page = f"Ledger {turn}: {text_of_tokens(1_200, f'ledger {turn}')}"
             await say("resume", "--last", page)
             asked = json.dumps(provider.log[-1].body)
             if CODEX_SUMMARY in asked:

@@ -75,7 +75,7 @@ def write_config(home: Path, database: str, provider: str) -> None:
 async def talk_until(end: float, talker: LoadClient, chance: random.Random) -> None:
     while time.monotonic() < end:
         await asyncio.sleep(chance.uniform(0, 0.5))
-        await talker.turn()
+        await talker.send_turn()
 
 
 def _is_of_an_outage(problem: str) -> bool:
@@ -122,15 +122,17 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
                 kills += 1
         await asyncio.gather(*talks)
         for talker in talkers:
-            await talker.turn()
-            talker.problems = [
-                problem for problem in talker.problems if not _is_of_an_outage(problem)
+            await talker.send_turn()
+            talker.unexpected_errors = [
+                problem for problem in talker.unexpected_errors if not _is_of_an_outage(problem)
             ]
         await fleet.close()
         await sdk.close()
         try:
             lost = (kills + restarts) * CLIENTS
-            wrong = await find_problems(store, provider.log, talkers, ends=True, lost=lost)
+            wrong = await find_problems(
+                store, provider.log, talkers, allows_unread_answers=True, max_lost_usages=lost
+            )
             wrong["wrong requests"] = [
                 one for one in wrong.pop("wrong requests", []) if not _is_of_an_outage(one[1])
             ]

@@ -19,9 +19,9 @@ from everthread.lab.provider import Provider
 from everthread.store.store import Store
 from tests.gateway.load_clients import (
     MARK,
+    History,
     LoadClient,
     NumberedAnswers,
-    Said,
     Sdk,
     count_compactions,
     load_histories,
@@ -56,7 +56,7 @@ def round_robin(fleet: Fleet) -> Callable[[], str]:
     return lambda: fleet.processes[next(numbers) % len(fleet.processes)][1]
 
 
-def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
+def count_faults(stored: Sequence[History], wanted: History) -> Counter[str]:
     """Compare the stored threads of a client with the messages that it sent and received."""
     faults: Counter[str] = Counter()
     faults["spurious branches"] = len(stored) - 1
@@ -72,7 +72,7 @@ def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
 
 async def count_all_faults(store: Store, talkers: Sequence[LoadClient]) -> dict[str, int]:
     """Count all faults by kind. After a kill, an answer that never reached its client may end a separate thread."""
-    by_client: dict[str, list[Said]] = {}
+    by_client: dict[str, list[History]] = {}
     for history in (await load_histories(store)).values():
         by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
     faults: Counter[str] = Counter()
@@ -89,7 +89,7 @@ async def count_all_faults(store: Store, talkers: Sequence[LoadClient]) -> dict[
     return dict(faults)
 
 
-def _is_unheard(history: Said, wanted: Said) -> bool:
+def _is_unheard(history: History, wanted: History) -> bool:
     """Return whether a thread is the client's history and one answer that never reached the client."""
     return history[-1] not in wanted and history[:-1] == wanted[: len(history) - 1]
 
@@ -110,7 +110,7 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
             for number in range(CLIENTS)
         ]
         async with busy_machine():
-            talks = [asyncio.create_task(talker.talk(TURNS, 0.0, SEED)) for talker in talkers]
+            talks = [asyncio.create_task(talker.send_turns(TURNS, 0.0, SEED)) for talker in talkers]
             chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
             for kill in range(kills):
                 due = CLIENTS * TURNS * (kill + 1) // (kills + 1)

@@ -58,23 +58,23 @@ class WaitingModel(ScriptedModel):
             answers or (lambda request: f"re: {text_of(request.messages[-1])}"), **more
         )
         self.gates: dict[str, asyncio.Event] = {}
-        self.begun: list[str] = []
+        self.started: list[str] = []
 
-    def hold(self, said: str) -> asyncio.Event:
+    def block_answer_to(self, said: str) -> asyncio.Event:
         return self.gates.setdefault(said, asyncio.Event())
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         said = text_of(request.messages[-1])
-        self.begun.append(said)
+        self.started.append(said)
         if said in self.gates:
             yield StreamDelta("text", text="Wait. ")
             await self.gates[said].wait()
         async for piece in super().stream(request):
             yield piece
 
-    async def until(self, said: str) -> None:
+    async def wait_until_asked(self, said: str) -> None:
         async with asyncio.timeout(10):
-            while said not in self.begun:  # noqa: ASYNC110 - a model tells nobody
+            while said not in self.started:  # noqa: ASYNC110 - a model tells nobody
                 await asyncio.sleep(0.005)
 
 
@@ -107,7 +107,7 @@ class ApiSetup:
     queue: TurnQueue
     clients: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
 
-    def of(self, name: str) -> httpx2.AsyncClient:
+    def client_of(self, name: str) -> httpx2.AsyncClient:
         if name not in self.clients:
             headers = {"authorization": f"Bearer {name}"} if name else {}
             self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=120)
@@ -115,31 +115,31 @@ class ApiSetup:
 
     async def get(self, path: str, name: str = "ann", **params: str) -> Any:
         """Return the JSON of a successful answer."""
-        return self._read(await self.of(name).get(path, params=params or None))
+        return self._read(await self.client_of(name).get(path, params=params or None))
 
     async def post(self, path: str, name: str = "ann", **body: Any) -> Any:
         """Return the JSON of a successful answer."""
-        return self._read(await self.of(name).post(path, json=body))
+        return self._read(await self.client_of(name).post(path, json=body))
 
     def _read(self, answer: httpx2.Response) -> Any:
         assert answer.is_success, answer.text
         return answer.json()
 
-    async def thread(self, name: str = "ann", **body: Any) -> str:
+    async def create_thread(self, name: str = "ann", **body: Any) -> str:
         return str((await self.post("/api/threads", name, **body))["id"])
 
-    async def turns(self, thread: str) -> list[Any]:
+    async def open_turns(self, thread: str) -> list[Any]:
         """Return the open turns of a thread."""
         found: list[Any] = (await self.get(f"/api/threads/{thread}"))["turns"]
         return found
 
     async def wait_for_turns(self, thread: str, count: int) -> list[Any]:
         """Return the open turns of a thread once there are as many."""
-        while len(turns := await self.turns(thread)) < count:  # noqa: ASYNC110 - as a client
+        while len(turns := await self.open_turns(thread)) < count:  # noqa: ASYNC110 - as a client
             await asyncio.sleep(0.01)
         return turns
 
-    async def say(
+    async def send_message(
         self,
         thread: str,
         text: Any,
@@ -151,20 +151,20 @@ class ApiSetup:
         """Send a message and return the response with its turn."""
         path = f"/api/threads/{thread}/messages?wait={wait}"
         headers = {"idempotency-key": key} if key else {}
-        return await self.of(name).post(path, json={"content": text}, headers=headers)
+        return await self.client_of(name).post(path, json={"content": text}, headers=headers)
 
-    async def run(self, thread: str, text: str, name: str = "ann") -> Any:
+    async def read_answer(self, thread: str, text: str, name: str = "ann") -> Any:
         """Send a message or a command and return the JSON of its answer."""
-        return self._read(await self.say(thread, text, name))["answer"]
+        return self._read(await self.send_message(thread, text, name))["answer"]
 
-    async def ask(self, thread: str, text: str, name: str = "ann") -> str:
+    async def read_answer_text(self, thread: str, text: str, name: str = "ann") -> str:
         """Send a message or a command and return the text of its answer."""
-        return str((await self.run(thread, text, name))["text"])
+        return str((await self.read_answer(thread, text, name))["text"])
 
-    async def ask_later(self, thread: str, text: str) -> asyncio.Task[httpx2.Response]:
+    async def start_turn(self, thread: str, text: str) -> asyncio.Task[httpx2.Response]:
         """Send a message; return when its turn has begun."""
-        asked = asyncio.create_task(self.say(thread, text))
-        await self.model.until(text)
+        asked = asyncio.create_task(self.send_message(thread, text))
+        await self.model.wait_until_asked(text)
         return asked
 
     @asynccontextmanager
@@ -177,7 +177,9 @@ class ApiSetup:
             headers["last-event-id"] = str(last_event)
         method = "GET" if text is None else "POST"
         body = None if text is None else {"content": text}
-        async with self.of("ann").stream(method, path, json=body, headers=headers) as response:
+        async with self.client_of("ann").stream(
+            method, path, json=body, headers=headers
+        ) as response:
             yield EventReader(response)
 
     async def history(self, thread: str, view: str = "whole", name: str = "ann") -> list[str]:

@@ -27,7 +27,7 @@ async def test_tools_need_the_scope_or_the_setting(
     name: str, keys: bool, tools: bool, has_tools: bool, store_url: str
 ) -> None:
     async with open_api(store_url, keys=keys, tools=tools) as setup:
-        await setup.run(await setup.thread(name), "what can you do?", name)
+        await setup.read_answer(await setup.create_thread(name), "what can you do?", name)
         (request,) = setup.model.requests
         offered = {tool["function"]["name"] for tool in request.tools}
         assert {"recall", "todo", "memory"} <= offered
@@ -44,8 +44,8 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
         ]
     )
     async with open_api(store_url, WaitingModel(lambda _: next(script))) as setup:
-        thread = await setup.thread("amy")
-        assert await setup.ask(thread, "do it", "amy") == "no"
+        thread = await setup.create_thread("amy")
+        assert await setup.read_answer_text(thread, "do it", "amy") == "no"
         assert not (tmp_path / "done").exists()
 
 
@@ -69,12 +69,12 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
 async def test_answers_404_for_threads_of_another_tenant(
     method: str, path: str, api: ApiSetup
 ) -> None:
-    thread = await api.thread()
-    turn = (await api.say(thread, "the password of the vault is swordfish")).json()
+    thread = await api.create_thread()
+    turn = (await api.send_message(thread, "the password of the vault is swordfish")).json()
     path = path.format(turn=turn["id"])
     body = {"content": "hi"} if path == "/messages" else {}
     theirs, unknown = [
-        await api.of("bob").request(
+        await api.client_of("bob").request(
             method,
             f"/api/threads/{one}{path}",
             json=body if method == "POST" else None,
@@ -86,12 +86,12 @@ async def test_answers_404_for_threads_of_another_tenant(
 
 
 async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -> None:
-    thread = await api.thread()
-    await api.run(thread, "the password of the vault is swordfish")
-    await api.run(thread, "/memory add Ann likes heliotrope")
-    turn = (await api.say(thread, "and more")).json()["id"]
-    foreign = await api.thread("bob")
-    bob = api.of("bob")
+    thread = await api.create_thread()
+    await api.read_answer(thread, "the password of the vault is swordfish")
+    await api.read_answer(thread, "/memory add Ann likes heliotrope")
+    turn = (await api.send_message(thread, "and more")).json()["id"]
+    foreign = await api.create_thread("bob")
+    bob = api.client_of("bob")
     path = f"/api/threads/{foreign}"
     for part in (f"/turns/{turn}", f"/turns/{turn}/events"):
         assert (await bob.get(path + part)).status_code == 404
@@ -102,10 +102,10 @@ async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -
     assert [item["id"] for item in listed] == [foreign]
     assert (await api.get("/api/insights", "bob"))["total"]["calls"] == 0
     for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
-        text = await api.ask(foreign, line, "bob")
+        text = await api.read_answer_text(foreign, line, "bob")
         assert "heliotrope" not in text
         assert "vault" not in text
-    branch = await api.of("ann").post(f"{path}/branch", json={})
+    branch = await api.client_of("ann").post(f"{path}/branch", json={})
     assert branch.status_code == 404
 
 
@@ -117,6 +117,6 @@ async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -
 async def test_refuses_unknown_keys_and_keys_without_the_scope(
     path: str, name: str, error: tuple[int, str], api: ApiSetup
 ) -> None:
-    answer = await api.of(name).get(path)
+    answer = await api.client_of(name).get(path)
     assert error_of(answer) == error
     assert set(answer.json()["error"]) == {"code", "message"}

@@ -53,11 +53,11 @@ DEEP_LIST = b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 async def test_refuses_invalid_bodies_with_a_json_error(
     path: str, body: bytes, status: int, api: ApiSetup
 ) -> None:
-    path = path.format(thread=await api.thread())
-    answer = await api.of("ann").post(path, content=body, headers=JSON)
+    path = path.format(thread=await api.create_thread())
+    answer = await api.client_of("ann").post(path, content=body, headers=JSON)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"code", "message"}
-    assert api.model.begun == []
+    assert api.model.started == []
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ async def test_refuses_invalid_bodies_with_a_json_error(
 async def test_refuses_invalid_methods_paths_and_headers(
     method: str, path: str, headers: dict[str, str], status: int, api: ApiSetup
 ) -> None:
-    path = path.format(thread=await api.thread())
+    path = path.format(thread=await api.create_thread())
     body = b'{"content": "a"}' if path.endswith("/messages") else b"{}"
-    answer = await api.of("ann").request(method, path, content=body, headers=headers)
+    answer = await api.client_of("ann").request(method, path, content=body, headers=headers)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"code", "message"}
 
 
 async def test_the_openapi_document_matches_the_answers(api: ApiSetup) -> None:
-    shown = (await api.of("ann").get("/api/openapi.json")).json()
+    shown = (await api.client_of("ann").get("/api/openapi.json")).json()
     assert shown["openapi"] == "3.1.0"
     text = json.dumps(shown)
     named = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
@@ -95,7 +95,7 @@ async def test_the_openapi_document_matches_the_answers(api: ApiSetup) -> None:
         real = path.format(thread="0" * 32, turn="0" * 32)
         for method, operation in operations.items():
             headers = JSON if method == "post" else {}
-            answer = await api.of("ann").request(method.upper(), real, headers=headers)
+            answer = await api.client_of("ann").request(method.upper(), real, headers=headers)
             assert answer.status_code != 405
             assert str(answer.status_code) in operation["responses"], (
                 method,
@@ -115,7 +115,7 @@ async def test_no_body_causes_an_internal_error(
 ) -> None:
     url = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'store.db'}"
     async with open_api(url) as setup:
-        thread = await setup.thread()
+        thread = await setup.create_thread()
         paths = (
             "/api/threads",
             f"/api/threads/{thread}/messages?wait=0",
@@ -123,5 +123,5 @@ async def test_no_body_causes_an_internal_error(
         )
         for body, path in itertools.product(bodies, paths):
             raw = json.dumps(body).encode()
-            answer = await setup.of("ann").post(path, content=raw, headers=JSON)
+            answer = await setup.client_of("ann").post(path, content=raw, headers=JSON)
             assert answer.status_code < 500, answer.text

@@ -40,7 +40,7 @@ def script(request: Request) -> Any:
 async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
     """Send a message to which the model answers with tool calls; return their results."""
     before = len(setup.model.requests)
-    assert await setup.ask(thread, text) == "Looked."
+    assert await setup.read_answer_text(thread, text) == "Looked."
     messages = setup.model.requests[before + 1 :][-1].messages
     last_call = max(
         index for index, message in enumerate(messages) if message["role"] == "assistant"
@@ -51,13 +51,13 @@ async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
 async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) -> None:
     model = WaitingModel(script, window=16_000)
     async with open_api(store_url, model, settings=SETTINGS) as setup:
-        other = await setup.thread("bob")
-        await setup.run(other, "The vault opens with tulip_9_omega.", "bob")
+        other = await setup.create_thread("bob")
+        await setup.read_answer(other, "The vault opens with tulip_9_omega.", "bob")
         foreign_message = (await setup.store.history(other))[0].id
-        thread = await setup.thread()
+        thread = await setup.create_thread()
         for number in range(24):
             text = f"Box_{number:03d} stands on shelf-{number * 7919:06x}."
-            await setup.run(thread, f"{text} {make_text(400, 'hall')}")
+            await setup.read_answer(thread, f"{text} {make_text(400, 'hall')}")
         assert await setup.store.nodes(thread)
         for number in (2, 9):
             (found,) = await run_tools(setup, thread, f"find box_{number:03d}")

@@ -78,8 +78,8 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
 ) -> None:
     """The first process is killed while a tool runs; its lease runs out."""
     async with open_api(store_url) as first:
-        thread = await first.thread()
-        await first.run(thread, "hello")
+        thread = await first.create_thread()
+        await first.read_answer(thread, "hello")
     lease = await acquire(store, thread, "gone")
     lost = await queue_turn(store, thread, "lost", "acme")
     waiting = await queue_turn(store, thread, "next", "acme")
@@ -100,16 +100,16 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
     assert history[4] == UNKNOWN_OUTCOME
     assert "interrupted" in history[5]
     assert history[6:] == ["next", "re: next"]
-    begun_here = [text for text in api.model.begun if text != "hello"]
+    begun_here = [text for text in api.model.started if text != "hello"]
     assert begun_here == ["next"], "either gateway may answer the first message"
 
 
 async def test_a_process_that_lost_its_thread_writes_nothing_more(
     store_url: str, api: ApiSetup
 ) -> None:
-    thread = await api.thread()
-    api.model.hold("one")
-    asked = await api.ask_later(thread, "one")
+    thread = await api.create_thread()
+    api.model.block_answer_to("one")
+    asked = await api.start_turn(thread, "one")
     lease = steal_lease(store_url, thread)
     await asyncio.sleep(0.5)
     (turn,) = (await api.store.begin_turn(lease)).lost_turns
@@ -118,8 +118,8 @@ async def test_a_process_that_lost_its_thread_writes_nothing_more(
     await api.store.release(lease)
     assert error_of(await asked) == (503, "interrupted")
     assert await api.history(thread) == ["one", INTERRUPTED_ANSWER_TEXT]
-    assert api.model.begun == ["one"]
-    assert await api.ask(thread, "two") == "re: two"
+    assert api.model.started == ["one"]
+    assert await api.read_answer_text(thread, "two") == "re: two"
 
 
 def steal_lease(url: str, thread: str) -> Lease:

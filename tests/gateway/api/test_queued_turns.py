@@ -20,11 +20,11 @@ FILLER = "the ledger of the northern branch was settled and compared twice. " * 
 
 
 async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
-    thread = await api.thread(title="Invoices", metadata={"customer": "4711"})
-    answer = await api.run(thread, "one")
+    thread = await api.create_thread(title="Invoices", metadata={"customer": "4711"})
+    answer = await api.read_answer(thread, "one")
     assert answer["text"] == "re: one"
     assert answer["usage"]["calls"] == 1
-    gate = api.model.hold("two")
+    gate = api.model.block_answer_to("two")
     seen: list[tuple[str, Any]] = []
     async with api.stream(f"/api/threads/{thread}/messages", "two") as events:
         assert events.headers["content-type"].startswith("text/event-stream")
@@ -50,26 +50,26 @@ async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
 async def test_queues_messages_during_a_turn_and_answers_them_in_order(
     api: ApiSetup,
 ) -> None:
-    thread = await api.thread()
-    gate = api.model.hold("one")
-    first = await api.ask_later(thread, "one")
+    thread = await api.create_thread()
+    gate = api.model.block_answer_to("one")
+    first = await api.start_turn(thread, "one")
     queued = []
     for text in ("two", "/usage", "three"):
-        answer = await api.say(thread, text, wait=0)
+        answer = await api.send_message(thread, text, wait=0)
         assert answer.status_code == 202
         assert answer.json()["state"] == "queued"
         queued.append(answer.json()["id"])
-    full = await api.say(thread, "four", wait=0)
+    full = await api.send_message(thread, "four", wait=0)
     assert error_of(full) == (429, "queue_full")
     assert int(full.headers["retry-after"]) >= 1
-    contents = [turn["content"] for turn in await api.turns(thread)]
+    contents = [turn["content"] for turn in await api.open_turns(thread)]
     assert contents == ["one", "two", "/usage", "three"]
     gate.set()
     assert (await first).json()["answer"]["text"] == "re: one"
     for turn in queued:
         ended = await api.queue.wait(await api.queue.turn("acme", turn), seconds=10)
         assert ended.state == "answered"
-    assert api.model.begun == ["one", "two", "three"], "no model sees a command"
+    assert api.model.started == ["one", "two", "three"], "no model sees a command"
     assert await api.history(thread) == [
         "one",
         "re: one",
@@ -81,24 +81,24 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
 
 
 async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiSetup) -> None:
-    thread = await api.thread()
-    gate = api.model.hold("pay")
-    both = [asyncio.create_task(api.say(thread, "pay", key="k1")) for _ in range(2)]
-    await api.model.until("pay")
+    thread = await api.create_thread()
+    gate = api.model.block_answer_to("pay")
+    both = [asyncio.create_task(api.send_message(thread, "pay", key="k1")) for _ in range(2)]
+    await api.model.wait_until_asked("pay")
     gate.set()
     answers = [(await one).json() for one in both]
     assert answers[0] == answers[1]
-    assert (await api.say(thread, "pay", key="k1")).json() == answers[0]
-    other = await api.say(thread, "pay more", key="k1")
+    assert (await api.send_message(thread, "pay", key="k1")).json() == answers[0]
+    other = await api.send_message(thread, "pay more", key="k1")
     assert error_of(other) == (409, "key_reused")
-    assert api.model.begun == ["pay"]
+    assert api.model.started == ["pay"]
 
 
 async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
     api: ApiSetup,
 ) -> None:
-    thread = await api.thread()
-    gate = api.model.hold("one")
+    thread = await api.create_thread()
+    gate = api.model.block_answer_to("one")
     last_event = 0
     async with api.stream(f"/api/threads/{thread}/messages", "one") as events:
         turn = events.headers["x-everthread-turn"]
@@ -121,12 +121,12 @@ async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
 
 
 async def test_cancels_a_queued_or_the_running_turn(api: ApiSetup) -> None:
-    thread = await api.thread()
+    thread = await api.create_thread()
     cancel = f"/api/threads/{thread}/cancel"
-    api.model.hold("one")
-    first = await api.ask_later(thread, "one")
-    second = (await api.say(thread, "two", wait=0)).json()
-    third = asyncio.create_task(api.say(thread, "three"))
+    api.model.block_answer_to("one")
+    first = await api.start_turn(thread, "one")
+    second = (await api.send_message(thread, "two", wait=0)).json()
+    third = asyncio.create_task(api.send_message(thread, "three"))
     await asyncio.sleep(0.1)
     stopped = await api.post(cancel, turn=second["id"])
     assert [turn["state"] for turn in stopped["turns"]] == ["cancelled"]
@@ -149,11 +149,11 @@ async def test_reports_a_model_failure_and_continues_the_thread(
         return "fine"
 
     async with open_api(store_url, WaitingModel(answer)) as setup:
-        thread = await setup.thread()
-        bad = await setup.say(thread, "bad")
+        thread = await setup.create_thread()
+        bad = await setup.send_message(thread, "bad")
         assert error_of(bad) == (502, "model_failed")
         assert SECRET not in bad.text
-        assert await setup.ask(thread, "good") == "fine"
+        assert await setup.read_answer_text(thread, "good") == "fine"
         assert (await setup.history(thread))[0] == "bad"
 
 
@@ -161,11 +161,11 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
     store_url: str,
 ) -> None:
     model = WaitingModel()
-    gate = model.hold("one")
+    gate = model.block_answer_to("one")
     async with open_api(store_url, model) as setup:
-        thread = await setup.thread()
-        first = await setup.ask_later(thread, "one")
-        second = asyncio.create_task(setup.say(thread, "two"))
+        thread = await setup.create_thread()
+        first = await setup.start_turn(thread, "one")
+        second = asyncio.create_task(setup.send_message(thread, "two"))
         await setup.wait_for_turns(thread, 2)
         asyncio.get_running_loop().call_later(0.2, gate.set)
     assert (await first).json()["answer"]["text"] == "re: one"
@@ -179,13 +179,13 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
 
 async def test_closing_interrupts_a_turn_that_does_not_end(store_url: str) -> None:
     model = WaitingModel()
-    model.hold("one")
+    model.block_answer_to("one")
     async with open_api(store_url, model, grace_seconds=2.2) as setup:
-        thread = await setup.thread()
-        first = await setup.ask_later(thread, "one")
+        thread = await setup.create_thread()
+        first = await setup.start_turn(thread, "one")
     assert error_of(await first) == (503, "interrupted")
     async with open_api(store_url) as later:
-        assert await later.ask(thread, "two") == "re: two", "the lease was given back"
+        assert await later.read_answer_text(thread, "two") == "re: two", "the lease was given back"
         assert "interrupted" in (await later.history(thread))[1]
 
 
@@ -195,9 +195,9 @@ async def test_compacts_a_history_over_85_percent_before_the_turn(
     model = WaitingModel(lambda _: "Noted.", window=9_000)
     settings = "compression: {threshold: 0.95, background: false}"
     async with open_api(store_url, model, settings=settings) as setup:
-        thread = await setup.thread()
+        thread = await setup.create_thread()
         for number in range(17):
-            await setup.run(thread, f"{number}: {FILLER}")
+            await setup.read_answer(thread, f"{number}: {FILLER}")
         records = await setup.store.compactions(thread)
         assert records
         assert {record.record.reason for record in records} == {"hygiene"}
@@ -218,7 +218,7 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
         return open_broken_agent
 
     async with open_api(store_url, wrap=break_compaction) as setup:
-        thread = await setup.thread()
+        thread = await setup.create_thread()
         async with setup.stream(f"/api/threads/{thread}/messages", "one") as reader:
             events = dict(await reader.all())
         assert "the engine has a fault" in events["compaction_failed"]["error"]
@@ -228,9 +228,9 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
 async def test_closes_surplus_agents_and_opens_them_again(store_url: str) -> None:
     options = FAST_OPTIONS.__class__(queue=3, agents=2, poll_seconds=0.03, lease_seconds=5)
     async with open_api(store_url, options=options) as setup:
-        threads = [await setup.thread() for _ in range(5)]
+        threads = [await setup.create_thread() for _ in range(5)]
         for _ in range(2):
-            asked = (setup.ask(thread, f"in {thread}") for thread in threads)
+            asked = (setup.read_answer_text(thread, f"in {thread}") for thread in threads)
             answers = await asyncio.gather(*asked)
             assert answers == [f"re: in {thread}" for thread in threads]
         for thread in threads:

@@ -20,16 +20,16 @@ from tests.gateway.api.api_setup import (
 async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) -> None:
     model = WaitingModel()
     async with open_api(url, model) as one, open_api(url, model) as two:
-        thread = await one.thread()
+        thread = await one.create_thread()
         path = f"/api/threads/{thread}"
-        assert await two.ask(thread, "first") == "re: first"
-        gate = model.hold("held at one")
-        held = await one.ask_later(thread, "held at one")
-        waiting = asyncio.create_task(two.ask(thread, "queued at two"))
+        assert await two.read_answer_text(thread, "first") == "re: first"
+        gate = model.block_answer_to("held at one")
+        held = await one.start_turn(thread, "held at one")
+        waiting = asyncio.create_task(two.read_answer_text(thread, "queued at two"))
         turn = (await one.wait_for_turns(thread, 2))[0]["id"]
         # Longer than a lease: it is renewed while the turn runs.
         await asyncio.sleep(2 * FAST_OPTIONS.lease_seconds)
-        assert model.begun.count("held at one") == 1
+        assert model.started.count("held at one") == 1
         async with two.stream(f"{path}/turns/{turn}/events") as reader:
             gate.set()
             name, data = (await reader.all())[-1]
@@ -37,13 +37,13 @@ async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) ->
         assert data["answer"]["text"] == "re: held at one"
         assert (await held).json()["answer"]["text"] == "re: held at one"
         assert await waiting == "re: queued at two"
-        model.hold("stop me")
-        running = await one.ask_later(thread, "stop me")
+        model.block_answer_to("stop me")
+        running = await one.start_turn(thread, "stop me")
         assert len((await two.post(f"{path}/cancel"))["turns"]) == 1
         assert error_of(await running) == (409, "cancelled")
         asked = ["first", "held at one", "queued at two", "stop me"]
         assert (await two.history(thread))[:-1:2] == asked
-        assert model.begun == asked
+        assert model.started == asked
 
 
 async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
@@ -55,15 +55,15 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
     token, key = issue_key(tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50))
     async with open_api(url, access=access) as one, open_api(url, access=access) as two:
         await one.store.create_key(key)
-        thread = await one.thread(token)
-        await one.run(thread, "a question of a few words", token)
+        thread = await one.create_thread(token)
+        await one.read_answer(thread, "a question of a few words", token)
         for setup in (one, two):
-            refused = await setup.say(thread, "one more", token)
+            refused = await setup.send_message(thread, "one more", token)
             for _ in range(50):  # another process's charge takes a moment
                 if refused.status_code == 429:
                     break
                 await asyncio.sleep(0.1)
-                refused = await setup.say(thread, "one more", token)
+                refused = await setup.send_message(thread, "one more", token)
             assert error_of(refused) == (429, "tokens_per_day_exceeded")
             await setup.get(f"/api/threads/{thread}", token)
 
@@ -76,9 +76,9 @@ async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
         open_api(url, model, options=options) as one,
         open_api(url, model, options=options) as two,
     ):
-        threads = [await one.thread() for _ in range(3)]
+        threads = [await one.create_thread() for _ in range(3)]
         sent = {
-            f"{number} in {thread}": setup.ask(thread, f"{number} in {thread}")
+            f"{number} in {thread}": setup.read_answer_text(thread, f"{number} in {thread}")
             for thread in threads
             for number, setup in enumerate((one, two) * 3)
         }
@@ -88,4 +88,4 @@ async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
             history = await two.history(thread)
             assert history[1::2] == [f"re: {text}" for text in history[::2]]
             assert sorted(history[::2]) == [f"{n} in {thread}" for n in range(6)]
-        assert sorted(model.begun) == sorted(sent)
+        assert sorted(model.started) == sorted(sent)

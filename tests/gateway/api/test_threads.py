@@ -35,9 +35,9 @@ class Ledger:
 async def ledger(store_url: str) -> AsyncIterator[Ledger]:
     model = WaitingModel(lambda _: "Noted.", window=16_000)
     async with open_api(store_url, model) as setup:
-        made = Ledger(setup, await setup.thread(title="Ledger"))
+        made = Ledger(setup, await setup.create_thread(title="Ledger"))
         for number in range(12):
-            await setup.run(made.thread, f"Entry {number} zebra{number}: {FILLER * 24}")
+            await setup.read_answer(made.thread, f"Entry {number} zebra{number}: {FILLER * 24}")
         preview = await made.post("/compress", preview=True)
         assert "Nothing was changed" in preview["text"]
         assert len(await setup.history(made.thread, "current")) == 24
@@ -82,7 +82,7 @@ async def test_compacted_messages_are_found_and_can_be_branched_at(
     branch = await ledger.post("/branch", title="Other way", at_message=hit["message"])
     assert (branch["kind"], branch["title"]) == ("branch", "Other way")
     assert len(await setup.history(branch["id"])) == 7
-    assert await setup.ask(branch["id"], "go on here") == "Noted."
+    assert await setup.read_answer_text(branch["id"], "go on here") == "Noted."
     listed = (await setup.get("/api/threads"))["items"]
     assert {item["id"]: item["messages"] for item in listed} == {
         ledger.thread: 24,
@@ -91,21 +91,21 @@ async def test_compacted_messages_are_found_and_can_be_branched_at(
 
 
 async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
-    thread = await api.thread()
-    await api.run(thread, "hello")
-    new = await api.run(thread, "/new Another")
+    thread = await api.create_thread()
+    await api.read_answer(thread, "hello")
+    new = await api.read_answer(thread, "/new Another")
     assert (new["command"], new["failed"]) == ("new", False)
     assert new["thread"] != thread
-    assert await api.ask(new["thread"], "hi") == "re: hi"
-    wrong = await api.run(thread, "/nothing of the kind")
+    assert await api.read_answer_text(new["thread"], "hi") == "re: hi"
+    wrong = await api.read_answer(thread, "/nothing of the kind")
     assert wrong["failed"] is True
     assert "no command /nothing" in wrong["text"]
-    assert "hello" in await api.ask(thread, "/sessions")
+    assert "hello" in await api.read_answer_text(thread, "/sessions")
     for name in ("../../etc/passwd.gguf", "gpt-4o"):
-        await api.run(thread, f"/model {name}")
-    refused = await api.of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})
+        await api.read_answer(thread, f"/model {name}")
+    refused = await api.client_of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})
     assert error_of(refused) == (403, "model_not_allowed")
-    assert api.model.begun == ["hello", "hi"]
+    assert api.model.started == ["hello", "hi"]
 
 
 async def test_a_configured_gateway_continues_a_thread_past_the_window(
@@ -121,11 +121,11 @@ store: {{url: '{store_url}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
             home = ApiSetup(gateway.url, None, None, None)  # type: ignore[arg-type]  # only its clients are used
-            thread = await home.thread("")
+            thread = await home.create_thread("")
             for number in range(16):
-                await home.run(thread, f"Entry {number}: {FILLER * 20}", "")
+                await home.read_answer(thread, f"Entry {number}: {FILLER * 20}", "")
             assert (await home.get(f"/api/threads/{thread}", ""))["compactions"] >= 1
             assert len(await home.history(thread, name="")) == 32
-            await home.of("").aclose()
+            await home.client_of("").aclose()
         assert {record.status for record in provider.log} == {200}
         assert text_of(provider.log[-1].request.messages[-1]).startswith("Entry 15")  # type: ignore[union-attr]  # it answered
