@@ -68,7 +68,7 @@ class ShrinkingManager(PassThroughManager):
         self.may_spend: list[bool] = []
         self.items: list[Incoming] = []
 
-    async def instead(self, incoming: Incoming, *_given: Any) -> Outgoing | None:
+    async def recover_with(self, incoming: Incoming, *_given: Any) -> Outgoing | None:
         assert incoming.authorize is not None
         try:
             await incoming.authorize(CanonicalUsage(1_000), "gpt-4o")
