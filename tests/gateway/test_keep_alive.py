@@ -54,7 +54,9 @@ class SlowManager(PassThroughManager):
             should_hold_first_events=self.hold,
         )
 
-    async def recover_with(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def recover_with(
+        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         return (
             Outgoing(b'{"stream":true,"n":2}', is_rewritten=True, should_hold_first_events=True)
             if b'"n":1' in sent.body

@@ -180,7 +180,9 @@ class FailingToPrepare(PassThroughManager):
 class FailingLater(PassThroughManager):
     """Fails at every later step."""
 
-    async def recover_with(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def recover_with(
+        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         raise KeyError("nothing")
 
     async def record(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:

@@ -48,7 +48,9 @@ class ShrinkingManager(PassThroughManager):
             should_hold_first_events=True,
         )
 
-    async def recover_with(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def recover_with(
+        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
         return Outgoing(
             b'{"size": %d}' % size,

@@ -77,7 +77,9 @@ async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
     await add_pin(setup.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
-            sent = await ask(manager, talk, f"More: {text_of_tokens(900, f'page {len(talk.messages)}')}")
+            sent = await ask(
+                manager, talk, f"More: {text_of_tokens(900, f'page {len(talk.messages)}')}"
+            )
             if sent.is_rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
                 break
         assert summary(sent).count("4711-B") == 1
