@@ -181,7 +181,7 @@ async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> Chain
         conversation = await Conversation.open(setup)
         planted, facts = _plant_facts(messages)
         chain.facts = len(facts)
-        chain.limit = setup.options.budget(window).compacted_limit
+        chain.limit = setup.options.budget(window).max_compacted_tokens
         for message in planted:
             await _add_message(conversation, message)
             if message["role"] != "assistant" or message.get("tool_calls") or not events:

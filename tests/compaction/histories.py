@@ -133,9 +133,9 @@ async def compact(
     return await make_engine(window, summarizer).compress(messages, **options)
 
 
-def compacted_limit(window: int) -> int:
+def max_compacted_tokens(window: int) -> int:
     """Return the size that a compacted request should not exceed."""
-    return Budget.for_window(window).compacted_limit
+    return Budget.for_window(window).max_compacted_tokens
 
 
 def read_sections(compaction: Compaction) -> Sections:

@@ -149,7 +149,7 @@ def is_feasible(messages: list[Message], budget: Budget) -> bool:
     tokens += COUNTER.message(messages[latest]) if latest is not None else 0
     tokens += count_latest_group(messages) + budget.tail_tokens // 2
     tokens += budget.threshold // 10 + budget.summary_min + 40
-    return tokens <= budget.compacted_limit
+    return tokens <= budget.max_compacted_tokens
 
 
 def count_latest_group(messages: list[Message]) -> int:
@@ -207,7 +207,7 @@ async def compact_to_limit(
     for api in APIS:
         assert not find_problems(strip_summary_marks(result.messages), api)
     if result.changed and is_feasible(messages, budget):
-        assert result.tokens_after <= budget.compacted_limit
+        assert result.tokens_after <= budget.max_compacted_tokens
     return recognize_summaries(strip_summary_marks(result.messages))
 
 

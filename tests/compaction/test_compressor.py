@@ -31,11 +31,11 @@ from tests.compaction.histories import (
     assistant_message,
     call_with_result,
     compact,
-    compacted_limit,
     flatten,
     long_history,
     make_engine,
     make_turn,
+    max_compacted_tokens,
     read_quotes,
     read_sections,
     run_command,
@@ -74,7 +74,7 @@ class TestResult:
         assert compaction.changed
         assert compaction.messages[0] == LONG[0]
         assert compaction.messages[-1] is LONG[-1]
-        assert compaction.tokens_after <= BUDGET.compacted_limit
+        assert compaction.tokens_after <= BUDGET.max_compacted_tokens
         assert sum(map(is_summary, compaction.messages)) == 1
         for api in ("openai", "anthropic"):
             assert validate_messages(compaction.messages, api=api) == []
@@ -172,7 +172,7 @@ class TestResult:
         doubled_tokens = compaction.tokens_before * 2
         doubled = await compact(LONG, current_tokens=doubled_tokens)
         assert doubled.tokens_before == doubled_tokens
-        assert doubled.tokens_after <= BUDGET.compacted_limit
+        assert doubled.tokens_after <= BUDGET.max_compacted_tokens
         assert len(doubled.messages) < len(compaction.messages)
 
     async def test_each_level_is_stronger(self) -> None:
@@ -222,7 +222,7 @@ class TestActiveTask:
         latest = find_latest_user_index(result.messages) or 0
         is_in_head = latest == 0
         assert is_in_head or find_summary_index(result.messages) in (latest, latest - 1)
-        assert result.tokens_after <= BUDGET.compacted_limit
+        assert result.tokens_after <= BUDGET.max_compacted_tokens
         assert validate_messages(result.messages, api="anthropic") == []
 
     @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ class TestOversizedMessages:
     async def test_a_result_of_ten_megabytes_is_stored_and_cited(self) -> None:
         big = run_command("cat big.log", "log line 7\n" * 900_000)
         result = await compact([*LONG, *big])
-        assert result.tokens_after <= BUDGET.compacted_limit
+        assert result.tokens_after <= BUDGET.max_compacted_tokens
         (stored,) = [output for output in result.to_store if len(output.text) > 10**6]
         results = flatten(map(results_of, result.messages))
         assert any(stored.id in tool_result.text for tool_result in results)
@@ -436,7 +436,7 @@ class TestSummarySize:
 
     async def test_a_long_draft_is_cut_to_the_budget(self) -> None:
         phase = (await self.summarize_at_length(LONG)).phases[-1]
-        max_tokens = BUDGET.summary_size(phase.before) + BUDGET.compacted_limit // 4
+        max_tokens = BUDGET.summary_size(phase.before) + BUDGET.max_compacted_tokens // 4
         assert phase.after <= max_tokens * 1.05 + 20
 
     async def test_an_empty_section_is_left_out_in_a_small_window(self) -> None:
@@ -451,6 +451,6 @@ class TestSummarySize:
             result = await self.summarize_at_length([*LONG[:2], *make_turn(request), *LONG[2:]])
             quoted_tokens = COUNTER.text(read_sections(result)[USER_WORDS])
             sizes.append(result.phases[-1].after - quoted_tokens)
-            assert result.tokens_after <= compacted_limit(32_000)
+            assert result.tokens_after <= max_compacted_tokens(32_000)
         assert sizes[0] > BUDGET.summary_max + 1_000
         assert sizes[1] < BUDGET.summary_max * 1.05 + 300

@@ -20,9 +20,9 @@ from tests.compaction.histories import (
     JOURNAL,
     assistant_message,
     call_with_result,
-    compacted_limit,
     count_tokens,
     flatten,
+    max_compacted_tokens,
     run_command,
     tool_turns,
     user_message,
@@ -80,7 +80,7 @@ class TestUnansweredCalls:
         files = make_files(12, window * 4 // 10)
         reading = [*tool_turns(0, max(window // 1_200, 4)), user_message("Read all.")]
         result = await compact(window, [*OPENING, *reading, *parallel_reads(files)], level=level)
-        assert result.tokens_after <= compacted_limit(window)
+        assert result.tokens_after <= max_compacted_tokens(window)
         results = find_results(result)
         assert [each.call_id for each in results] == list(files)
         sizes = [COUNTER.text(each.text) for each in results]
@@ -120,7 +120,7 @@ class TestUnansweredCalls:
             *parallel_reads(make_files(5, 4_000)),
         ]
         result = await compact(8_000, messages)
-        limit = compacted_limit(8_000)
+        limit = max_compacted_tokens(8_000)
         assert limit // 2 < result.tokens_after <= limit
         assert len(find_results(result)) == 5
 
@@ -129,7 +129,7 @@ class TestUnansweredCalls:
         request = [user_message("Write it."), *tool_turns(20, 3)]
         call = call_with_result("write_file", new_file, "ok")
         result = await compact(12_000, [*OPENING, *tool_turns(0, 12), *request, *call])
-        assert result.tokens_after <= compacted_limit(12_000)
+        assert result.tokens_after <= max_compacted_tokens(12_000)
         assert len(result.messages) > 8
 
     async def test_calls_that_the_user_interrupted_may_go(self) -> None:
@@ -137,7 +137,7 @@ class TestUnansweredCalls:
         stop = user_message("Stop, I did it myself.")
         result = await compact(8_000, [*OPENING, *tool_turns(0, 20), call, stop])
         assert user_text(result.messages[-1]) == "Stop, I did it myself."
-        assert result.tokens_after <= compacted_limit(8_000)
+        assert result.tokens_after <= max_compacted_tokens(8_000)
 
 
 class TestLatestUserMessage:
@@ -187,7 +187,7 @@ class TestLatestUserMessage:
         assert first_text.endswith("LAST")
         assert COUNTER.text(first_text) < 100_000 // 4
         assert any(len(output.text) > 100_000 for output in result.to_store)
-        assert result.tokens_after <= compacted_limit(200_000)
+        assert result.tokens_after <= max_compacted_tokens(200_000)
 
 
 class TestTail:
@@ -218,7 +218,7 @@ class TestTail:
         pairs = zip(result.messages, result.kept, strict=True)
         tail = [message for message, index in pairs if index and index > 2]
         assert count_tokens(tail) > 0.8 * Budget.for_window(window).tail_tokens
-        assert result.tokens_after <= compacted_limit(window)
+        assert result.tokens_after <= max_compacted_tokens(window)
 
     async def test_the_newest_read_of_an_unchanged_file_stays(self) -> None:
         def read(path: str) -> list[Message]:
@@ -239,7 +239,7 @@ class TestTail:
             user_message("Go on."),
         ]
         result = await compact(64_000, messages)
-        assert result.tokens_after <= compacted_limit(64_000)
+        assert result.tokens_after <= max_compacted_tokens(64_000)
         (unchanged,) = find_results(result, "unchanged.py")
         assert unchanged.text.count("step()") > 50
         (changed,) = find_results(result, "changed.py")

@@ -13,10 +13,10 @@ from everthread.testing import ScriptedSummarizer
 from tests.compaction.histories import (
     JOURNAL,
     assistant_message,
-    compacted_limit,
     flatten,
     make_engine,
     make_services,
+    max_compacted_tokens,
     tool_turns,
     user_message,
 )
@@ -29,7 +29,7 @@ CONVERSATION = [
     user_message("Now the tests."),
     *tool_turns(60, 4),
 ]
-LIMIT = compacted_limit(32_000)
+LIMIT = max_compacted_tokens(32_000)
 
 
 async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:

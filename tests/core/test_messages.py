@@ -105,13 +105,13 @@ def test_results_in_every_form() -> None:
             "content": [text_part("ok")],
         }
     )
-    assert (tool.call_id, tool.name, tool.text) == ("a", "f", "ok")
+    assert (tool.call_id, tool.tool_name, tool.text) == ("a", "f", "ok")
     blocks = [
         result_block("b", "no"),
         text_part("hi"),
     ]
     (block,) = results_of(user_message(blocks))
-    assert (block.call_id, block.name, block.text) == ("b", "", "no")
+    assert (block.call_id, block.tool_name, block.text) == ("b", "", "no")
     assert results_of(user_message("hi")) == []
 
 
@@ -145,7 +145,7 @@ def test_finds_images_inside_results() -> None:
 def test_iterates_strings_of_json_in_order() -> None:
     value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
     assert list(iterate_strings(value)) == ["b", "d", "f"]
-    assert list(iterate_strings(value, keys=True)) == ["a", "e", "b", "c", "d", "f"]
+    assert list(iterate_strings(value, with_keys=True)) == ["a", "e", "b", "c", "d", "f"]
 
 
 def test_message_keys_differ_by_text_calls_and_results() -> None:

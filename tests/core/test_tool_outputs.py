@@ -25,7 +25,9 @@ from everthread.core.tool_outputs import (
 )
 from tests.chat_messages import result_message, text_part, user_message
 
-LIMITS = OutputLimits(result_chars=1_000, turn_chars=3_000, preview_chars=100, max_tool_chars=5_000)
+LIMITS = OutputLimits(
+    result_chars=1_000, max_turn_result_chars=3_000, preview_chars=100, max_tool_chars=5_000
+)
 BIG = "start " + "x" * 5_000 + "\nthe end"
 
 
@@ -151,7 +153,7 @@ def test_turn_fits_after_storing_if_possible(
         len(plan[n].replacement) if n in plan else len(result.text)
         for n, result in enumerate(results)
     ]
-    assert sum(left) <= LIMITS.turn_chars
+    assert sum(left) <= LIMITS.max_turn_result_chars
     assert max(left, default=0) <= LIMITS.result_chars
 
 

@@ -88,7 +88,7 @@ async def test_explains_a_guessed_window() -> None:
     guess = await resolve_window("nobody-knows-me", ask_server=report_nothing)
     assert "nobody-knows-me" in guess.sentence
     assert "model.context_length" in guess.sentence
-    assert guess.note == "The server did not tell the window."
+    assert guess.fallback_reason == "The server did not tell the window."
 
 
 async def test_reads_long_context_headers() -> None:

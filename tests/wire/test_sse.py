@@ -150,5 +150,5 @@ def test_splits_a_stream_into_its_events(blank: bytes, size: int) -> None:
         for event in splitter.feed(stream[at : at + size])
     ]
     assert cut == [b"data: a" + blank, b": comment" + blank, b"event: b" + blank]
-    assert splitter.take_pending() == b"data: unfinished"
-    assert splitter.take_pending() == b""
+    assert splitter.pop_pending() == b"data: unfinished"
+    assert splitter.pop_pending() == b""

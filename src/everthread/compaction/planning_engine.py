@@ -202,7 +202,7 @@ class PlanningEngine(ContextEngine):
         engine_copy = copy.copy(self)
         engine_copy.on_compacted(refit_input.prepared)
         compaction = engine_copy._prune_kept_messages(history)
-        if compaction.tokens_after > self._services.budget.compacted_limit:
+        if compaction.tokens_after > self._services.budget.max_compacted_tokens:
             plan = engine_copy.plan(history, engine_copy.current_state(state.graph))
             second_compaction = engine_copy.finish(plan, ())
             if isinstance(second_compaction, Compaction) and second_compaction.changed:
@@ -350,7 +350,7 @@ class PlanningEngine(ContextEngine):
         earlier_summary = parse_earlier_summary(history.messages)
         plan = plan_cut(history, earlier_summary, services, HistoryReader())
         plan = plan.with_middle_kept()
-        if plan.size.tokens * plan.size.provider_scale <= services.budget.compacted_limit:
+        if plan.size.tokens * plan.size.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
         else:
             compaction = accept_if_smaller(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from everthread.core.messages import (
-    RESULT_BLOCKS,
+    RESULT_BLOCK_KINDS,
     Message,
     Part,
     ToolCall,
@@ -90,9 +90,11 @@ def split_results(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
             others.append(message)
             continue
         parts = parts_of(message)
-        results += [_make_result_message(part) for part in parts if kind_of(part) in RESULT_BLOCKS]
+        results += [
+            _make_result_message(part) for part in parts if kind_of(part) in RESULT_BLOCK_KINDS
+        ]
         other_parts = with_content(
-            message, [part for part in parts if kind_of(part) not in RESULT_BLOCKS]
+            message, [part for part in parts if kind_of(part) not in RESULT_BLOCK_KINDS]
         )
         if not is_empty(other_parts):
             others.append(other_parts)

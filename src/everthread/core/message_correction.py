@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from everthread.core.messages import (
-    CALL_BLOCKS,
+    CALL_BLOCK_KINDS,
     Message,
     Part,
     content_text,
@@ -84,7 +84,7 @@ def _correct_part(part: Any, role: str) -> Part | None:
         return {**part, "type": "text", "text": str(part.get("text", ""))}
     if BLOCK_ROLES.get(part["type"], role) != role:
         return None
-    if part["type"] in CALL_BLOCKS and not is_name(part.get("name")):
+    if part["type"] in CALL_BLOCK_KINDS and not is_name(part.get("name")):
         return {"type": "text", "text": "[a tool call without a name was here]"}
     return part
 

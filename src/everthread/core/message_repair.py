@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 
 from everthread.core.message_correction import ROLE_NAMES, correct_message
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     SYSTEM_ROLES,
     Message,
     Part,
@@ -165,7 +165,7 @@ class _RepairBuilder:
         source = entry.source
         message = entry.message
         old_ids = [call.id for call in entry.calls]
-        has_call_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
+        has_call_blocks = any(part["type"] in CALL_BLOCK_KINDS for part in parts_of(message))
         ids = [
             self.make_unique_id(_clean_block_id(call_id) if has_call_blocks else call_id)
             for call_id in old_ids
@@ -222,11 +222,11 @@ class _RepairBuilder:
         if entry.message["role"] == "tool":
             return
         content = parts_of(entry.message)
-        other_parts = [part for part in content if part["type"] not in RESULT_BLOCKS]
+        other_parts = [part for part in content if part["type"] not in RESULT_BLOCK_KINDS]
         if is_empty({"role": "user", "content": other_parts}):
             other_parts = []
         if (
-            any(part["type"] in RESULT_BLOCKS for part in content[-len(other_parts) :])
+            any(part["type"] in RESULT_BLOCK_KINDS for part in content[-len(other_parts) :])
             and other_parts
         ):
             self.record_action(entry.source, "its results were put before its words")
@@ -286,7 +286,7 @@ def _collect_result_blocks(message: Message) -> list[Part]:
     return [
         part if isinstance(part.get("tool_use_id"), str) else {**part, "tool_use_id": ""}
         for part in parts_of(message)
-        if part["type"] in RESULT_BLOCKS
+        if part["type"] in RESULT_BLOCK_KINDS
     ]
 
 
@@ -329,7 +329,7 @@ def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     copy: dict[str, Any] = dict(without_native_value(message))
     if isinstance(message.get("content"), list):
         copy["content"] = [
-            {**part, "id": next(remaining_ids)} if part.get("type") in CALL_BLOCKS else part
+            {**part, "id": next(remaining_ids)} if part.get("type") in CALL_BLOCK_KINDS else part
             for part in parts_of(message)
         ]
     if "tool_calls" in message:

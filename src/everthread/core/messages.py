@@ -64,11 +64,11 @@ class Message(TypedDict, total=False):
 Messages = Sequence[Message]
 
 SYSTEM_ROLES = ("system", "developer")
-CALL_BLOCKS = frozenset({"tool_use"})
-RESULT_BLOCKS = frozenset({"tool_result"})
-REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
-IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
-_BLOCKS_WITHOUT_TEXT = REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS
+CALL_BLOCK_KINDS = frozenset({"tool_use"})
+RESULT_BLOCK_KINDS = frozenset({"tool_result"})
+REASONING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+IMAGE_BLOCK_KINDS = frozenset({"image_url", "image", "input_image"})
+_KINDS_WITHOUT_TEXT = REASONING_BLOCK_KINDS | RESULT_BLOCK_KINDS | CALL_BLOCK_KINDS
 
 
 class ToolCall(NamedTuple):
@@ -90,7 +90,7 @@ class ToolResult(NamedTuple):
     """One tool result, whichever form it was written in."""
 
     call_id: str
-    name: str
+    tool_name: str
     content: Any
 
     @property
@@ -122,7 +122,7 @@ def part_text(part: Any) -> str:
     """Return the text of one part; empty for reasoning, calls, results and media."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or kind_of(part) in _BLOCKS_WITHOUT_TEXT:
+    if not isinstance(part, dict) or kind_of(part) in _KINDS_WITHOUT_TEXT:
         return ""
     text = part.get("text")
     refusal = part.get("refusal")
@@ -151,7 +151,7 @@ def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     tool_calls = message.get("tool_calls")
     calls: list[ToolCall] = []
     if isinstance(content, list):
-        blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCKS)
+        blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCK_KINDS)
         calls += (
             ToolCall(
                 as_text(block.get("id")),
@@ -207,7 +207,7 @@ def results_of(message: Mapping[str, Any]) -> list[ToolResult]:
     return [
         ToolResult(as_text(part.get("tool_use_id")), "", part.get("content"))
         for part in parts_of(message)
-        if kind_of(part) in RESULT_BLOCKS
+        if kind_of(part) in RESULT_BLOCK_KINDS
     ]
 
 
@@ -261,7 +261,7 @@ def json_value(text: str) -> Any:
 _LENIENT_DECODER = json.JSONDecoder(strict=False)
 
 
-def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
+def iterate_strings(value: Any, *, with_keys: bool = False) -> Iterator[str]:
     """Yield every string in parsed JSON, in order. With `keys`, yield the keys of an object before its values."""
     pending = [value]
     while pending:
@@ -270,7 +270,7 @@ def iterate_strings(value: Any, *, keys: bool = False) -> Iterator[str]:
             yield item
         elif isinstance(item, dict):
             pending += reversed(item.values())
-            pending += reversed(item) if keys else ()
+            pending += reversed(item) if with_keys else ()
         elif isinstance(item, list):
             pending += reversed(item)
 
@@ -338,7 +338,7 @@ def with_text(content: Any, text: str) -> Content:
 
 
 def _edit_block(part: Any, edit: Callable[[ToolResult, Mapping[str, Any]], Any]) -> Any:
-    if kind_of(part) not in RESULT_BLOCKS:
+    if kind_of(part) not in RESULT_BLOCK_KINDS:
         return part
     result = results_of({"role": "user", "content": [part]})[0]
     content = edit(result, part)
@@ -350,9 +350,9 @@ def iterate_images(content: Any) -> Iterator[Part]:
     for part in content if isinstance(content, list) else []:
         if not isinstance(part, dict):
             continue
-        if kind_of(part) in IMAGE_BLOCKS:
+        if kind_of(part) in IMAGE_BLOCK_KINDS:
             yield part
-        elif kind_of(part) in RESULT_BLOCKS:
+        elif kind_of(part) in RESULT_BLOCK_KINDS:
             yield from iterate_images(part.get("content"))
 
 

@@ -36,7 +36,7 @@ class OutputLimits:
     """Limits on tool output in the context, in characters."""
 
     result_chars: int
-    turn_chars: int
+    max_turn_result_chars: int
     preview_chars: int
     max_tool_chars: int
     """Upper bound on the limit of any single tool."""
@@ -151,7 +151,7 @@ def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[Ou
     for check_turn_total in (False, True):
         for index, result in largest_first:
             is_too_long = (
-                total > limits.turn_chars
+                total > limits.max_turn_result_chars
                 if check_turn_total
                 else len(result.text) > limits.limit_for(result.tool)
             )

@@ -115,7 +115,7 @@ def _unwrap_queued_words(text: str) -> str:
 class TaskEnd(NamedTuple):
     """A client's notice that a background task ended."""
 
-    task: str
+    task_id: str
     """The id of the task."""
     status: str
     description: str

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     SYSTEM_ROLES,
     calls_of,
     content_text,
@@ -22,13 +22,13 @@ from everthread.errors import InputError
 
 ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
 ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
-MAX_RESPONSES_ID_CHARS = 64
+MAX_RESPONSES_CALL_ID_CHARS = 64
 """Maximum characters of a call id."""
 ARGUMENT_FIELD_BY_CALL_TYPE = {"function": "arguments", "custom": "input"}
 """Types of calls in OpenAI's form, each with the field of its arguments."""
 BLOCK_ROLES = {
-    **dict.fromkeys(CALL_BLOCKS, "assistant"),
-    **dict.fromkeys(RESULT_BLOCKS, "user"),
+    **dict.fromkeys(CALL_BLOCK_KINDS, "assistant"),
+    **dict.fromkeys(RESULT_BLOCK_KINDS, "user"),
 }
 """Roles allowed for each kind of block; other kinds are allowed for all."""
 
@@ -175,10 +175,10 @@ def _report_unanswered(open_calls: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
-def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_for_openai_chat(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for part in parts_of(message):
-            if part["type"] in CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS:
+            if part["type"] in CALL_BLOCK_KINDS | RESULT_BLOCK_KINDS | REASONING_BLOCK_KINDS:
                 yield Problem(
                     index,
                     "foreign-block",
@@ -207,14 +207,14 @@ def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 )
 
 
-def _check_responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_for_responses_api(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for call in calls_of(message):
-            if len(call.id) > MAX_RESPONSES_ID_CHARS:
+            if len(call.id) > MAX_RESPONSES_CALL_ID_CHARS:
                 yield Problem(
                     index,
                     "call-id",
-                    f"a call id has {len(call.id)} characters; {MAX_RESPONSES_ID_CHARS} at most",
+                    f"a call id has {len(call.id)} characters; {MAX_RESPONSES_CALL_ID_CHARS} at most",
                 )
 
 
@@ -236,7 +236,7 @@ def is_provider_compaction(message: Mapping[str, Any]) -> bool:
     return any(kind_of(part) == "compaction" for part in parts_of(message))
 
 
-def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_for_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first_index = next(
         (index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES),
         None,
@@ -271,19 +271,21 @@ def _check_anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[
                 "misplaced-block",
                 f"a {message['role']} message cannot hold a {part['type']!r} block",
             )
-        if part["type"] in CALL_BLOCKS and not ANTHROPIC_CALL_ID.fullmatch(str(part.get("id"))):
+        if part["type"] in CALL_BLOCK_KINDS and not ANTHROPIC_CALL_ID.fullmatch(
+            str(part.get("id"))
+        ):
             yield Problem(
                 index,
                 "call-id",
                 f"the call id {part.get('id')!r} may hold letters, digits, _ and - only",
             )
-        if part["type"] in RESULT_BLOCKS and has_other_block:
+        if part["type"] in RESULT_BLOCK_KINDS and has_other_block:
             yield Problem(
                 index,
                 "result-after-text",
                 "tool results come before anything else in a message",
             )
-        has_other_block = has_other_block or part["type"] not in RESULT_BLOCKS
+        has_other_block = has_other_block or part["type"] not in RESULT_BLOCK_KINDS
 
 
 def is_empty(message: Mapping[str, Any]) -> bool:
@@ -302,7 +304,12 @@ def is_empty(message: Mapping[str, Any]) -> bool:
 
 _TEXT_KINDS = frozenset({"text", "input_text", "output_text"})
 _CHECKS: dict[str, tuple[Check, ...]] = {
-    "openai": (_check_calls, _check_pairs, _check_openai),
-    "openai_responses": (_check_calls, _check_pairs, _check_openai, _check_responses),
-    "anthropic": (_check_calls, _check_pairs, _check_anthropic),
+    "openai": (_check_calls, _check_pairs, _check_for_openai_chat),
+    "openai_responses": (
+        _check_calls,
+        _check_pairs,
+        _check_for_openai_chat,
+        _check_for_responses_api,
+    ),
+    "anthropic": (_check_calls, _check_pairs, _check_for_anthropic),
 }

@@ -308,7 +308,7 @@ class Window:
     tokens: int
     source: WindowSource
     sentence: str
-    note: str = ""
+    fallback_reason: str = ""
     """Why a better source had no answer."""
 
     def __str__(self) -> str:
@@ -354,10 +354,10 @@ async def resolve_window(
             "endpoint",
             f"{report.window:,} tokens, as the server says: {report.source}",
         )
-    return find_catalogue_window(model, note=report.note)
+    return find_catalogue_window(model, fallback_reason=report.note)
 
 
-def find_catalogue_window(model: str, *, note: str = "") -> Window:
+def find_catalogue_window(model: str, *, fallback_reason: str = "") -> Window:
     """Return the window from the catalogue, without a request."""
     catalogue_entry = find_known_model(model)
     if catalogue_entry is None or catalogue_entry.window is None:
@@ -365,12 +365,12 @@ def find_catalogue_window(model: str, *, note: str = "") -> Window:
             f"{DEFAULT_WINDOW:,} tokens, assumed: nothing is known about {model}. "
             "Set model.context_length if it is another."
         )
-        return Window(DEFAULT_WINDOW, "default", sentence, note)
+        return Window(DEFAULT_WINDOW, "default", sentence, fallback_reason)
     return Window(
         catalogue_entry.window,
         "catalogue",
         f"{catalogue_entry.window:,} tokens, from the catalogue ({catalogue_entry.family})",
-        note,
+        fallback_reason,
     )
 
 

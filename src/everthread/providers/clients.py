@@ -37,7 +37,7 @@ ANTHROPIC_URL = "https://api.anthropic.com"
 GOOGLE_URL = "https://generativelanguage.googleapis.com"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 CONNECT_SECONDS = 15.0
-READ_SECONDS = 600.0
+READ_TIMEOUT_SECONDS = 600.0
 """Maximum seconds without data: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
@@ -67,7 +67,7 @@ class HttpModel(ABC):
         key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_tokens: int | None = None,
-        read_seconds: float = READ_SECONDS,
+        read_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> None:
         """Raise `MissingPackageError` if the SDK is not installed.
 

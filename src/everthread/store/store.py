@@ -338,7 +338,7 @@ class Store:
         question = read_question(
             query.text,
             self._clock() if query.now is None else query.now,
-            common_words=query.for_page,
+            use_stop_words=query.for_page,
         )
         return await self._read_indexed(recall_sql.recall_passages, query, question)
 

@@ -64,6 +64,8 @@ def cite_large_results(
 def _as_output(
     result: ToolResult, calls: Mapping[str, ToolCall], lookups: Container[str]
 ) -> ToolOutput:
-    call = calls.get(result.call_id) or ToolCall(result.call_id, result.name, "")
+    call = calls.get(result.call_id) or ToolCall(result.call_id, result.tool_name, "")
     is_exempt = reads_stored_output(call) or (is_lookup_tool(call.name) and call.name in lookups)
-    return ToolOutput(result.call_id, result.name or call.name, result.text, is_exempt=is_exempt)
+    return ToolOutput(
+        result.call_id, result.tool_name or call.name, result.text, is_exempt=is_exempt
+    )

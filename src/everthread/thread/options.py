@@ -88,7 +88,7 @@ class SessionOptions(ContextOptions):
         }
         return OutputLimits(
             budget.result_chars,
-            budget.turn_chars,
+            budget.max_turn_result_chars,
             budget.preview_chars,
             max_chars,
             per_tool,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     SYSTEM_ROLES,
     Message,
     as_text,
@@ -28,15 +28,15 @@ from everthread.core.messages import (
 from everthread.wire import anthropic, openai_responses
 from everthread.wire.native_values import native_value
 
-TOOL_BLOCKS = frozenset(
+TOOL_LOADING_BLOCK_KINDS = frozenset(
     {"tool_reference", "tool_addition", "tool_removal", "tool_search_tool_result"}
 )
 """Blocks of Anthropic's protocol that load or unload tools."""
-TOOL_ITEMS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tools"})
+TOOL_LOADING_ITEM_KINDS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tools"})
 """Items of the Responses protocol that load or unload tools."""
-PROVIDER_PARTS = frozenset({"compaction", "compaction_summary"})
+PROVIDER_PART_KINDS = frozenset({"compaction", "compaction_summary"})
 """Blocks and items that only their provider can read."""
-_PERMANENT_KINDS = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
+_PERMANENT_KINDS = TOOL_LOADING_BLOCK_KINDS | TOOL_LOADING_ITEM_KINDS | PROVIDER_PART_KINDS
 _GENERAL_TAGS = frozenset({"system-reminder", "system_reminder", "instructions", "context"})
 """Tags around texts of any kind: a later text in the same tag does not replace an earlier one."""
 
@@ -59,7 +59,7 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
     if role in ("user", "assistant") and _is_plain(message):
         return []
     item = native_value(message, openai_responses.API)
-    if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_ITEMS):
+    if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_LOADING_ITEM_KINDS):
         keys = _find_loaded_tool_keys(message)
         return (
             []
@@ -86,7 +86,7 @@ def loads_tools(message: Message) -> bool:
     content = message.get("content")
     blocks = content if isinstance(content, list) else ()
     return any(
-        kind_of(block) in RESULT_BLOCKS and has_tool_reference(block.get("content"))
+        kind_of(block) in RESULT_BLOCK_KINDS and has_tool_reference(block.get("content"))
         for block in blocks
     )
 
@@ -129,7 +129,7 @@ def keep_parts(
     ]
     calls = [call for call in message.get("tool_calls") or [] if call.get("id") in ids]
     if calls:  # Anthropic's blocks of calls are in `tool_calls` too
-        kept_blocks = [block for block in kept_blocks if kind_of(block) not in CALL_BLOCKS]
+        kept_blocks = [block for block in kept_blocks if kind_of(block) not in CALL_BLOCK_KINDS]
     message_without_native = without_native_value(message)
     base_fields = {
         key: value for key, value in message_without_native.items() if key in ("role", "_native")
@@ -178,7 +178,7 @@ def _is_permanent(role: object, part: Mapping[str, Any]) -> bool:
     if role in SYSTEM_ROLES:
         return True
     if role == "user":
-        return kind in RESULT_BLOCKS and has_tool_reference(part.get("content"))
+        return kind in RESULT_BLOCK_KINDS and has_tool_reference(part.get("content"))
     if kind == "tool_search_call":
         return not openai_responses.get_call_id(part)
     return kind in _PERMANENT_KINDS
@@ -192,7 +192,7 @@ def has_tool_reference(content: Any) -> bool:
 def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
     """Return the tools that a tool's result loads; None if it is an ordinary result."""
     item = native_value(message, openai_responses.API)
-    if isinstance(item, dict) and kind_of(item) in TOOL_ITEMS:
+    if isinstance(item, dict) and kind_of(item) in TOOL_LOADING_ITEM_KINDS:
         return frozenset(_list_tool_keys(item))
     content = message.get("content")
     if not has_tool_reference(content):
@@ -201,7 +201,7 @@ def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
 
 
 def _find_part_keys(part: Mapping[str, Any]) -> frozenset[str]:
-    if kind_of(part) in RESULT_BLOCKS:
+    if kind_of(part) in RESULT_BLOCK_KINDS:
         return frozenset(
             name for inner in part.get("content") or () for name in _list_tool_keys(inner)
         )
@@ -257,7 +257,9 @@ def _list_tool_keys(part: Any) -> Iterator[str]:
 
 
 def _has_id(block: Mapping[str, Any], ids: Collection[str]) -> bool:
-    return kind_of(block) in (*CALL_BLOCKS, "server_tool_use") and as_text(block.get("id")) in ids
+    return (
+        kind_of(block) in (*CALL_BLOCK_KINDS, "server_tool_use") and as_text(block.get("id")) in ids
+    )
 
 
 def _keep_items(

@@ -22,7 +22,7 @@ def split_reply_fields(
     return fields, {key: value for key, value in body.items() if key not in fields}
 
 
-def write_reply_fields(
+def add_reply_fields(
     body: dict[str, Any],
     reply: Reply,
     prompt_name: str,

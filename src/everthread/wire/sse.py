@@ -38,7 +38,7 @@ class SseSplitter:
         self.pending = data[ends[-1] :]
         return [data[start:end] for start, end in pairwise(ends)]
 
-    def take_pending(self) -> bytes:
+    def pop_pending(self) -> bytes:
         """Return the incomplete event at the end of the stream."""
         incomplete_event = self.pending
         self.pending = b""

@@ -47,7 +47,7 @@ async def test_results_are_valid_and_small_and_have_one_summary(
 ) -> None:
     for result in compactions:
         assert result.changed
-        assert result.tokens_after <= BUDGET.compacted_limit
+        assert result.tokens_after <= BUDGET.max_compacted_tokens
         assert COUNTER.text(result.summary) <= BUDGET.summary_max + BUDGET.user_words_tokens
         assert sum(map(is_summary, result.messages)) == 1
         for api in ("openai", "anthropic"):

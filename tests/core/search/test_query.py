@@ -95,13 +95,13 @@ def test_recognizes_the_language_of_stop_words() -> None:
     }
     assert sought == {"liegen", "akten", "kunden"}
     assert not read_question("What is it, and where was that?", NOW).search_words
-    common = read_question("Where was that?", NOW, common_words=True)
+    common = read_question("Where was that?", NOW, use_stop_words=True)
     assert [item.forms for item in common.search_words] == [
         ("where",),
         ("that",),
         ("was",),
     ]
-    assert read_question("Where was the key?", NOW, common_words=True).search_words == (
+    assert read_question("Where was the key?", NOW, use_stop_words=True).search_words == (
         read_question("Where was the key?", NOW).search_words
     )
 

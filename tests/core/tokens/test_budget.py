@@ -32,7 +32,7 @@ settings = st.fixed_dictionaries(
 def figures(budget: Budget) -> dict[str, int]:
     """Return every figure that must not shrink when the window grows."""
     return dataclasses.asdict(budget) | {
-        "compacted_limit": budget.compacted_limit,
+        "max_compacted_tokens": budget.max_compacted_tokens,
         "background_start": budget.background_start,
         "hygiene": budget.hygiene_limit,
         "summary_max": budget.summary_max,
@@ -52,7 +52,7 @@ def test_defaults_for_a_common_window() -> None:
         "result_chars": 100_000,
         "turn_chars": 200_000,
         "preview_chars": 1_500,
-        "compacted_limit": 60_000,
+        "max_compacted_tokens": 60_000,
         "background_start": 80_000,
         "hygiene": 170_000,
         "summary_max": 10_000,
@@ -106,7 +106,7 @@ def test_summary_size(window: int, middle: int, size: int) -> None:
 
 def test_tool_limits_follow_a_small_window() -> None:
     budget = Budget.for_window(1_000, preview_chars=5_000)
-    assert (budget.result_chars, budget.turn_chars, budget.preview_chars) == (
+    assert (budget.result_chars, budget.max_turn_result_chars, budget.preview_chars) == (
         1_000,
         2_000,
         1_000,
@@ -127,11 +127,13 @@ def test_any_settings_give_a_consistent_budget(
     assert all(type(value) is int and value >= 0 for value in figures(budget).values())
     assert window * 0.05 <= limit < window
     assert budget.tail_tokens < limit
-    assert budget.user_words_tokens <= budget.compacted_limit <= budget.background_start < limit
+    assert (
+        budget.user_words_tokens <= budget.max_compacted_tokens <= budget.background_start < limit
+    )
     assert budget.hygiene_limit < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
-    assert budget.turn_chars <= 4 * limit
+    assert budget.max_turn_result_chars <= 4 * limit
     size = budget.summary_size(middle)
     assert type(size) is int
     assert 0 <= size <= min(budget.summary_max, middle / 2)
@@ -152,7 +154,7 @@ def test_settings_are_respected(window: int, chosen: dict[str, Any]) -> None:
     assert budget.tail_tokens <= budget.threshold * chosen.get("target_ratio", 0.2) + 1e-6
     assert budget.user_words_tokens <= budget.threshold * chosen.get("user_words", 0.25) + 1e-6
     assert budget.result_chars <= chosen.get("result_chars", 100_000)
-    assert budget.turn_chars <= chosen.get("turn_chars", 200_000)
+    assert budget.max_turn_result_chars <= chosen.get("turn_chars", 200_000)
     assert budget.preview_chars <= chosen.get("preview_chars", 1_500)
 
 

@@ -83,7 +83,7 @@ def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict
     """Split a message's tokens among its tools, by the length of each call or result."""
     lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
     lengths += [
-        (result.name or names.get(result.call_id, "?"), len(result.text) + 1)
+        (result.tool_name or names.get(result.call_id, "?"), len(result.text) + 1)
         for result in results_of(message)
     ]
     total = sum(length for _, length in lengths)
@@ -99,7 +99,7 @@ def _count_message(
     calls = calls_of(message)
     results = results_of(message)
     tools = [call.name for call in calls] + [
-        result.name or names.get(result.call_id, "") for result in results
+        result.tool_name or names.get(result.call_id, "") for result in results
     ]
     text = (
         text_of(message)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from everthread.compaction.cutting.pruning import Pruner
 from everthread.core.messages import (
-    RESULT_BLOCKS,
+    RESULT_BLOCK_KINDS,
     Message,
     Messages,
     kind_of,
@@ -125,8 +125,8 @@ def make_running_sizes(indexed_sizes: Iterable[tuple[int, int]], initial: int = 
 def without_tool_results(message: Message) -> Message:
     """Return the user's part of a message, without tool results, which stay with their calls."""
     content = message.get("content")
-    if isinstance(content, list) and any(kind_of(part) in RESULT_BLOCKS for part in content):
+    if isinstance(content, list) and any(kind_of(part) in RESULT_BLOCK_KINDS for part in content):
         message = with_content(
-            message, [part for part in content if kind_of(part) not in RESULT_BLOCKS]
+            message, [part for part in content if kind_of(part) not in RESULT_BLOCK_KINDS]
         )
     return without_summary(message) or message

@@ -145,7 +145,7 @@ class CutPlanner:
         return TokenLimits(
             tail_tokens=int(budget.tail_tokens / provider_scale),
             protect_last_n=budget.protect_last_n,
-            target_tokens=int(budget.compacted_limit / provider_scale),
+            target_tokens=int(budget.max_compacted_tokens / provider_scale),
             max_tokens=int(budget.threshold / provider_scale),
             max_prompt_tokens=int(budget.prompt_limit / provider_scale),
             fixed_tokens=self.fixed_tokens,

@@ -26,8 +26,8 @@ from everthread.compaction.history.tool_calls import CallFacts, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    IMAGE_BLOCKS,
+    CALL_BLOCK_KINDS,
+    IMAGE_BLOCK_KINDS,
     Message,
     Messages,
     ToolResult,
@@ -167,10 +167,10 @@ class Pruner:
             return content
         later_call_id = None if removed_count else self._find_later_call(index, result_number, text)
         write_line: Callable[..., str | None]
-        if is_lookup_tool(call.name if call else result.name) and not is_persisted(text):
+        if is_lookup_tool(call.name if call else result.tool_name) and not is_persisted(text):
             write_line = partial(shorten_answer, text)
         elif later_call_id is not None:
-            action = find_action(call, name=result.name) or Action("tool")
+            action = find_action(call, name=result.tool_name) or Action("tool")
             write_line = partial(
                 action.format_line,
                 f"same output as the later call {clip(later_call_id, 40)}".rstrip(),
@@ -180,7 +180,7 @@ class Pruner:
                 describe_call,
                 call,
                 text,
-                name=result.name,
+                name=result.tool_name,
                 failed=holder.get("is_error") is True,
             )
         else:
@@ -295,7 +295,7 @@ def drop_media(content: Any) -> tuple[Any, int]:
 def _replace_media(part: Any) -> Any:
     """Return a placeholder for an image or a large part without text; any other part unchanged."""
     kind = kind_of(part)
-    if kind in IMAGE_BLOCKS:
+    if kind in IMAGE_BLOCK_KINDS:
         return _replace_images(part)
     if kind and len(str(part)) > LONG_TEXT_CHARS:
         return {"type": "text", "text": f"[{clip(kind, 40)} removed]"}
@@ -308,7 +308,7 @@ def _replace_images(part: Any) -> Any:
     An image becomes a placeholder if that is shorter, an image in the text of a part is removed from the text, and any
     other part is unchanged.
     """
-    if kind_of(part) in IMAGE_BLOCKS:
+    if kind_of(part) in IMAGE_BLOCK_KINDS:
         placeholder = {"type": "text", "text": describe_image(part)}
         return placeholder if len(str(placeholder)) < len(str(part)) else part
     if kind_of(part) == "text" and isinstance(part.get("text"), str):
@@ -359,7 +359,7 @@ def _cut_call_arguments(call: Any) -> Any:
 
 def _cut_block_input(part: Any) -> Any:
     """Cut long strings in the input of an Anthropic `tool_use` block."""
-    if kind_of(part) not in CALL_BLOCKS:
+    if kind_of(part) not in CALL_BLOCK_KINDS:
         return part
     short_value = _cut_value(part.get("input"))
     return part if short_value is part.get("input") else {**part, "input": short_value}

@@ -86,7 +86,9 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         tokens = counter.text(text) if len(text) > room else 0
         if tokens <= room or has_tool_reference(result.content):
             return result.content
-        answers_lookup = is_lookup_answer(result.name or tool_names.get(result.call_id, ""), text)
+        answers_lookup = is_lookup_answer(
+            result.tool_name or tool_names.get(result.call_id, ""), text
+        )
         if answers_lookup and not cut_lookups:
             return result.content
         must_store = not answers_lookup and not is_persisted(text)

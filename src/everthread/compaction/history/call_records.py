@@ -101,7 +101,7 @@ def _describe_task_end(task_end: TaskEnd) -> Effect:
         "",
         failed=is_failure,
         errors=(description,) if is_failure and description else (),
-        arguments={"task_id": task_end.task},
+        arguments={"task_id": task_end.task_id},
         output=f"<status>{task_end.status}</status>\n{description}",
     )
 

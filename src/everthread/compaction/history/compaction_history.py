@@ -20,7 +20,7 @@ from everthread.compaction.summary.user_quotes import (
     make_user_quote,
 )
 from everthread.core.messages import (
-    RESULT_BLOCKS,
+    RESULT_BLOCK_KINDS,
     Message,
     Messages,
     ToolCall,
@@ -114,7 +114,7 @@ class MessageFacts:
         facts = call_facts[result_number]
         if facts is None or facts.call is not call:
             text, failed = self.outputs[result_number]
-            facts = CallFacts(call, text, name=self.results[result_number].name, failed=failed)
+            facts = CallFacts(call, text, name=self.results[result_number].tool_name, failed=failed)
             self.call_facts = (
                 *call_facts[:result_number],
                 facts,
@@ -182,7 +182,7 @@ def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[Outpu
     if message.get("role") == "tool":
         return [(result.text, message.get("is_error") is True) for result in results]
     failed_flags = (
-        part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCKS
+        part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCK_KINDS
     )
     return [(result.text, failed) for result, failed in zip(results, failed_flags, strict=True)]
 

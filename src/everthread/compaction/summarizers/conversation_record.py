@@ -13,9 +13,9 @@ from typing import Any
 
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     Messages,
     Part,
     calls_of,
@@ -91,7 +91,7 @@ def _make_entries(
             to_inert_text(call.arguments),
         )
     for result in results:
-        name = _make_label(result.name or tool_names.get(result.call_id, ""))
+        name = _make_label(result.tool_name or tool_names.get(result.call_id, ""))
         yield RecordEntry(
             f"{number} result of {name}", to_inert_text(_render_content(result.content))
         )
@@ -107,9 +107,9 @@ def _split_by_speaker(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{role}, thinking", thought
     for part in parts_of(message):
         kind = kind_of(part)
-        if kind in REASONING_BLOCKS:
+        if kind in REASONING_BLOCK_KINDS:
             yield f"{role}, thinking", _read_reasoning(part)
-        elif kind not in CALL_BLOCKS | RESULT_BLOCKS:
+        elif kind not in CALL_BLOCK_KINDS | RESULT_BLOCK_KINDS:
             yield from _split_client_text(role, _describe_part(part))
     refusal = message.get("refusal")
     if isinstance(refusal, str):

@@ -68,7 +68,9 @@ def _join_message_texts(message: Message) -> str:
     for call in calls_of(message):
         parts.append(call.name)
         parts += (
-            iterate_strings(call.parsed, keys=True) if "\\" in call.arguments else (call.arguments,)
+            iterate_strings(call.parsed, with_keys=True)
+            if "\\" in call.arguments
+            else (call.arguments,)
         )
     return "\n".join([*parts, *(result.text for result in results_of(message))])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from everthread.core.fingerprints import OPAQUE_FIELDS
-from everthread.core.messages import REASONING_BLOCKS, SYSTEM_ROLES, Message, Messages
+from everthread.core.messages import REASONING_BLOCK_KINDS, SYSTEM_ROLES, Message, Messages
 from everthread.core.types import System
 from everthread.core.urls import host_of
 from everthread.errors import InputError
@@ -316,7 +316,7 @@ def _is_markable_block(block: Any) -> bool:
     text = block.get("text")
     if kind == "text":
         return isinstance(text, str) and bool(text.strip())
-    return isinstance(kind, str) and kind not in REASONING_BLOCKS
+    return isinstance(kind, str) and kind not in REASONING_BLOCK_KINDS
 
 
 def _remove_marks(value: Any, depth: int) -> Any:

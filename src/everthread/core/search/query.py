@@ -39,10 +39,10 @@ class Question:
     """Consecutive terms that a text may contain as typed, the longest first."""
 
 
-def read_question(text: str, now: float, *, common_words: bool = False) -> Question:
+def read_question(text: str, now: float, *, use_stop_words: bool = False) -> Question:
     """Read the words, dates and phrases of a question.
 
-    `common_words`: look for stop words if the question has no other words.
+    `use_stop_words`: look for stop words if the question has no other words.
     """
     if len(text) > MAX_QUESTION_CHARS:
         text = f"{text[: MAX_QUESTION_CHARS // 2]}\n{text[-MAX_QUESTION_CHARS // 2 :]}"
@@ -52,7 +52,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(undated_text)
     ]
     content_words = list(_list_content_words(undated_text))
-    if common_words and not (content_words or search_words):
+    if use_stop_words and not (content_words or search_words):
         content_words = [(word,) for word in query_terms(undated_text)]
     search_words += (
         SearchWord(variants)

@@ -53,12 +53,12 @@ class Budget:
     tail_tokens: int
     """Tokens of the tail that are kept unchanged."""
     protect_last_n: int
-    """How many messages of the end are kept if `compacted_limit` allows it."""
+    """How many messages of the end are kept if `max_compacted_tokens` allows it."""
     user_words_tokens: int
     """Tokens of replaced user messages that stay word for word."""
     result_chars: int
     """A longer tool result is stored and cited."""
-    turn_chars: int
+    max_turn_result_chars: int
     """Maximum total of the results of one turn; beyond it the largest are stored and cited."""
     preview_chars: int
     """Characters of a stored result that are shown."""
@@ -114,12 +114,12 @@ class Budget:
             protect_last_n=protect_last_n,
             user_words_tokens=_round_down_share(effective_threshold, user_words),
             result_chars=result_limit,
-            turn_chars=min(turn_chars, 4 * effective_threshold),
+            max_turn_result_chars=min(turn_chars, 4 * effective_threshold),
             preview_chars=min(preview_chars, result_limit),
         )
 
     @property
-    def compacted_limit(self) -> int:
+    def max_compacted_tokens(self) -> int:
         """Maximum size of a compacted request: 60 % of the threshold, so that the next compaction is many turns away.
 
         A larger tail, or a larger share for the user's words, raises this limit by the same number of tokens.

@@ -20,19 +20,19 @@ _MAX_REPORTED_TOKENS = 1e12
 class _Evidence:
     """The sums of reported and estimated tokens of one model, from which its factor follows."""
 
-    reported: float = 0.0
-    estimated: float = 0.0
+    reported_tokens: float = 0.0
+    estimated_tokens: float = 0.0
 
     def learn(self, reported: float, estimated: float) -> None:
-        self.reported += reported
-        self.estimated += estimated
-        if self.estimated > _MAX_EVIDENCE_TOKENS:
-            self.reported /= 2
-            self.estimated /= 2
+        self.reported_tokens += reported
+        self.estimated_tokens += estimated
+        if self.estimated_tokens > _MAX_EVIDENCE_TOKENS:
+            self.reported_tokens /= 2
+            self.estimated_tokens /= 2
 
     @property
     def factor(self) -> float:
-        return (_PRIOR_TOKENS + self.reported) / (_PRIOR_TOKENS + self.estimated)
+        return (_PRIOR_TOKENS + self.reported_tokens) / (_PRIOR_TOKENS + self.estimated_tokens)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,10 @@ class Calibration:
 
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON values, for another process to continue with."""
-        evidence = {name: [item.reported, item.estimated] for name, item in self._evidence.items()}
+        evidence = {
+            name: [item.reported_tokens, item.estimated_tokens]
+            for name, item in self._evidence.items()
+        }
         return {
             "evidence": evidence,
             "last": list(self._last_report) if self._last_report else None,

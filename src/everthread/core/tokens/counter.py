@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    IMAGE_BLOCKS,
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    IMAGE_BLOCK_KINDS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     json_value,
     message_key,
 )
@@ -28,7 +28,7 @@ from everthread.core.tokens.tool_texts import (
     MAX_DEPTH,
     dump_json,
     read_function,
-    write_declaration,
+    render_declaration,
 )
 from everthread.core.types import System
 
@@ -195,7 +195,7 @@ class TokenCounter:
             return 0.0
         kinds = [str(part.get("type")) if isinstance(part, Mapping) else "text" for part in content]
         overhead = self._count_call_overhead(
-            sum(kind in CALL_BLOCKS for kind in kinds), has_text="text" in kinds
+            sum(kind in CALL_BLOCK_KINDS for kind in kinds), has_text="text" in kinds
         )
         return sum(self._count_part(part, depth) for part in content) + overhead
 
@@ -211,13 +211,13 @@ class TokenCounter:
         if not isinstance(part, Mapping):
             return self._count_tokens(str(part))
         kind = str(part.get("type"))
-        if kind in CALL_BLOCKS:
+        if kind in CALL_BLOCK_KINDS:
             return self._count_call(part.get("name"), part.get("input"))
-        if kind in RESULT_BLOCKS:
+        if kind in RESULT_BLOCK_KINDS:
             return self._count_content(part.get("content"), depth + 1)
-        if kind in REASONING_BLOCKS:
+        if kind in REASONING_BLOCK_KINDS:
             return self._count_reasoning(part)
-        if kind in IMAGE_BLOCKS:
+        if kind in IMAGE_BLOCK_KINDS:
             return count_image_tokens(part, self.model)
         if kind in _AUDIO_BLOCKS:
             return count_audio_tokens(part, self.model)
@@ -292,7 +292,7 @@ class TokenCounter:
         cached_tokens = self._find_cached(key, tool)
         if cached_tokens:
             return cached_tokens
-        text = write_declaration(function) if self._format.declares_types else dump_json(function)
+        text = render_declaration(function) if self._format.declares_types else dump_json(function)
         return self._remember(key, tool, self._count_tokens(text) * self._format.schema_factor)
 
 

@@ -20,7 +20,7 @@ def read_function(tool: Any) -> dict[str, Any]:
     return {**tool_fields, "parameters": schema} if schema else tool_fields
 
 
-def write_declaration(function: Mapping[str, Any]) -> str:
+def render_declaration(function: Mapping[str, Any]) -> str:
     """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
     body = _write_type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""

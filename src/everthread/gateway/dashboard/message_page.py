@@ -66,7 +66,7 @@ def describe_message(message: StoredMessage) -> str:
         return "summary"
     body = message.body
     names = [call.name for call in calls_of(body)] or [
-        result.name for result in results_of(body) if result.name
+        result.tool_name for result in results_of(body) if result.tool_name
     ]
     role = str(body.get("role", ""))
     tool_names = ", ".join(dict.fromkeys(one_line_excerpt(name, 40) for name in names[:4]))

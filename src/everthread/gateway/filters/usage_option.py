@@ -119,7 +119,7 @@ class UsageChunkFilter:
         return b"".join(events)
 
     def end(self) -> bytes:
-        return self._events.take_pending()
+        return self._events.pop_pending()
 
 
 def _is_usage_chunk(event: bytes) -> bool:

@@ -46,7 +46,7 @@ class MergedStream(ABC):
 
     def end_round(self) -> tuple[Reply, bytes]:
         """Return the model's reply in this round, and the last bytes of its stream."""
-        pending_events = self._events.take_pending()
+        pending_events = self._events.pop_pending()
         return self._decoder.reply(), self._convert_raw(pending_events) if pending_events else b""
 
     def continue_round(self) -> None:

@@ -12,8 +12,8 @@ from everthread.core.caching.cache_lifetimes import (
     bills_cache_writes,
 )
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
 )
 from everthread.lab.provider.prompt_blocks import Block, Prompt, Ttl, digest_text
 
@@ -155,7 +155,7 @@ def _list_lookback_positions(blocks: Sequence[Block], mark_index: int) -> list[i
     return positions
 
 
-_RUN_KINDS = (CALL_BLOCKS, RESULT_BLOCKS)
+_RUN_KINDS = (CALL_BLOCK_KINDS, RESULT_BLOCK_KINDS)
 
 
 MIN_CACHED_TOKENS = 1024

@@ -7,9 +7,9 @@ from itertools import chain, pairwise
 from typing import Any
 
 from everthread.core.messages import (
-    IMAGE_BLOCKS,
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    IMAGE_BLOCK_KINDS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     kind_of,
     parts_of,
     results_of,
@@ -117,7 +117,7 @@ def find_image_excess(api: Api, model: ServedModel, request: Request) -> Refusal
     )
 
 
-_ATTACHMENT_KINDS = IMAGE_BLOCKS | {"document", "file", "input_file"}
+_ATTACHMENT_KINDS = IMAGE_BLOCK_KINDS | {"document", "file", "input_file"}
 
 
 def _find_problems(
@@ -194,7 +194,7 @@ def _find_missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
     messages = body["messages"]
     if (
         kind_of(body.get("thinking")) != "enabled"
-        or kind_of(next(iter(parts_of(messages[-1])), None)) not in RESULT_BLOCKS
+        or kind_of(next(iter(parts_of(messages[-1])), None)) not in RESULT_BLOCK_KINDS
     ):
         return
     first_kinds = [
@@ -202,7 +202,7 @@ def _find_missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
         for index, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
-    if first_kinds and first_kinds[-1][1] not in REASONING_BLOCKS:
+    if first_kinds and first_kinds[-1][1] not in REASONING_BLOCK_KINDS:
         index, kind = first_kinds[-1]
         yield (
             f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
@@ -290,7 +290,7 @@ def _find_mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Ite
         yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}."
     has_short_mark = False
     for block in blocks:
-        if block.mark and block.kind in REASONING_BLOCKS:
+        if block.mark and block.kind in REASONING_BLOCK_KINDS:
             yield f"{block.path}.{block.kind}.cache_control: Extra inputs are not permitted"
         if block.mark and block.is_blank:
             yield f"{block.path}.text: cache_control cannot be set for empty text blocks"

@@ -17,8 +17,8 @@ from everthread.core.caching.cache_lifetimes import (
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.fingerprints import byte_form, byte_form_text
 from everthread.core.messages import (
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     Message,
     Part,
     iterate_images,
@@ -209,7 +209,7 @@ def _make_block(part: Part, tokens: int, path: str, *, prefix: str = "", kind: s
 
 def _list_marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the marks on a block and on blocks within a result."""
-    inner = part.get("content") if kind_of(part) in RESULT_BLOCKS else None
+    inner = part.get("content") if kind_of(part) in RESULT_BLOCK_KINDS else None
     blocks = inner if isinstance(inner, list) else []
     inner_marks = [
         mark for block in blocks if isinstance(block, dict) for mark in _list_marks(block)
@@ -245,7 +245,7 @@ def _add_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[Bl
         return blocks
     for index in range(len(blocks) - 1, -1, -1):
         block = blocks[index]
-        if block.kind not in REASONING_BLOCKS and not block.is_blank:
+        if block.kind not in REASONING_BLOCK_KINDS and not block.is_blank:
             if block.mark is None:
                 blocks[index] = replace(
                     block,

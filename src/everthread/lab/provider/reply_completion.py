@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from everthread.core.messages import (
-    REASONING_BLOCKS,
+    REASONING_BLOCK_KINDS,
     Message,
     calls_of,
     kind_of,
@@ -148,6 +148,6 @@ def count_answer(message: Message, counter: TokenCounter) -> int:
 
 
 def _count_reasoning_tokens(message: Message, counter: TokenCounter) -> int:
-    blocks = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
+    blocks = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCK_KINDS]
     text_tokens = counter.text(message.get("reasoning_content") or "")
     return text_tokens + sum(counter.text(str(part.get("thinking") or "")) for part in blocks)

@@ -86,7 +86,7 @@ def _find_closest(tx: Tx, query: SearchQuery, count: int, *, now: float) -> list
         tool=query.tool,
         for_page=True,
     )
-    question = read_question(query.text, now, common_words=True)
+    question = read_question(query.text, now, use_stop_words=True)
     since = query.since or 0
     until = query.until or math.inf
     # The answer to a question may hold none of its words, but follow a text that does.

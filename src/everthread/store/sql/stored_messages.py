@@ -90,7 +90,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
     text = encode_json(body)  # first: it refuses endless nesting
     calls = calls_of(body)
     results = results_of(body)
-    result_name = next((result.name for result in results if result.name), "")
+    result_name = next((result.tool_name for result in results if result.tool_name), "")
     tool = result_name or ",".join(dict.fromkeys(call.name for call in calls))
     unnamed_calls = () if result_name else (result.call_id for result in results if result.call_id)
     return PreparedMessage(

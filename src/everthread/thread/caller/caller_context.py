@@ -213,7 +213,7 @@ class CallerContext:
         call = self._call
         maker = self._services.rewrite_maker
         budget = call.budget(self._services.setup.options)
-        if self._services.sizer.count_tokens(call, call.rewrite) <= budget.compacted_limit:
+        if self._services.sizer.count_tokens(call, call.rewrite) <= budget.max_compacted_tokens:
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
@@ -221,7 +221,7 @@ class CallerContext:
         if (
             pruned_draft is not None
             and self._services.sizer.count_tokens(call, pruned_draft.rewrite)
-            <= budget.compacted_limit
+            <= budget.max_compacted_tokens
         ):
             call.rewrite = await maker.store_pruned(pruned_draft)
             return
@@ -231,7 +231,7 @@ class CallerContext:
         if shorter_draft.rewrite is not None:
             shorter_tokens = self._services.sizer.count_tokens(call, shorter_draft.rewrite)
             if (
-                shorter_tokens <= budget.compacted_limit
+                shorter_tokens <= budget.max_compacted_tokens
                 or shorter_tokens <= MAX_SECOND_REWRITE_SHARE * current_tokens
             ):
                 call.rewrite = await maker.commit(shorter_draft)

@@ -83,7 +83,7 @@ async def _read_messages(store: Store, thread: str) -> AsyncIterator[list[Excerp
             calls = {call.id: call.name for call in calls_of(stored_message.body)}
             tool_by_call |= calls
             tool_names = (
-                result.name or tool_by_call.get(result.call_id, "")
+                result.tool_name or tool_by_call.get(result.call_id, "")
                 for result in results_of(stored_message.body)
             )
             tools = [*filter(None, tool_names)]

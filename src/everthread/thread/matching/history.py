@@ -21,8 +21,8 @@ from everthread.core.fingerprints import (
     message_fingerprint,
 )
 from everthread.core.messages import (
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     calls_of,
     content_text,
     json_value,
@@ -302,12 +302,12 @@ def _list_result_contents(value: dict[str, Any]) -> list[Any]:
 
 
 def _is_result(part: Any) -> bool:
-    return isinstance(part, dict) and kind_of(part) in RESULT_BLOCKS
+    return isinstance(part, dict) and kind_of(part) in RESULT_BLOCK_KINDS
 
 
 def _make_skeleton(value: dict[str, Any], fingerprint: str) -> str:
     """Return the skeleton of a message: its hash without thinking and the contents of results."""
-    if kind_of(value) in REASONING_BLOCKS:
+    if kind_of(value) in REASONING_BLOCK_KINDS:
         return ""
     if value.get("role") == "assistant":
         calls = [[call.id, call.name, parse_arguments(call.arguments)] for call in calls_of(value)]

@@ -224,7 +224,7 @@ class CompactionPolicy:
         )
         tokens_after = max(
             size.fixed_tokens + budget.tail_tokens + summary_tokens,
-            min(state.tokens_after_compaction, budget.compacted_limit),
+            min(state.tokens_after_compaction, budget.max_compacted_tokens),
         )
         return CompactionCase(
             tokens=size.tokens,

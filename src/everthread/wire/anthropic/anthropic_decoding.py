@@ -26,7 +26,7 @@ from everthread.wire.payload_checks import (
 
 API = "anthropic"
 ROLES = ("user", "assistant", "system")
-REASONING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
+THINKING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
 
 
 def decode_messages(
@@ -68,7 +68,7 @@ def _decode_assistant(blocks: Sequence[Mapping[str, Any]], path: str) -> Message
     parts = [
         decode_part(block)
         for block in blocks
-        if kind_of(block) not in REASONING_BLOCK_KINDS | {"tool_use"}
+        if kind_of(block) not in THINKING_BLOCK_KINDS | {"tool_use"}
     ]
     message: Message = {"role": "assistant", "content": simplify_parts(parts)}
     calls = [

@@ -22,8 +22,8 @@ from everthread.core.types import System
 from everthread.wire.alternating_roles import EncodedMessage, wrap_instruction
 from everthread.wire.anthropic.anthropic_decoding import (
     API,
-    REASONING_BLOCK_KINDS,
     ROLES,
+    THINKING_BLOCK_KINDS,
 )
 from everthread.wire.anthropic.content_blocks import (
     encode_arguments,
@@ -49,7 +49,7 @@ def find_certain_role(message: Message) -> str:
 
 def encode_assistant_blocks(message: Message) -> list[Part]:
     """Return the content of a reply: the blocks of one assistant message, whichever model wrote it."""
-    encoded_message = encode_message(message, None, CallIds())
+    encoded_message = encode_message(message, None, AnthropicCallIds())
     return [] if encoded_message is None else encoded_message.parts
 
 
@@ -81,7 +81,7 @@ def count_leading_instructions(messages: Messages) -> int:
 
 
 @dataclass(slots=True)
-class CallIds:
+class AnthropicCallIds:
     """Assign call ids of the alphabet that Anthropic accepts, each used once. A result names the latest call of its id.
 
     A new id depends on earlier messages only, so a longer history never changes the ids of a shorter one.
@@ -90,8 +90,8 @@ class CallIds:
     use_counts: dict[str, int] = field(default_factory=dict)
     latest_wire_ids: dict[str, str] = field(default_factory=dict)
 
-    def copy(self) -> CallIds:
-        return CallIds(dict(self.use_counts), dict(self.latest_wire_ids))
+    def copy(self) -> AnthropicCallIds:
+        return AnthropicCallIds(dict(self.use_counts), dict(self.latest_wire_ids))
 
     def keep_id(self, call_id: str) -> None:
         self.use_counts.setdefault(call_id, 1)
@@ -114,7 +114,9 @@ def _clean_call_id(call_id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
 
 
-def encode_message(message: Message, model: str | None, call_ids: CallIds) -> EncodedMessage | None:
+def encode_message(
+    message: Message, model: str | None, call_ids: AnthropicCallIds
+) -> EncodedMessage | None:
     """Return the blocks a message adds; None if there are none."""
     if (text_message := _encode_text_message(message)) is not None:
         return text_message
@@ -139,7 +141,7 @@ def _encode_text_message(message: Message) -> EncodedMessage | None:
 
 
 def _encode_native_message(
-    message: Message, model: str | None, call_ids: CallIds
+    message: Message, model: str | None, call_ids: AnthropicCallIds
 ) -> EncodedMessage | None:
     record = native_record(message, API)
     value = record["value"] if record else None
@@ -152,14 +154,14 @@ def _encode_native_message(
     continues_previous = bool(record.get("joined"))
     if can_use_reasoning(message, API, model):
         return EncodedMessage(value["role"], blocks, value, continues_previous)
-    without_reasoning = [block for block in blocks if kind_of(block) not in REASONING_BLOCK_KINDS]
+    without_reasoning = [block for block in blocks if kind_of(block) not in THINKING_BLOCK_KINDS]
     if len(without_reasoning) == len(blocks):
         return EncodedMessage(value["role"], blocks, value, continues_previous)
     native = {**value, "content": without_reasoning} if without_reasoning else None
     return EncodedMessage(value["role"], without_reasoning, native, continues_previous)
 
 
-def _encode_foreign_message(message: Message, call_ids: CallIds) -> EncodedMessage:
+def _encode_foreign_message(message: Message, call_ids: AnthropicCallIds) -> EncodedMessage:
     role = message.get("role")
     if role == "tool":
         result_fields = {
@@ -181,7 +183,7 @@ def _encode_foreign_message(message: Message, call_ids: CallIds) -> EncodedMessa
     parts = [
         part
         for part in parts_of(message)
-        if not (is_from_other_api and kind_of(part) in REASONING_BLOCK_KINDS)
+        if not (is_from_other_api and kind_of(part) in THINKING_BLOCK_KINDS)
     ]
     blocks = [block for part in parts if (block := _encode_block(part, call_ids))]
     if role != "assistant":
@@ -191,7 +193,7 @@ def _encode_foreign_message(message: Message, call_ids: CallIds) -> EncodedMessa
     return EncodedMessage("assistant", blocks + list(_encode_calls(message, call_ids)))
 
 
-def _encode_block(part: Part, call_ids: CallIds) -> Part | None:
+def _encode_block(part: Part, call_ids: AnthropicCallIds) -> Part | None:
     kind = kind_of(part)
     if kind == "tool_use":
         return _encode_call(
@@ -204,7 +206,7 @@ def _encode_block(part: Part, call_ids: CallIds) -> Part | None:
     return _encode_result(part, call_ids) if kind == "tool_result" else encode_part(part)
 
 
-def _encode_calls(message: Mapping[str, Any], call_ids: CallIds) -> Iterator[Part]:
+def _encode_calls(message: Mapping[str, Any], call_ids: AnthropicCallIds) -> Iterator[Part]:
     tool_calls = message.get("tool_calls")
     for item in tool_calls if isinstance(tool_calls, list) else []:
         call: Mapping[str, Any] = item if isinstance(item, dict) else {}
@@ -228,7 +230,7 @@ def _encode_call(
     call_id: Any,
     name: Any,
     arguments: dict[str, Any],
-    call_ids: CallIds,
+    call_ids: AnthropicCallIds,
 ) -> Part:
     call_fields = {
         "type": "tool_use",
@@ -238,7 +240,7 @@ def _encode_call(
     return {**other_fields, **call_fields, "input": arguments}
 
 
-def _encode_result(part: Part, call_ids: CallIds) -> Part:
+def _encode_result(part: Part, call_ids: AnthropicCallIds) -> Part:
     """Return a result block; its content may be empty, but has no blank text."""
     block = {
         **part,

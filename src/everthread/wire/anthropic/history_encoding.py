@@ -17,7 +17,7 @@ from everthread.wire.alternating_roles import (
     needs_opening,
 )
 from everthread.wire.anthropic.anthropic_encoding import (
-    CallIds,
+    AnthropicCallIds,
     encode_message,
     find_certain_role,
 )
@@ -56,7 +56,7 @@ def encode_messages(
 
 
 def _encode_new_messages(
-    messages: Messages, model: str | None, call_ids: CallIds, *, is_start: bool
+    messages: Messages, model: str | None, call_ids: AnthropicCallIds, *, is_start: bool
 ) -> list[dict[str, Any]]:
     encoded_messages = [
         encoded_message
@@ -97,7 +97,7 @@ class EncodedHistory:
     messages: Messages = ()
     model: str | None = None
     wire_messages: list[dict[str, Any]] = field(default_factory=list)
-    call_ids: CallIds = field(default_factory=CallIds)
+    call_ids: AnthropicCallIds = field(default_factory=AnthropicCallIds)
 
     def is_start_of(self, messages: Messages, model: str | None) -> bool:
         """Return whether the list begins with the very same messages."""

@@ -52,7 +52,7 @@ class _OpenCall(NamedTuple):
 
 
 @dataclass(slots=True)
-class CallIds:
+class GeminiCallIds:
     """The ids of the calls in a list of contents, and the calls that no response has answered yet."""
 
     use_counts: dict[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def decode_messages(
 
     `model`: author of the thoughts. `previous_content`: the content before the first one, whose calls may be answered.
     """
-    call_ids = CallIds()
+    call_ids = GeminiCallIds()
     if previous_content is not None:
         decode_content(previous_content, "the content before", call_ids, model=model)
     decoded: list[Message] = []
@@ -119,13 +119,13 @@ def decode_messages(
 def decode_content(
     content: Any,
     path: str,
-    call_ids: CallIds | None = None,
+    call_ids: GeminiCallIds | None = None,
     *,
     model: str | None = None,
 ) -> list[Message]:
     """Decode one content: one message, or several if it holds function responses."""
     content = require_object(content, path)
-    call_ids = call_ids or CallIds()
+    call_ids = call_ids or GeminiCallIds()
     role = content.get("role") or "user"
     if role not in _ROLES:
         raise WireError(f"{path}.role must be one of {', '.join(_ROLES)}, not {role!r}")
@@ -137,7 +137,9 @@ def decode_content(
     return _decode_user(content, parts, call_ids, path)
 
 
-def _decode_assistant(parts: Sequence[Mapping[str, Any]], call_ids: CallIds, path: str) -> Message:
+def _decode_assistant(
+    parts: Sequence[Mapping[str, Any]], call_ids: GeminiCallIds, path: str
+) -> Message:
     visible_parts = [
         part
         for part in parts
@@ -160,7 +162,7 @@ def _decode_assistant(parts: Sequence[Mapping[str, Any]], call_ids: CallIds, pat
     return message
 
 
-def _decode_call(call: Mapping[str, Any], call_ids: CallIds, path: str) -> ToolCallDict:
+def _decode_call(call: Mapping[str, Any], call_ids: GeminiCallIds, path: str) -> ToolCallDict:
     name = require_text(call.get("name"), f"{path}: the name of a functionCall")
     arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
     return {
@@ -173,7 +175,7 @@ def _decode_call(call: Mapping[str, Any], call_ids: CallIds, path: str) -> ToolC
 def _decode_user(
     content: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
-    call_ids: CallIds,
+    call_ids: GeminiCallIds,
     path: str,
 ) -> list[Message]:
     runs = list(_split_at_responses(parts))
@@ -210,7 +212,7 @@ def _split_at_responses(
         yield parts[start:]
 
 
-def _decode_result(response: Mapping[str, Any], call_ids: CallIds, path: str) -> Message:
+def _decode_result(response: Mapping[str, Any], call_ids: GeminiCallIds, path: str) -> Message:
     name = require_text(response.get("name"), f"{path}: the name of a functionResponse")
     text, is_error = read_response(response.get("response"))
     media = [decode_part(part) for part in parts_of({"content": response.get("parts")})]

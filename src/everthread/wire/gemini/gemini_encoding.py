@@ -186,10 +186,10 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 def _encode_response(message: Message, call_names: CallNames) -> list[Part]:
     [result] = results_of(message)
-    name, native_id = call_names.get(result.call_id, (result.name, ""))
+    name, native_id = call_names.get(result.call_id, (result.tool_name, ""))
     key = "error" if message.get("is_error") is True else "output"
     response = {
-        "name": name or result.name or "unknown",
+        "name": name or result.tool_name or "unknown",
         "response": {key: result.text},
     }
     media = [

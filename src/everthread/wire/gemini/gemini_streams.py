@@ -44,7 +44,7 @@ class GeminiStreamDecoder:
                 0,
                 None,
             ):
-                deltas += self._take_candidate(candidate)
+                deltas += self._decode_candidate(candidate)
         usage = get_object_field(chunk, "usageMetadata")
         if usage is not None:
             deltas.append(StreamDelta("usage", raw=dict(usage)))
@@ -58,7 +58,7 @@ class GeminiStreamDecoder:
             body["candidates"] = [{**self._candidate, "content": content}]
         return decode_single_reply(body, model=self._model)
 
-    def _take_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
+    def _decode_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._candidate |= without_keys(candidate, "content")
         content = get_object_field(candidate, "content") or {}
         part_list = content.get("parts")

@@ -25,9 +25,9 @@ from everthread.wire.openai_chat.chat_messages import (
 from everthread.wire.openai_chat.conversion import to_chat_messages
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import (
+    add_reply_fields,
     error_text,
     split_reply_fields,
-    write_reply_fields,
 )
 
 _STOP_BY_FINISH_REASON = {
@@ -86,9 +86,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     ):
         choice["finish_reason"] = _choose_finish_reason(reply)
     body = {**raw, "choices": [choice, *other_choices]}
-    return write_reply_fields(
-        body, reply, "prompt_tokens", "completion_tokens", is_native=is_native
-    )
+    return add_reply_fields(body, reply, "prompt_tokens", "completion_tokens", is_native=is_native)
 
 
 def decode_finish_reason(finish_reason: Any, message: Message) -> str | None:

@@ -65,9 +65,9 @@ class ChatStreamDecoder:
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if isinstance(choice, Mapping) and choice.get("index", 0) in (0, None):
-                deltas += self._take_choice(choice)
+                deltas += self._decode_choice(choice)
         if isinstance(chunk.get("usage"), dict):
-            deltas.append(self._take_usage(chunk["usage"]))
+            deltas.append(self._decode_usage(chunk["usage"]))
         elif "usage" in chunk:
             self._body_fields.setdefault("usage", None)
         if error := chunk.get("error"):
@@ -95,7 +95,7 @@ class ChatStreamDecoder:
             body | ({"usage": self._usage} if self._usage else {}), model=self._model
         )
 
-    def _take_choice(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
+    def _decode_choice(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
         delta = require_object(choice.get("delta") or {}, "choices[0].delta")
         calls = delta.get("tool_calls")
         self._choice_fragments.append(without_keys(choice, "delta", "usage"))
@@ -108,7 +108,7 @@ class ChatStreamDecoder:
                 require_object(fragment, "choices[0].delta.tool_calls[]")
             )
         if isinstance(choice.get("usage"), dict):
-            yield self._take_usage(choice["usage"])
+            yield self._decode_usage(choice["usage"])
         if choice.get("finish_reason") is not None:
             refusal = any(earlier_delta.get("refusal") for earlier_delta in self._deltas)
             stop = decode_finish_reason(
@@ -119,7 +119,7 @@ class ChatStreamDecoder:
                 "stop", text=stop or "", raw={"finish_reason": choice["finish_reason"]}
             )
 
-    def _take_usage(self, usage: dict[str, Any]) -> StreamDelta:
+    def _decode_usage(self, usage: dict[str, Any]) -> StreamDelta:
         self._usage = usage
         return StreamDelta("usage", raw=usage)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from everthread.core.messages import (
-    CALL_BLOCKS,
-    REASONING_BLOCKS,
-    RESULT_BLOCKS,
+    CALL_BLOCK_KINDS,
+    REASONING_BLOCK_KINDS,
+    RESULT_BLOCK_KINDS,
     Message,
     Part,
     calls_of,
@@ -30,7 +30,7 @@ def to_chat_messages(message: Message) -> list[Message]:
     parts = to_chat_parts(content)
     if message.get("role") == "assistant":
         return [_convert_assistant(message, parts)]
-    results = [_make_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS]
+    results = [_make_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCK_KINDS]
     return (
         results
         if results and not parts
@@ -166,6 +166,8 @@ _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
     "input_image": _convert_input_image,
     "input_file": _convert_input_file,
     "search_result": _convert_search_result,
-    **dict.fromkeys(CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS, lambda _part: []),
+    **dict.fromkeys(
+        CALL_BLOCK_KINDS | RESULT_BLOCK_KINDS | REASONING_BLOCK_KINDS, lambda _part: []
+    ),
     **dict.fromkeys(_SERVER_TOOL_BLOCKS, make_placeholder),
 }

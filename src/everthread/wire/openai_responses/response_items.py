@@ -12,7 +12,7 @@ from everthread.core.messages import (
 )
 
 API = "openai_responses"
-Item = dict[str, Any]
+ResponseItem = dict[str, Any]
 RESULT_KIND_BY_CALL_KIND = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -45,7 +45,7 @@ def get_answered_call_id(item: Mapping[str, Any]) -> str:
     return as_text(value)
 
 
-def find_item_kind(item: Item) -> str:
+def find_item_kind(item: ResponseItem) -> str:
     return kind_of(item) or ("message" if "role" in item else "item_reference")
 
 

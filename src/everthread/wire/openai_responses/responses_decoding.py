@@ -22,7 +22,7 @@ from everthread.wire.openai_responses.response_items import (
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
     RESULT_KIND_BY_CALL_KIND,
-    Item,
+    ResponseItem,
     find_item_kind,
     get_answered_call_id,
     get_call_id,
@@ -48,9 +48,9 @@ def decode_messages(
     if isinstance(wire, str):
         return [with_native({"role": "user", "content": wire}, API, wire)]
     messages: list[Message] = []
-    run: list[Item] = []
+    run: list[ResponseItem] = []
     for index, value in enumerate(require_list(wire, "input")):
-        item = cast("Item", require_object(value, f"input[{index}]"))
+        item = cast("ResponseItem", require_object(value, f"input[{index}]"))
         role = _find_item_role(item, f"input[{index}]")
         if role == "assistant":
             run.append(item)
@@ -68,7 +68,7 @@ def decode_messages(
     return [*messages, decode_assistant_items(run, model=model)] if run else messages
 
 
-def decode_assistant_items(items: Sequence[Item], *, model: str | None = None) -> Message:
+def decode_assistant_items(items: Sequence[ResponseItem], *, model: str | None = None) -> Message:
     """Return a run of items as one assistant message, without the calls that the provider ran and answered itself."""
     answered_ids = {
         "",
@@ -98,7 +98,7 @@ def decode_assistant_items(items: Sequence[Item], *, model: str | None = None) -
     return with_native(message, API, list(items), model=model)
 
 
-def _find_item_role(item: Item, path: str) -> str:
+def _find_item_role(item: ResponseItem, path: str) -> str:
     kind = kind_of(item)
     if kind == "message" or (not kind and "role" in item):
         role = require_text(item.get("role"), f"{path}.role")
@@ -112,7 +112,7 @@ def _find_item_role(item: Item, path: str) -> str:
     )
 
 
-def _decode_message_item(item: Item, role: str) -> Message:
+def _decode_message_item(item: ResponseItem, role: str) -> Message:
     if kind_of(item) == _ADDITIONAL_TOOLS:
         return {
             "role": role,
@@ -125,7 +125,7 @@ def _decode_message_item(item: Item, role: str) -> Message:
     }
 
 
-def _decode_content(item: Item) -> list[Part]:
+def _decode_content(item: ResponseItem) -> list[Part]:
     content = item.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
@@ -137,7 +137,7 @@ def _decode_content(item: Item) -> list[Part]:
     )
 
 
-def decode_call(item: Item) -> Any:
+def decode_call(item: ResponseItem) -> Any:
     """Return the call in chat form."""
     kind = item["type"]
     name = get_call_name(item)
@@ -164,7 +164,7 @@ def decode_call(item: Item) -> Any:
     }
 
 
-def _decode_result(item: Item) -> Message:
+def _decode_result(item: ResponseItem) -> Message:
     output: Any = item.get("output")
     content: str | list[Part]
     if item["type"] == "mcp_approval_response":

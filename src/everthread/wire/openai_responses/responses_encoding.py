@@ -26,7 +26,7 @@ from everthread.wire.openai_responses.response_items import (
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
     RESULT_KIND_BY_CALL_KIND,
-    Item,
+    ResponseItem,
     find_item_kind,
     get_answered_call_id,
     get_call_id,
@@ -40,7 +40,7 @@ _TOOL_SEARCH_CALL = "tool_search_call"
 """A call whose result defines tools. A result that was rewritten as text defines none, so its call is dropped too."""
 
 
-def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
+def encode_messages(messages: Messages, *, model: str | None = None) -> list[ResponseItem]:
     """Return items for `model`, without reasoning that another model or API wrote."""
     rewritten_call_ids = {
         result.call_id
@@ -49,7 +49,7 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Ite
         for result in results_of(message)
     }
     dropped_search_ids = _find_search_call_ids(messages) & rewritten_call_ids
-    items: list[Item] = []
+    items: list[ResponseItem] = []
     call_kinds: dict[str, Any] = {}
     for message in messages:
         value = native_value(message, API)
@@ -87,8 +87,8 @@ def _find_search_call_ids(messages: Messages) -> set[str]:
 
 
 def _encode_assistant_items(
-    items: list[Item], rewritten_call_ids: set[str], *, keep_reasoning: bool
-) -> list[Item]:
+    items: list[ResponseItem], rewritten_call_ids: set[str], *, keep_reasoning: bool
+) -> list[ResponseItem]:
     """Return the items of one assistant message to send: unchanged if possible.
 
     They change if their reasoning must be dropped, or the result of a built-in tool was rewritten.
@@ -119,7 +119,7 @@ def _encode_assistant_items(
     )
 
 
-def _without_id(item: Item) -> Item:
+def _without_id(item: ResponseItem) -> ResponseItem:
     return (
         without_keys(item, "id")
         if find_item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
@@ -127,7 +127,7 @@ def _without_id(item: Item) -> Item:
     )
 
 
-def _matches_call_kind(item: Item, call_kinds: Mapping[str, Any]) -> bool:
+def _matches_call_kind(item: ResponseItem, call_kinds: Mapping[str, Any]) -> bool:
     """Return whether a native item can be kept: the kind of a result must match its call, if the list has the call."""
     call_kind = CALL_KIND_BY_RESULT_KIND.get(kind_of(item))
     return call_kind is None or bool(
@@ -135,7 +135,7 @@ def _matches_call_kind(item: Item, call_kinds: Mapping[str, Any]) -> bool:
     )
 
 
-def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> list[Item]:
+def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> list[ResponseItem]:
     role = message.get("role")
     if role != "assistant":
         parts = [_encode_input_part(part) for part in parts_of(message)]
@@ -153,7 +153,7 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
     parts = [{"type": "output_text", "text": text} for text in texts if text]
     if refusal := message.get("refusal"):
         parts.append({"type": "refusal", "refusal": refusal})
-    message_items: list[Item] = (
+    message_items: list[ResponseItem] = (
         [{"type": "message", "role": "assistant", "content": parts}] if parts else []
     )
     calls = list_tool_calls(message)
@@ -163,7 +163,7 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
     return message_items + [_encode_call(call) for call in calls if isinstance(call, dict)]
 
 
-def _encode_call(call: Mapping[str, Any]) -> Item:
+def _encode_call(call: Mapping[str, Any]) -> ResponseItem:
     [parsed_call] = calls_of({"role": "assistant", "tool_calls": [call]})
     fields = {"call_id": parsed_call.id, "name": parsed_call.name}
     if namespace := as_text(call.get(NAMESPACE_FIELD)):

@@ -12,14 +12,14 @@ from everthread.core.messages import (
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire.native_values import native_value, without_private_fields
-from everthread.wire.openai_responses.response_items import API, Item
+from everthread.wire.openai_responses.response_items import API, ResponseItem
 from everthread.wire.openai_responses.responses_decoding import decode_assistant_items
 from everthread.wire.openai_responses.responses_encoding import encode_messages
 from everthread.wire.payload_checks import require_object, require_objects
 from everthread.wire.reply_fields import (
+    add_reply_fields,
     error_text,
     split_reply_fields,
-    write_reply_fields,
 )
 
 _STOP_BY_INCOMPLETE_REASON = {
@@ -54,7 +54,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     body = {**raw, "output": _encode_output(reply)}
     if not is_native or _decode_stop(raw, reply.message) != reply.stop:
         body |= _encode_status(reply.stop)
-    return write_reply_fields(body, reply, "input_tokens", "output_tokens", is_native=is_native)
+    return add_reply_fields(body, reply, "input_tokens", "output_tokens", is_native=is_native)
 
 
 def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:
@@ -88,7 +88,7 @@ def _encode_status(stop: str | None) -> dict[str, Any]:
     }
 
 
-def _encode_output(reply: Reply) -> list[Item]:
+def _encode_output(reply: Reply) -> list[ResponseItem]:
     """Return the items of the reply. Items made from another API's message get the fields that clients expect."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:
@@ -99,7 +99,7 @@ def _encode_output(reply: Reply) -> list[Item]:
     ]
 
 
-def _add_answer_fields(item: Item, id_suffix: str) -> Item:
+def _add_answer_fields(item: ResponseItem, id_suffix: str) -> ResponseItem:
     prefix = {"message": "msg", "function_call": "fc"}.get(item["type"], "ctc")
     answer = {"id": f"{prefix}_{id_suffix}", "status": "completed", **item}
     if item["type"] == "message":

@@ -14,7 +14,7 @@ from everthread.core.messages import (
 from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_responses.response_items import (
     RESULT_KIND_BY_CALL_KIND,
-    Item,
+    ResponseItem,
     get_call_id,
     get_call_name,
 )
@@ -52,10 +52,10 @@ _TEXT_LOCATIONS = {
     "mcp_call_arguments": _TextLocation(None, "arguments"),
     "code_interpreter_call_code": _TextLocation(None, "code"),
 }
-_TEXT_NAME_BY_PART = {
+_TEXT_EVENT_BY_PART_KIND = {
     location.part_kind: name for name, location in _TEXT_LOCATIONS.items() if location.part_kind
 }
-_TEXT_NAME_BY_ITEM = {
+_TEXT_EVENT_BY_ITEM_KIND = {
     "function_call": "function_call_arguments",
     "custom_tool_call": "custom_tool_call_input",
     "mcp_call": "mcp_call_arguments",
@@ -66,7 +66,7 @@ _PART_LISTS = {
     "reasoning_summary_part": ("summary", "summary_index"),
 }
 _END_EVENTS = ("completed", "incomplete", "failed")
-_PROGRESS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
+_STATUS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
 
 
 class ResponsesStreamDecoder:
@@ -89,22 +89,24 @@ class ResponsesStreamDecoder:
         if kind == "error" or (data.get("error") and not kind):
             return [make_error_delta(data.get("error") or data)]
         name, _, phase = kind.removeprefix("response.").rpartition(".")
-        if not name and phase in _PROGRESS_EVENTS:
+        if not name and phase in _STATUS_EVENTS:
             return list(
-                self._take_progress(
+                self._decode_status_event(
                     phase,
                     require_object(data.get("response"), f"the response of {kind}"),
                 )
             )
         item = self._items.setdefault(_read_index(data, "output_index"), _StreamedItem())
         if name == "output_item":
-            return self._update_item(
+            return self._decode_item_event(
                 item,
                 require_object(data.get("item"), f"the item of {kind}"),
                 is_done=phase == "done",
             )
         if name in _TEXT_LOCATIONS:
-            return self._take_text(item, _TEXT_LOCATIONS[name], data, is_done=phase == "done")
+            return self._decode_text_event(
+                item, _TEXT_LOCATIONS[name], data, is_done=phase == "done"
+            )
         if name in _PART_LISTS:
             list_name, index_name = _PART_LISTS[name]
             item.parts[list_name, _read_index(data, index_name)] = require_object(
@@ -120,7 +122,9 @@ class ResponsesStreamDecoder:
             output = [item for item in items if item is not None]
         return decode_reply({**self._response, "output": output}, model=self._model)
 
-    def _take_progress(self, phase: str, response: Mapping[str, Any]) -> Iterator[StreamDelta]:
+    def _decode_status_event(
+        self, phase: str, response: Mapping[str, Any]
+    ) -> Iterator[StreamDelta]:
         self._response = dict(response)
         if phase not in _END_EVENTS:
             return
@@ -132,7 +136,7 @@ class ResponsesStreamDecoder:
         stop = {key: self._response.get(key) for key in ("status", "incomplete_details")}
         yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
 
-    def _update_item(
+    def _decode_item_event(
         self, item: _StreamedItem, value: Mapping[str, Any], *, is_done: bool
     ) -> list[StreamDelta]:
         item.start = dict(value)
@@ -161,7 +165,7 @@ class ResponsesStreamDecoder:
             )
         ]
 
-    def _take_text(
+    def _decode_text_event(
         self,
         item: _StreamedItem,
         location: _TextLocation,
@@ -190,18 +194,18 @@ class ResponsesStreamDecoder:
 class _StreamedItem:
     """An item while it arrives. Pieces of text are collected and joined once, on demand."""
 
-    start: Item | None = None
+    start: ResponseItem | None = None
     is_done: bool = False
     call_index: int | None = None
     """Position among the message's calls, if the item is a call."""
     parts: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     text_pieces: dict[tuple[_TextLocation, int], list[str]] = field(default_factory=dict)
 
-    def assemble(self) -> Item | None:
+    def assemble(self) -> ResponseItem | None:
         """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
         if self.is_done:
             return self.start
-        item: Item = self.start or {
+        item: ResponseItem = self.start or {
             "type": "message",
             "role": "assistant",
             "status": "in_progress",
@@ -257,14 +261,14 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
         yield make_event(body["status"], response=body)
 
 
-def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = _TEXT_NAME_BY_ITEM.get(kind_of(item), "")
+def _make_item_events(item: ResponseItem) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = _TEXT_EVENT_BY_ITEM_KIND.get(kind_of(item), "")
     lists = {
         list_name: item[list_name]
         for list_name in ("summary", "content")
         if isinstance(item.get(list_name), list)
     }
-    started_item: Item = {**item, **{list_name: [] for list_name in lists}}
+    started_item: ResponseItem = {**item, **{list_name: [] for list_name in lists}}
     if "status" in item:
         started_item["status"] = "in_progress"
     if name:
@@ -283,7 +287,7 @@ def _make_item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _make_part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    name = _TEXT_NAME_BY_PART.get(kind_of(part), "")
+    name = _TEXT_EVENT_BY_PART_KIND.get(kind_of(part), "")
     yield (
         f"{event}.added",
         {"part": {**part, _TEXT_LOCATIONS[name].field_name: ""} if name else part},

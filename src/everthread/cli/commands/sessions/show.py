@@ -15,7 +15,7 @@ from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant, n
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import (
-    REASONING_BLOCKS,
+    REASONING_BLOCK_KINDS,
     Message,
     calls_of,
     content_text,
@@ -232,12 +232,14 @@ def _split_message(body: Message, names: Mapping[str, str]) -> Iterator[tuple[st
     for result in results_of(body):
         yield (
             "result",
-            f"← {result.name or names.get(result.call_id, '')}: {result.text}",
+            f"← {result.tool_name or names.get(result.call_id, '')}: {result.text}",
         )
 
 
 def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
+    blocks: Sequence[Any] = [
+        part for part in parts_of(body) if kind_of(part) in REASONING_BLOCK_KINDS
+    ]
     for thought in (
         body.get("reasoning_content"),
         *(part.get("thinking") or part.get("text") for part in blocks),
