@@ -18,7 +18,7 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.reader.find_match(origin, incoming.body)
+    match = manager.reader.bodies.find(origin, incoming.body)
     return replace(incoming, located_body=manager.reader.locate(origin, incoming.body, match))
 
 

@@ -16,7 +16,7 @@ from everthread.gateway.contracts import Incoming, Limits, Mode, Outgoing, Reque
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
+from everthread.gateway.request.request_reader import RequestReader
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.gateway.site_policy import SitePolicy
@@ -144,27 +144,15 @@ class PassThroughManager:
     thread = ""
 
     def __init__(self) -> None:
+        self.reader: RequestReader | None = None
         self.prepared: list[Incoming] = []
         self.outcomes: list[Outcome] = []
         self.errors: list[tuple[int, bytes]] = []
         self.sent: list[tuple[Incoming, Outgoing]] = []
         self.recorded = asyncio.Event()
 
-    @property
-    def reader(self) -> PassThroughManager:
-        return self
-
-    def find_match(self, _origin: BodyOrigin, _body: bytes) -> None:
-        return None
-
-    def locate(self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None) -> None:
-        return None
-
     def forward_first(self, _incoming: Incoming) -> None:
         return None
-
-    async def finish_records(self) -> None:
-        """No record waits."""
 
     async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         self.prepared.append(incoming)

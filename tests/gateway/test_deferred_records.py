@@ -110,14 +110,14 @@ async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) ->
     store.count = 0
     await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
     assert len(await stored_texts(setup.store, busy.thread)) == 2
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert store.count == 1
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     assert len(await setup.store.usage(busy.thread)) == 7
     assert len(setup.events_of(UsageRecorded)) == 7
     assert not setup.events_of(Branched)
     await busy.ask_all(["And now?"])
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
@@ -141,7 +141,7 @@ async def test_records_once_too_many_requests_wait(
     texts = await stored_texts(setup.store, busy.thread)
     assert 20 <= len(texts) < len(busy.texts)
     assert texts == busy.texts[: len(texts)]
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
 
 
@@ -162,7 +162,7 @@ async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
     for number in range(5):
         for client in clients:
             await client.ask_all([f"Question {number}?"])
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert len({client.thread for client in clients}) == 3
     for client in clients:
         assert await stored_texts(setup.store, client.thread) == client.texts
@@ -191,13 +191,13 @@ async def test_another_gateway_may_store_the_next_request_first(
     busy.manager = setup.manager()
     assert await busy.ask("Third?") == busy.thread
     await busy.recording[-1]
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     assert len(await setup.store.usage(busy.thread)) == 4
     assert not setup.events_of(Branched)
     busy.manager = manager
     await busy.ask("Fourth?")
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     assert not setup.events_of(Branched)
 
@@ -231,7 +231,7 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
     assert not isinstance(turn, ForwardedHandler)
     assert turn.thread != busy.thread
     await turn.record(answer_outcome(changed))
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     branch = [*busy.texts[:-4], "Something else instead?", "Yes."]
     assert await stored_texts(setup.store, turn.thread) == branch
@@ -248,7 +248,7 @@ async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
     turn = await begin_turn(manager, other)
     await busy.ask_all(["Second?"])
     await turn.record(answer_outcome(other))
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     assert await stored_texts(setup.store, busy.thread) == busy.texts
     [branched] = setup.events_of(Branched)
     expected = [*busy.texts[:-2], "At the same time?", "Yes."]
@@ -290,7 +290,7 @@ async def test_records_a_call_without_an_answer_at_once(
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
     setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_DELAY_SECONDS", 0.01)
     manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
@@ -335,7 +335,7 @@ async def test_a_slow_store_does_not_delay_a_request_of_the_session(
     assert turn.thread == busy.thread
     release.set()
     await turn.record(answer_outcome(busy.client))
-    await manager.finish_records()
+    await manager.deferred_records.flush_all()
     texts = [*busy.texts, "Second?", "Yes."]
     assert await stored_texts(store, busy.thread) == texts
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.gateway.answers import Answer
-from everthread.gateway.exchange import Exchange, UpstreamRequest
+from everthread.gateway.exchange import Exchange, ExchangeRequest, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.router import Upstream
 from everthread.thread.caller.caller_request import Outcome
@@ -60,7 +60,7 @@ async def test_features_end_although_the_connection_cannot_be_closed() -> None:
     )
     writer: Any = None
     upstream = Upstream("only", "http://127.0.0.1")
-    exchange = BrokenExchange(services, head, upstream, writer, model=None)
+    exchange = BrokenExchange(services, ExchangeRequest(head, upstream, None), writer)
     with pytest.raises(ConnectionResetError):
         await exchange.run()
     assert feature.statuses == [200]

@@ -13,8 +13,10 @@ import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
+from everthread.errors import WireError
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.charged_usage import estimate_body_tokens
+from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.request.body_reading import (
     MAX_LOOP_BYTES,
@@ -23,6 +25,7 @@ from everthread.gateway.request.body_reading import (
 )
 from everthread.gateway.request.request_reader import (
     MIN_PROCESS_BYTES,
+    LocatedBody,
     RequestReader,
     read_body,
 )
@@ -47,15 +50,16 @@ def body_of(size: int) -> bytes:
     ).encode()
 
 
-class Watched(PassThroughManager):
-    """Notes in which thread a body is looked into."""
+class WatchedReader(RequestReader):
+    """Notes in which thread a body is looked into, and locates nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SizeCache())
         self.threads: list[int] = []
 
-    def locate(self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None) -> None:
+    def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:  # noqa: ARG002
         self.threads.append(threading.get_ident())
+        raise WireError("nothing is located")
 
 
 @pytest.mark.parametrize(
@@ -71,12 +75,14 @@ class Watched(PassThroughManager):
 async def test_reads_a_large_body_in_another_thread(
     body: bytes, encoding: bytes, *, is_apart: bool
 ) -> None:
-    manager = Watched()
+    reader = WatchedReader()
+    manager = PassThroughManager()
+    manager.reader = reader
     async with raw_gateway(manager=manager) as (url, upstream):
         assert (
             await send_post(url, CHAT, body, *JSON, (b"content-encoding", encoding))
         ).status == 200
-    assert [thread != threading.get_ident() for thread in manager.threads] == [is_apart]
+    assert [thread != threading.get_ident() for thread in reader.threads] == [is_apart]
     assert upstream.received[0].body == body or encoding == b"identity"
 
 
@@ -152,10 +158,10 @@ async def test_logs_a_call_that_fails_in_another_process(
 
 async def test_does_not_parse_a_body_of_millions_of_values() -> None:
     body = b'{"model": "m", "messages": [' + b"{}," * 700_000 + b"{}]}"
-    manager = Watched()
-    locator = BodyLocator(manager, BodyOrigin("openai_chat"))
+    reader = WatchedReader()
+    locator = BodyLocator(reader, BodyOrigin("openai_chat"), Metrics())
     read = await read_request(body, "", LIMIT, locator=locator)
-    assert (manager.threads, read.located_body, read.model) == ([], None, "m")
+    assert (reader.threads, read.located_body, read.model) == ([], None, "m")
     assert read.excess == "it has more than 400,000 objects"
 
 

@@ -54,7 +54,7 @@ def write_body(
 
 def locate(reader: RequestReader, api: Api, body: bytes) -> LocatedBody:
     origin = BodyOrigin(api)
-    return reader.locate(origin, body, reader.find_match(origin, body))
+    return reader.locate(origin, body, reader.bodies.find(origin, body))
 
 
 def read(reader: RequestReader, api: Api, body: bytes, thread: str = "t") -> ParsedRequest:

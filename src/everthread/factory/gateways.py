@@ -248,6 +248,7 @@ class _GatewayBuilder:
             metrics=metrics,
             watch=self._store_watch,
             failures=failures,
+            flush_records=manager.deferred_records.flush_all,
         )
         return manager, proxy
 

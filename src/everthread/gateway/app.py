@@ -222,7 +222,7 @@ class GatewayApp:
             return
         scope["state"] |= {"head": replace(head, caller=caller), "caller": caller}
         if route.shows_threads:
-            await self.proxy.finish_records()
+            await self.proxy.flush_records()
         await route.app(scope, receive, send)
 
     async def _answer_with_store(

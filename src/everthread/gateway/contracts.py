@@ -11,10 +11,7 @@ from everthread.core.types import Api, Reply
 from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
-    from everthread.gateway.request.outer_fields import OuterFields
-    from everthread.gateway.request.request_reader import LocatedBody
-    from everthread.gateway.upstream import UpstreamResponse
+    from everthread.gateway.request.request_reader import LocatedBody, RequestReader
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -127,7 +124,7 @@ class Outgoing:
 
 
 class RequestHandler(Protocol):
-    """The decisions about one request, from its arrival to its answer."""
+    """Decide about one request, from its arrival to the record of its answer."""
 
     @property
     def thread(self) -> str:
@@ -163,62 +160,20 @@ class RequestHandler(Protocol):
         ...
 
 
-class ManagedCall(Protocol):
-    """A managed request, as the features see it."""
-
-    @property
-    def incoming(self) -> Incoming:
-        """The client's request."""
-        ...
-
-    @property
-    def outer(self) -> OuterFields:
-        """The fields of the client's body."""
-        ...
-
-    @property
-    def handler(self) -> RequestHandler:
-        """The decisions about the request; those of an unmanaged one until the manager has made them."""
-        ...
-
-    @property
-    def outgoing(self) -> Outgoing:
-        """The request that was sent last."""
-        ...
-
-    async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
-        """Send another request of the same handler, keeping the headers for the client."""
-        ...
-
-
-class BodyReader(Protocol):
-    """Locate the messages of a body, reusing results of earlier bodies."""
-
-    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that partly equals this one."""
-        ...
-
-    def locate(
-        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> LocatedBody | None:
-        """Locate the fields and messages of a body. Raise `WireError` if it cannot be read."""
-        ...
-
-
 class RequestManager(Protocol):
-    """Decide on the request to send upstream. If a method raises, the caller forwards the original bytes."""
+    """Decide on the requests to send upstream. If a method raises, the caller forwards the original bytes."""
 
     @property
-    def reader(self) -> BodyReader: ...
+    def reader(self) -> RequestReader | None:
+        """Reads the bodies of requests; None if only their outer fields are read."""
+        ...
 
     def forward_first(self, incoming: Incoming) -> RequestHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         ...
 
-    async def prepare(self, incoming: Incoming) -> RequestHandler: ...
-
-    async def finish_records(self) -> None:
-        """Make all delayed records now."""
+    async def prepare(self, incoming: Incoming) -> RequestHandler:
+        """Read a request, find its thread and decide which request to send."""
         ...
 
 

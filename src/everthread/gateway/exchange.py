@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
 from everthread.gateway.answers import Answer, make_answer
-from everthread.gateway.contracts import Incoming, Limits, ManagedCall
+from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature, Filter
@@ -22,15 +23,47 @@ from everthread.gateway.keep_alive import StreamKeepAlive
 from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES, run_in_thread_if_large
 from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream, find_provider
 from everthread.gateway.upstream import UpstreamClient, UpstreamResponse
-from everthread.gateway.work_after_answers import PendingWork
 from everthread.thread.caller.caller_request import Outcome
 
 T = TypeVar("T")
+
+
+class PendingWork:
+    """Work that runs after answers, such as storing records. The gateway waits for it before it ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start some work in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def charge_when_measured(
+        self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
+    ) -> None:
+        """Measure and charge a call, in the background if measuring has to read a large request of `size` bytes."""
+        if size <= MAX_LOOP_BYTES:
+            charge(measure())
+        else:
+            self.start(self._charge_later(size, measure, charge))
+
+    async def wait(self) -> None:
+        """Wait until all work is done."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _charge_later(
+        self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
+    ) -> None:
+        charge(await run_in_thread_if_large(size, measure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,57 +90,53 @@ class UpstreamRequest:
     """Whether to ask for an uncompressed answer, because the gateway will change it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeRequest:
+    """A client's request, and the upstream that answers it."""
+
+    head: RequestHead
+    upstream: Upstream
+    model: str | None
+    body: bytes | Upload | None = None
+    """The client's own body; None if there is none, or if the manager decides which body to send."""
+    notice_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that tell the client why the request is not managed."""
+
+
 class Exchange:
     """A request and its answer.
 
     `run` passes both on unmanaged. A `ManagedExchange` has a `run` of its own, made of the same steps.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of an exchange, each by its name
+    incoming: Incoming | None
+    """The request in the form for the manager and features; None if none of them needs to read it."""
+    outer: OuterFields | None
+    """The fields of a managed request."""
+
+    def __init__(
         self,
         services: ProxyServices,
-        head: RequestHead,
-        upstream: Upstream,
+        request: ExchangeRequest,
         writer: ResponseWriter,
         *,
-        model: str | None,
-        body: bytes | Upload | None = None,
         incoming: Incoming | None = None,
         outer: OuterFields | None = None,
-        notice_headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`incoming`: the request in the form for the manager and features; None if none of them needs to read it.
-
-        `outer`: the fields of a managed request. `notice_headers`: tell the client why the request is not managed.
-        """
         self.services = services
-        self.head = head
-        self.upstream = upstream
+        self.request = request
         self.writer = writer
-        self.model = model
-        self.body = body
         self.incoming = incoming
-        self._outer = outer
-        self._notice_headers = notice_headers or {}
+        self.outer = outer
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
         # Not a method: the cycle would keep the bodies in memory for longer.
-        accepts_comments = functools.partial(_accepts_comments, head, outer)
+        accepts_comments = functools.partial(_accepts_comments, request.head, outer)
         self.keep_alive = StreamKeepAlive(
             writer, services.limits, services.metrics, accepts_comments
         )
         self._response: UpstreamResponse | None = None
-
-    @property
-    def managed_call(self) -> ManagedCall | None:
-        """The managed request; None if the request is not managed."""
-        return None
-
-    @property
-    def wants_stream(self) -> bool:
-        """Whether the client of a managed request asked for a stream."""
-        return self._outer is not None and self._outer.streams
 
     async def run(self) -> None:
         """Send the request and pass its answer on."""
@@ -124,13 +153,16 @@ class Exchange:
                 await self.close()
 
     def begin_filters(self) -> None:
-        filters = (feature.make_filter(self) for feature in self.services.features)
-        self.filters = [each for each in filters if each is not None]
+        for feature in self.services.features:
+            new_filter = feature.make_filter(self)
+            if new_filter is not None:
+                self.filters.append(new_filter)
 
     def _make_request(self) -> UpstreamRequest:
         """Return the client's own request."""
-        content = self.body.pieces() if isinstance(self.body, Upload) else self.body
-        return UpstreamRequest(self.make_headers(self.head.client_api), content)
+        body = self.request.body
+        headers = self.make_headers(self.request.head.client_api)
+        return UpstreamRequest(headers, body.pieces() if isinstance(body, Upload) else body)
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request upstream, through the filters, and close the previous response."""
@@ -143,9 +175,9 @@ class Exchange:
         if request.is_changed:
             headers = drop_body_headers(headers)
         await self.close()
-        head = self.head
+        head = self.request.head
         response = await self.services.client.send(
-            self.upstream, head.method, head.target, headers, request.body
+            self.request.upstream, head.method, head.target, headers, request.body
         )
         self._response = response
         self.status = response.status_code
@@ -153,10 +185,10 @@ class Exchange:
 
     def make_headers(self, api: Api) -> Headers:
         """Return the client's headers for an upstream of this protocol."""
-        head = self.head
+        head = self.request.head
         return select_upstream_headers(
             head.raw_headers,
-            self.upstream,
+            self.request.upstream,
             find_provider(api),
             is_trusted=head.caller.is_passthrough,
         )
@@ -227,11 +259,12 @@ class Exchange:
 
     async def make_own_headers(self) -> Mapping[str, str]:
         """Return the gateway's headers for the client."""
-        return self._notice_headers
+        return self.request.notice_headers
 
     async def end_with_error(self, status: int, body: bytes) -> None:
         """End a stream that was started early with an error in the client's protocol."""
-        api = self.head.conversation_api or self.head.client_api
+        head = self.request.head
+        api = head.conversation_api or head.client_api
         await self.writer.end(make_error_event(api, status, body))
 
     def end_filters(self) -> Outcome:
@@ -252,7 +285,8 @@ class Exchange:
             await self._response.close()
 
     def count_upstream_error(self, status: str) -> None:
-        self.services.metrics.count("upstream_errors", upstream=self.upstream.name, status=status)
+        name = self.request.upstream.name
+        self.services.metrics.count("upstream_errors", upstream=name, status=status)
 
 
 def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from everthread.core.secrets.redaction import redact
 from everthread.core.types import Reply
@@ -27,10 +27,6 @@ from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.request.json_slices import ExcessError
 from everthread.thread.caller.caller_request import Outcome
-
-if TYPE_CHECKING:
-    from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
-    from everthread.gateway.request.request_reader import LocatedBody
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
@@ -60,31 +56,6 @@ class FailOpenManager:
         self._warned: set[str] = set()
         """Kinds of unmanaged requests for which a warning was logged."""
 
-    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that partly equals this one; return None if there is none or the search fails."""
-        try:
-            return self._manager.reader.find_match(origin, body)
-        except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
-            self._report_unlocated(error)
-            return None
-
-    def locate(
-        self, origin: BodyOrigin, body: bytes, match: BodyMatch | None
-    ) -> LocatedBody | None:
-        """Locate the fields and messages of a body; return None if that fails."""
-        try:
-            return self._manager.reader.locate(origin, body, match)
-        except WireError:
-            # The fields are read in another way, which shows the reason.
-            return None
-        except Exception as error:  # noqa: BLE001  counted and logged; the fields are read in another way
-            self._report_unlocated(error)
-            return None
-
-    def _report_unlocated(self, error: Exception) -> None:
-        self._metrics.count("failed_open", step="locate")
-        _LOG.error("the messages of a body could not be located: %s", type(error).__name__)
-
     def forward_first(self, incoming: Incoming) -> FailOpenHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         try:
@@ -93,10 +64,6 @@ class FailOpenManager:
             self._report("forward", incoming, error)
             return None
         return None if handler is None else FailOpenHandler(self, incoming, handler)
-
-    async def finish_records(self) -> None:
-        """Make the records that wait."""
-        await self._manager.finish_records()
 
     async def prepare(self, incoming: Incoming) -> FailOpenHandler:
         """Return the handler of a request; one that forwards it unchanged if the manager fails."""

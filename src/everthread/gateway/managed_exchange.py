@@ -13,21 +13,18 @@ from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
     Incoming,
-    ManagedCall,
     Outgoing,
     RequestHandler,
     UnmanagedHandler,
 )
 from everthread.gateway.error_answers import Refused, make_error_body
-from everthread.gateway.exchange import Exchange, ProxyServices, UpstreamRequest
+from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
 from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path_fields
 from everthread.gateway.request.outer_fields import OuterFields
-from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
-from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamResponse
 
 MAX_RESENDS = 3
@@ -39,35 +36,25 @@ which has not checked the credential."""
 class ManagedExchange(Exchange):
     """A request of a conversation, with the request that was sent last."""
 
-    def __init__(  # noqa: PLR0913 - an exchange and the fields of its request
+    incoming: Incoming
+    outer: OuterFields
+
+    def __init__(
         self,
         services: ProxyServices,
-        head: RequestHead,
-        upstream: Upstream,
+        request: ExchangeRequest,
         writer: ResponseWriter,
         *,
         incoming: Incoming,
         outer: OuterFields,
     ) -> None:
-        super().__init__(
-            services,
-            head,
-            upstream,
-            writer,
-            model=outer.model,
-            incoming=incoming,
-            outer=outer,
-        )
-        self.incoming: Incoming = incoming
-        self.outer = outer
+        super().__init__(services, request, writer, incoming=incoming, outer=outer)
         self.handler: RequestHandler = UnmanagedHandler(incoming)
+        """Decides on the request; that of an unmanaged one until the manager has prepared it."""
         self.outgoing = self.handler.outgoing
+        """The request that was sent last."""
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
-
-    @property
-    def managed_call(self) -> ManagedCall:
-        return self
 
     async def run(self) -> None:
         """Prepare the request, send it (again after each recovery), pass the answer on, and record both."""
@@ -84,7 +71,7 @@ class ManagedExchange(Exchange):
             await self.close()
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
-        """Send another request of the same handler, keeping the headers for the client."""
+        """Send another request of the handler, keeping the headers for the client."""
         self.outgoing = replace(outgoing, headers=self.outgoing.headers)
         return await self._send_current(is_plain=True)
 
@@ -100,7 +87,7 @@ class ManagedExchange(Exchange):
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
         body = self.outgoing.body
         if self.outgoing.is_rewritten and self.incoming.api == "gemini":
-            body = remove_path_fields(self.head.path, body)
+            body = remove_path_fields(self.request.head.path, body)
         request = UpstreamRequest(
             self.make_headers(self.incoming.api),
             body,
@@ -119,7 +106,7 @@ class ManagedExchange(Exchange):
         last byte. A prompt that an upstream has counted and found too long is compacted and sent again, without the
         operator's key (`Caller.authorize`).
         """
-        credential = self.head.caller.credential
+        credential = self.request.head.caller.credential
         if credential is None or await credential.is_accepted():
             return False
         answer = make_answer(await self._send_current())
@@ -135,7 +122,7 @@ class ManagedExchange(Exchange):
 
     def _accept_credential(self) -> None:
         """Remember the client's credential once an upstream has answered to it with 2xx."""
-        credential = self.head.caller.credential
+        credential = self.request.head.caller.credential
         if credential is not None and 200 <= self.status < 300 and not credential.is_known:
             credential.accept()
 
@@ -214,7 +201,9 @@ class ManagedExchange(Exchange):
             own_headers = await self.make_own_headers()
             headers = replace(answer, is_changed=True).client_headers
             head = ResponseHead(answer.status, headers, own_headers)
-        reader = AnswerReader(self.incoming.api, answer.status, answer.headers, model=self.model)
+        reader = AnswerReader(
+            self.incoming.api, answer.status, answer.headers, model=self.request.model
+        )
         holding = answer.body.peek_error(reader, self.services.limits.hold_seconds)
         error = await self.keep_alive.wait_for_content(holding, head)
         if error is None:
@@ -229,7 +218,7 @@ class ManagedExchange(Exchange):
     def _log_facts(self) -> None:
         """Add model, thread, tokens and delay to the request's log line."""
         facts: dict[str, Any] = {
-            "model": self.model or "",
+            "model": self.request.model or "",
             "added_ms": round(1_000 * self._added_seconds, 1),
         }
         if self.handler.thread:

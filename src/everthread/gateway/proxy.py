@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,7 +17,7 @@ from everthread.core.types import Api
 from everthread.gateway.admission import Admission
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Mode, RequestManager
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.exchange import Exchange, ProxyServices
+from everthread.gateway.exchange import Exchange, ExchangeRequest, PendingWork, ProxyServices
 from everthread.gateway.fail_open import FailOpenManager
 from everthread.gateway.features import Feature
 from everthread.gateway.managed_exchange import ManagedExchange
@@ -40,13 +40,19 @@ from everthread.gateway.upstream import (
     UpstreamDisconnectedError,
     UpstreamTimeoutError,
 )
-from everthread.gateway.work_after_answers import PendingWork
 
 _LOG = logging.getLogger("everthread.gateway")
 ARRIVING_BODIES_FACTOR = 4
 """The number of bodies that may be arriving at the same time, divided by the limit of concurrent requests."""
 BUFFERED_BYTES_FACTOR = 32
 """The number of bytes of all bodies in memory, divided by the limit of one body."""
+
+
+FlushRecords = Callable[[], Awaitable[None]]
+
+
+async def _flush_nothing() -> None:
+    """Do nothing: the default for a manager that delays no records."""
 
 
 class Proxy:
@@ -62,13 +68,19 @@ class Proxy:
         metrics: Metrics | None = None,
         watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
+        flush_records: FlushRecords | None = None,
     ) -> None:
-        """`features`: from the client's side to the upstream's; see `make_features` in `factory/gateways.py`."""
+        """`features`: from the client's side to the upstream's; see `make_features` in `factory/gateways.py`.
+
+        `flush_records`: makes all delayed records of the manager now.
+        """
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.feature_paths = frozenset[str]().union(*(feature.paths for feature in features))
         """Paths without a conversation whose requests are read because a feature needs them."""
+        self.flush_records = flush_records or _flush_nothing
         self._routes = routes
+        self._reader = manager.reader
         self._services = ProxyServices(
             client=UpstreamClient(self.limits),
             manager=FailOpenManager(
@@ -128,13 +140,9 @@ class Proxy:
             self.metrics.set_in_flight(self._admission.count)
             writer.log()
 
-    async def finish_records(self) -> None:
-        """Make all delayed records now."""
-        await self._services.manager.finish_records()
-
     async def close(self) -> None:
         """Wait until pending records are stored, then close the HTTP client."""
-        await self.finish_records()
+        await self.flush_records()
         await self._services.pending.wait()
         await self._services.client.close()
 
@@ -150,12 +158,9 @@ class Proxy:
         admission_group = head.caller.admission_group
         if not self._should_read(head):
             upload = Upload(receive, head, self.limits.body_seconds)
-            exchange = self._make_unmanaged_exchange(
-                head,
-                find_model_in_path(head.path),
-                writer,
-                body=upload if upload.has_body else None,
-                notice_headers=self._make_path_notice_headers(head),
+            body = upload if upload.has_body else None
+            exchange = self._make_path_exchange(
+                head, find_model_in_path(head.path), writer, body=body
             )
             with self._arrivals.enter(admission_group):
                 await run_while_connected(exchange.run(), scope)
@@ -191,29 +196,27 @@ class Proxy:
     ) -> Exchange:
         """Return the exchange of a conversation: managed, unless a setting or its size forbids that."""
         locator = None
-        if (head.caller.mode or self._routes.mode) != "off":
+        if self._reader is not None and (head.caller.mode or self._routes.mode) != "off":
             origin = BodyOrigin.of(api, head.caller.tenant, head.headers)
-            locator = BodyLocator(self._services.manager, origin)
+            locator = BodyLocator(self._reader, origin, self.metrics)
         body = await self._read(head, raw, locator)
         upstream = self._choose_upstream(head, body.model)
         mode = head.caller.mode or upstream.mode
-        if mode != "off" and not body.excess:
-            incoming = _make_incoming(head, api, body, upstream=upstream, mode=mode)
-            return ManagedExchange(
-                self._services,
-                head,
-                upstream,
-                writer,
-                incoming=incoming,
-                outer=body.outer,
-            )
-        notice_headers: dict[str, str] = {}
-        if mode != "off":
+        if mode == "off":
+            request = ExchangeRequest(head, upstream, body.model, raw)
+            return Exchange(self._services, request, writer)
+        if body.excess:
             self._services.manager.warn_unmanaged(body.excess)
             writer.note(reason=f"unmanaged: {body.excess}")
             notice_headers = {NOTICE_HEADER: f"passed on unmanaged: {body.excess}"}
-        return self._make_unmanaged_exchange(
-            head, body.model, writer, body=raw, notice_headers=notice_headers
+            request = ExchangeRequest(head, upstream, body.model, raw, notice_headers)
+            return Exchange(self._services, request, writer)
+        return ManagedExchange(
+            self._services,
+            ExchangeRequest(head, upstream, body.model),
+            writer,
+            incoming=_make_incoming(head, api, body, upstream=upstream, mode=mode),
+            outer=body.outer,
         )
 
     async def _make_read_exchange(
@@ -223,62 +226,37 @@ class Proxy:
         body = await self._read(head, raw)
         model = body.model or find_model_in_path(head.path)
         if head.path not in self.feature_paths or not body.plain:
-            return self._make_unmanaged_exchange(
-                head,
-                model,
-                writer,
-                body=raw,
-                notice_headers=self._make_path_notice_headers(head),
-            )
+            return self._make_path_exchange(head, model, writer, body=raw)
         upstream = self._choose_upstream(head, model)
-        incoming = _make_incoming(
-            head,
-            head.client_api,
-            body,
-            upstream=upstream,
-            mode=head.caller.mode or upstream.mode,
-        )
+        mode = head.caller.mode or upstream.mode
         return Exchange(
             self._services,
-            head,
-            upstream,
+            ExchangeRequest(head, upstream, model, raw),
             writer,
-            model=model,
-            body=raw,
-            incoming=incoming,
+            incoming=_make_incoming(head, head.client_api, body, upstream=upstream, mode=mode),
         )
 
-    def _make_unmanaged_exchange(
+    def _make_path_exchange(
         self,
         head: RequestHead,
         model: str | None,
         writer: ResponseWriter,
         *,
         body: bytes | Upload | None,
-        notice_headers: Mapping[str, str],
     ) -> Exchange:
-        """Return the exchange of a request that neither the manager nor a feature reads."""
-        return Exchange(
-            self._services,
-            head,
-            self._choose_upstream(head, model),
-            writer,
-            model=model,
-            body=body,
-            notice_headers=notice_headers,
-        )
+        """Return the exchange of a request to a path that is not managed. Count it and add a notice if it is a POST."""
+        notice_headers = {}
+        if head.method == "POST":
+            self.metrics.count("unmanaged", why="path")
+            notice_headers = {NOTICE_HEADER: "passed on unmanaged: this path is not managed"}
+        upstream = self._choose_upstream(head, model)
+        request = ExchangeRequest(head, upstream, model, body, notice_headers)
+        return Exchange(self._services, request, writer)
 
     def _choose_upstream(self, head: RequestHead, model: str | None) -> Upstream:
         return self._routes.choose(
             model, find_provider(head.client_api), has_chatgpt_login=head.has_chatgpt_login
         )
-
-    def _make_path_notice_headers(self, head: RequestHead) -> Mapping[str, str]:
-        """Count a POST request to a path that is not managed, and return the header that says so."""
-        if head.method != "POST":
-            return {}
-        self.metrics.count("unmanaged", why="path")
-        return {NOTICE_HEADER: "passed on unmanaged: this path is not managed"}
 
     async def _read(
         self, head: RequestHead, raw: bytes, locator: BodyLocator | None = None

@@ -13,10 +13,10 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
-from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.recall.merged_answers import MERGE_BODIES, MERGED_STREAMS
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
@@ -29,26 +29,24 @@ class RecallFeature(Feature):
     """The rounds in which the model calls the gateway's own tool."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
-        call = exchange.managed_call
-        return None if call is None else _RecallFilter(exchange, call)
+        return _RecallFilter(exchange) if isinstance(exchange, ManagedExchange) else None
 
 
 class _RecallFilter(Filter):
-    def __init__(self, exchange: Exchange, call: ManagedCall) -> None:
+    def __init__(self, exchange: ManagedExchange) -> None:
         self._exchange = exchange
-        self._call = call
-        self._api = call.incoming.api
+        self._api = exchange.incoming.api
         self._last_usage: CanonicalUsage | None = None
         """Usage of the last round, if there are several."""
         self._hidden_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
     def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
-        return replace(request, is_plain=True) if self._call.outgoing.offers_recall else request
+        return replace(request, is_plain=True) if self._exchange.outgoing.offers_recall else request
 
     async def change_answer(self, answer: Answer) -> Answer:
         """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
-        offers_recall = self._call.outgoing.offers_recall
+        offers_recall = self._exchange.outgoing.offers_recall
         if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
         if answer.streams:
@@ -88,7 +86,7 @@ class _RecallFilter(Filter):
         if not recall_watch.must_merge:
             yield recall_watch.held_bytes
             return
-        merged = MERGED_STREAMS[self._api](model=self._exchange.model)
+        merged = MERGED_STREAMS[self._api](model=self._exchange.request.model)
         merged.feed(recall_watch.passed_bytes)  # the client has these events
         yield merged.feed(recall_watch.held_bytes)
         while True:
@@ -117,7 +115,7 @@ class _RecallFilter(Filter):
         while True:
             try:
                 body: Any = json.loads(raw)
-                reply = CODECS[self._api].decode_reply(body, model=self._exchange.model)
+                reply = CODECS[self._api].decode_reply(body, model=self._exchange.request.model)
             except (WireError, ValueError, RecursionError):
                 return raw
             bodies.append(body)
@@ -139,19 +137,18 @@ class _RecallFilter(Filter):
             self._last_usage = None
             return None
         exchange = self._exchange
-        call = self._call
         self._last_usage = read_usage(self._api, reply)
-        outgoing = await call.handler.resume_after_recall(reply)
+        outgoing = await exchange.handler.resume_after_recall(reply)
         if outgoing is None:
             return None
         if self._last_usage is not None:
             self._hidden_usage.append(self._last_usage)
         exchange.services.metrics.count("recalls", recall_count)
-        next_response = await call.send_next(outgoing)
+        next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller_request = await call.handler.retry_without_recall(reply)
+            smaller_request = await exchange.handler.retry_without_recall(reply)
             if smaller_request is None:
                 break
-            next_response = await call.send_next(smaller_request)
+            next_response = await exchange.send_next(smaller_request)
         return next_response

@@ -11,9 +11,10 @@ from everthread.gateway.charged_usage import (
     estimate_body_tokens,
     find_charged_usage,
 )
-from everthread.gateway.contracts import Account, ManagedCall, Outgoing
+from everthread.gateway.contracts import Account, Outgoing
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.reported_usage import ReportedUsageReader
 from everthread.gateway.request.body_limits import Upload
 from everthread.thread.caller.caller_request import Outcome
@@ -23,27 +24,25 @@ class ChargingFeature(Feature):
     """Charge every call to the account of its key, if it has one."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
-        account = exchange.head.caller.account
+        account = exchange.request.head.caller.account
         if account is None:
             return None
-        call = exchange.managed_call
-        if call is not None:
-            return _ManagedCharge(exchange, call, account)
+        if isinstance(exchange, ManagedExchange):
+            return _ManagedCharge(exchange, account)
         return _UnmanagedCharge(exchange, account)
 
 
 class _ManagedCharge(Filter):
     """Charge a managed request by its outcome."""
 
-    def __init__(self, exchange: Exchange, call: ManagedCall, account: Account) -> None:
+    def __init__(self, exchange: ManagedExchange, account: Account) -> None:
         self._exchange = exchange
-        self._call = call
         self._account = account
 
     def finish(self, outcome: Outcome) -> Outcome:
-        outgoing = self._call.outgoing
+        outgoing = self._exchange.outgoing
         answered_model = outcome.reply.model if outcome.reply is not None else ""
-        requested_model = self._exchange.model or ""
+        requested_model = self._exchange.request.model or ""
 
         def charge(last_usage: CanonicalUsage | None) -> None:
             if last_usage is None:
@@ -78,10 +77,10 @@ class _UnmanagedCharge(Filter):
             return answer
         self._status = answer.status
         exchange = self._exchange
-        api = exchange.head.conversation_api
+        api = exchange.request.head.conversation_api
         if api is not None:
             self._reply_reader = AnswerReader(
-                api, answer.status, answer.headers, model=exchange.model
+                api, answer.status, answer.headers, model=exchange.request.model
             )
         else:
             self._usage_reader = ReportedUsageReader(answer.headers)
@@ -104,7 +103,7 @@ class _UnmanagedCharge(Filter):
     @property
     def _request_body(self) -> bytes:
         """The client's body; empty if it was not kept."""
-        body = self._exchange.body
+        body = self._exchange.request.body
         return body if isinstance(body, bytes) else b""
 
     def _measure(self) -> tuple[CanonicalUsage | None, str]:
@@ -126,7 +125,7 @@ class _UnmanagedCharge(Filter):
         """Measure another answer; estimate the usage of a stream that reports none."""
         usage = reader.find_usage()
         if usage is None and reader.event_count:
-            body = self._exchange.body
+            body = self._exchange.request.body
             prompt_tokens = (
                 body.size // BYTES_PER_TOKEN
                 if isinstance(body, Upload)
@@ -138,6 +137,6 @@ class _UnmanagedCharge(Filter):
     def _charge(self, measurement: tuple[CanonicalUsage | None, str]) -> None:
         usage, answered_model = measurement
         if usage is not None:
-            requested_model = self._exchange.model or ""
+            requested_model = self._exchange.request.model or ""
             model = choose_charged_model(requested_model, answered_model)
             self._account.spend(usage, model)

@@ -71,8 +71,9 @@ class _CompactionItemFilter(Filter):
             return _own_answer(
                 "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
-        body = make_response_body(item, self._exchange.model or "", tokens)
-        if self._exchange.wants_stream:
+        body = make_response_body(item, self._exchange.request.model or "", tokens)
+        outer = self._exchange.outer
+        if outer is not None and outer.streams:
             return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 
@@ -81,7 +82,7 @@ class _CompactionItemFilter(Filter):
         incoming = self._incoming
         if incoming.authorize is not None:
             try:
-                await incoming.authorize(CanonicalUsage(), self._exchange.model or "")
+                await incoming.authorize(CanonicalUsage(), self._exchange.request.model or "")
             except Refused as refused:
                 _LOG.info("no compaction is made for a client: %s", refused.message)
                 return None

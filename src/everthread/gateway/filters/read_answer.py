@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api
 from everthread.gateway.answer_reader import AnswerReader, read_usage
 from everthread.gateway.answers import Answer
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.thread.caller.caller_request import Outcome
 
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
@@ -19,20 +19,19 @@ class AnswerReadingFeature(Feature):
     """Fill in the reply and the usage of an outcome."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
-        call = exchange.managed_call
-        return None if call is None else _AnswerReadingFilter(exchange, call.incoming.api)
+        return _AnswerReadingFilter(exchange) if isinstance(exchange, ManagedExchange) else None
 
 
 class _AnswerReadingFilter(Filter):
-    def __init__(self, exchange: Exchange, api: Api) -> None:
+    def __init__(self, exchange: ManagedExchange) -> None:
         self._exchange = exchange
-        self._api = api
+        self._api = exchange.incoming.api
         self._reader: AnswerReader | None = None
 
     async def change_answer(self, answer: Answer) -> Answer:
         if not answer.is_own:
             self._reader = AnswerReader(
-                self._api, answer.status, answer.headers, model=self._exchange.model
+                self._api, answer.status, answer.headers, model=self._exchange.request.model
             )
         return answer
 

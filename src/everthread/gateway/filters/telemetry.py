@@ -17,9 +17,9 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.log_lines import request_id
 from everthread.gateway.router import find_provider
 from everthread.thread.caller.caller_request import Outcome
@@ -102,14 +102,13 @@ class TelemetryFeature(Feature):
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
         """Begin the span of a managed request; it continues the client's own trace."""
-        call = exchange.managed_call
-        if call is None:
+        if not isinstance(exchange, ManagedExchange):
             return None
-        model = exchange.model
-        address = urlsplit(exchange.upstream.root_url)
+        model = exchange.request.model
+        address = urlsplit(exchange.request.upstream.root_url)
         shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": find_provider(call.incoming.api),
+            "gen_ai.provider.name": find_provider(exchange.incoming.api),
             "server.address": address.hostname or "",
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
@@ -118,9 +117,9 @@ class TelemetryFeature(Feature):
         attributes = {**shared_attributes, "everthread.request.id": request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
-            name, extract(call.incoming.headers), SpanKind.CLIENT, attributes
+            name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
         )
-        return TelemetryFilter(self, call, span, shared_attributes=shared_attributes)
+        return TelemetryFilter(self, exchange, span, shared_attributes=shared_attributes)
 
 
 class TelemetryFilter(Filter):
@@ -129,13 +128,13 @@ class TelemetryFilter(Filter):
     def __init__(
         self,
         telemetry: TelemetryFeature,
-        call: ManagedCall,
+        exchange: ManagedExchange,
         span: Span,
         *,
         shared_attributes: dict[str, Any],
     ) -> None:
         self._telemetry = telemetry
-        self._call = call
+        self._exchange = exchange
         self._span = span
         self._shared_attributes = shared_attributes
         """Attributes of both the span and the metrics."""
@@ -153,7 +152,7 @@ class TelemetryFilter(Filter):
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**shared_attributes, **_span_attributes(self._call, outcome)}
+                {**shared_attributes, **_span_attributes(self._exchange, outcome)}
             )
         self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
@@ -169,14 +168,14 @@ class TelemetryFilter(Filter):
         return outcome
 
 
-def _span_attributes(call: ManagedCall, outcome: Outcome) -> dict[str, Any]:
+def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
-        "gen_ai.conversation.id": call.handler.thread,
-        "gen_ai.conversation.compacted": call.outgoing.compaction_count > 0,
+        "gen_ai.conversation.id": exchange.handler.thread,
+        "gen_ai.conversation.compacted": exchange.outgoing.compaction_count > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
         "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],
     }

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.gateway.answers import Answer
-from everthread.gateway.contracts import ManagedCall
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 from everthread.wire.sse import SseSplitter
 
@@ -27,18 +27,17 @@ class UsageOptionFeature(Feature):
         """Names of upstreams that refuse `stream_options`."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
-        call = exchange.managed_call
-        if call is None:
+        if not isinstance(exchange, ManagedExchange):
             return None
-        if call.incoming.api != "openai_chat" or call.incoming.mode != "managed":
+        incoming = exchange.incoming
+        if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
-        return _UsageOptionFilter(exchange, call, self.refusing_upstreams)
+        return _UsageOptionFilter(exchange, self.refusing_upstreams)
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(self, exchange: Exchange, call: ManagedCall, refusing_upstreams: set[str]) -> None:
+    def __init__(self, exchange: ManagedExchange, refusing_upstreams: set[str]) -> None:
         self._exchange = exchange
-        self._call = call
         self._refusing_upstreams = refusing_upstreams
         self._is_added = False
         self._chunk_filter: UsageChunkFilter | None = None
@@ -56,7 +55,7 @@ class _UsageOptionFilter(Filter):
         is_about_option = b"stream_options" in body or b"include_usage" in body
         if not self._is_added or status not in INVALID_STATUSES or not is_about_option:
             return False
-        self._refusing_upstreams.add(self._exchange.upstream.name)
+        self._refusing_upstreams.add(self._exchange.request.upstream.name)
         return True
 
     async def change_answer(self, answer: Answer) -> Answer:
@@ -73,11 +72,11 @@ class _UsageOptionFilter(Filter):
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
         """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
-        if self._exchange.upstream.name in self._refusing_upstreams:
+        if self._exchange.request.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)
-        return add_usage_option(self._call.incoming.body, self._call.outer)
+        return add_usage_option(self._exchange.incoming.body, self._exchange.outer)
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:

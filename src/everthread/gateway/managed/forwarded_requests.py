@@ -41,7 +41,7 @@ class ForwardedRequests:
     def __init__(self, opener: RequestOpener, *, record_delay: float) -> None:
         self.threads = opener.services.threads
         self._opener = opener
-        self._deferred = DeferredRecords(self._record_deferred, delay=record_delay)
+        self.deferred_records = DeferredRecords(self._record_deferred, delay=record_delay)
 
     def forward(self, incoming: Incoming) -> ForwardedHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
@@ -72,7 +72,7 @@ class ForwardedRequests:
 
     async def read(self, request: ForwardedRequest, *, is_answered: bool) -> ManagedHandler:
         """Read a request and start storing it, after the delayed records of its thread are made."""
-        await self._deferred.flush_thread(request.thread)
+        await self.deferred_records.flush_thread(request.thread)
         return await self._read_now(request, request.terms.length, is_answered=is_answered)
 
     async def _read_now(
@@ -100,7 +100,7 @@ class ForwardedRequests:
             terms, located_body, usage, answered_history=history.extend(identities)
         )
         self._opener.body_memories.of(request.thread).forwarding_terms = next_terms
-        await self._deferred.defer(request, outcome, next_terms.digest)
+        await self.deferred_records.defer(request, outcome, next_terms.digest)
         return True
 
     def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
@@ -116,7 +116,7 @@ class ForwardedRequests:
             and not outcome.estimated
             and not outcome.hidden_usage
             and request.located_body.new_bytes <= MAX_LOOP_BYTES
-            and self._deferred.can_defer(request)
+            and self.deferred_records.can_defer(request)
             and self.threads.setup.is_sole_writer()
         )
 
@@ -126,14 +126,6 @@ class ForwardedRequests:
         with self.threads.hold_session_while_reading(request.family):
             handler = await self._read_now(request, record.stored_length, is_answered=True)
         await handler.record(record.outcome, record.earlier_usage)
-
-    async def flush_session(self, family: Family) -> None:
-        """Make the delayed records of a session now, and wait a few seconds until they are stored."""
-        await self._deferred.flush_session(family)
-
-    async def flush_all(self) -> None:
-        """Make all delayed records now, and wait a few seconds until they are stored."""
-        await self._deferred.flush_all()
 
 
 class ForwardedHandler:

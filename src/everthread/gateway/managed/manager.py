@@ -53,6 +53,7 @@ class ProxyManager:
         recall_offers = RecallOffers(is_enabled=offer_recall)
         self._opener = RequestOpener(services, self.reader, recall_offers)
         self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
+        self.deferred_records = self._forwarded.deferred_records
         self.requested_compactions = RequestedCompactions(self.threads, self._open_expanded)
 
     def forward_first(self, incoming: Incoming) -> RequestHandler | None:
@@ -84,12 +85,8 @@ class ProxyManager:
     async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, located_body.sliced_body.fields)
-        await self._forwarded.flush_session(Family(incoming.tenant, scope))
+        await self.deferred_records.flush_session(Family(incoming.tenant, scope))
         return await self._opener.open(incoming, located_body)
-
-    async def finish_records(self) -> None:
-        """Make all delayed records now."""
-        await self._forwarded.flush_all()
 
     def start_worker(self) -> None:
         """Start a process for the first compaction ahead."""
@@ -101,5 +98,5 @@ class ProxyManager:
 
     async def close(self) -> None:
         """Make all delayed records; end the background compactions and record their usage."""
-        await self.finish_records()
+        await self.deferred_records.flush_all()
         await self.threads.close()

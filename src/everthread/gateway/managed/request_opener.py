@@ -29,7 +29,7 @@ class RequestOpener:
     def locate(self, incoming: Incoming) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
         origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
-        match = self.reader.find_match(origin, incoming.body)
+        match = self.reader.bodies.find(origin, incoming.body)
         return self.reader.locate(origin, incoming.body, match)
 
     async def open(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from everthread.errors import WireError
+from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.encoding import decode_body
 from everthread.gateway.request.gemini_path import add_path_fields
 from everthread.gateway.request.json_slices import has_too_many_values
@@ -16,11 +19,11 @@ from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import check_model_name
 
 if TYPE_CHECKING:
-    from everthread.gateway.contracts import BodyReader
     from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
-    from everthread.gateway.request.request_reader import LocatedBody
+    from everthread.gateway.request.request_reader import LocatedBody, RequestReader
 
 T = TypeVar("T")
+_LOG = logging.getLogger("everthread.gateway")
 
 MAX_LOOP_BYTES = 64 * 1024
 """Maximum size of a text that is read on the event loop; for less, a thread would cost more than reading."""
@@ -56,10 +59,33 @@ def _threads(*, is_large: bool) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class BodyLocator:
-    """The reader that locates the messages of a body, and the body's origin."""
+    """Locate the messages of a body from one origin. If that fails, the body's fields are read in another way."""
 
-    reader: BodyReader
+    reader: RequestReader
     origin: BodyOrigin
+    metrics: Metrics
+
+    def find_match(self, body: bytes) -> BodyMatch | None:
+        """Find an earlier body that partly equals this one; return None if there is none or the search fails."""
+        try:
+            return self.reader.bodies.find(self.origin, body)
+        except Exception as error:  # noqa: BLE001  counted and logged; the body is read as a new one
+            self._report_failure(error)
+            return None
+
+    def locate(self, body: bytes, match: BodyMatch | None) -> LocatedBody | None:
+        """Locate the fields and messages of a body; return None if that fails."""
+        try:
+            return self.reader.locate(self.origin, body, match)
+        except WireError:
+            return None  # the other way of reading shows the reason
+        except Exception as error:  # noqa: BLE001  counted and logged; the fields are read in another way
+            self._report_failure(error)
+            return None
+
+    def _report_failure(self, error: Exception) -> None:
+        self.metrics.count("failed_open", step="locate")
+        _LOG.error("the messages of a body could not be located: %s", type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,68 +120,51 @@ async def read_request(
     The number of new bytes decides whether to use a thread, because most of a known conversation was read before.
     `path`: the path of the request; for Gemini it names the model, which becomes a field of the body.
     """
-    reading = _BodyReading(raw, locator)
     if encoding in ("", "identity"):
-        reading.find_match(add_path_fields(path, raw))
-        return await run_in_thread_if_large(reading.new_bytes, reading.read)
-    size = max(len(raw), MAX_LOOP_BYTES + 1)
-    return await run_in_thread_if_large(
-        size, lambda: reading.decode_and_read(encoding, max_bytes, path)
-    )
+        body = add_path_fields(path, raw)
+        match = None if locator is None else locator.find_match(body)
+        return await run_in_thread_if_large(
+            _count_new_bytes(body, match), lambda: _read_decoded(raw, body, locator, match)
+        )
 
-
-class _BodyReading:
-    """The steps of reading one body."""
-
-    def __init__(self, raw: bytes, locator: BodyLocator | None) -> None:
-        self._raw = raw
-        self._locator = locator
-        self._plain = b""
-        self._match: BodyMatch | None = None
-
-    @property
-    def new_bytes(self) -> int:
-        cached_bytes = 0 if self._match is None else self._match.size
-        return len(self._plain) - cached_bytes
-
-    def find_match(self, plain: bytes) -> None:
-        """Find an earlier body that partly equals a decoded body."""
-        self._plain = plain
-        if self._locator is not None:
-            locator = self._locator
-            self._match = locator.reader.find_match(locator.origin, plain)
-
-    def decode_and_read(self, encoding: str, max_bytes: int, path: str) -> RequestBody:
-        decoded_body = decode_body(self._raw, encoding, max_bytes)
+    def decode_and_read() -> RequestBody:
+        decoded_body = decode_body(raw, encoding, max_bytes)
         if decoded_body is None:
             excess = "its body cannot be decoded here"
-            return RequestBody(self._raw, None, OuterFields(b""), excess=excess)
-        self.find_match(add_path_fields(path, decoded_body))
-        return self.read()
+            return RequestBody(raw, None, OuterFields(b""), excess=excess)
+        body = add_path_fields(path, decoded_body)
+        match = None if locator is None else locator.find_match(body)
+        return _read_decoded(raw, body, locator, match)
 
-    def read(self) -> RequestBody:
-        """Locate the fields and messages of a decoded body."""
-        located_body = self._locate()
-        sliced = None if located_body is None else located_body.sliced_body
-        cached_bytes = 0 if located_body is None else located_body.cached_bytes
-        outer = OuterFields(self._plain, sliced, cached_bytes)
-        check_model_name(outer.model)
-        excess = _find_excess(self._raw, self._plain, outer)
-        return RequestBody(self._raw, self._plain, outer, located_body, excess)
+    return await run_in_thread_if_large(max(len(raw), MAX_LOOP_BYTES + 1), decode_and_read)
 
-    def _locate(self) -> LocatedBody | None:
-        locator = self._locator
-        if locator is None or not self._plain:
-            return None
-        if self.new_bytes > MAX_UNCOUNTED_BYTES and has_too_many_values(self._plain):
-            return None
-        return locator.reader.locate(locator.origin, self._plain, self._match)
+
+def _read_decoded(
+    raw: bytes, body: bytes, locator: BodyLocator | None, match: BodyMatch | None
+) -> RequestBody:
+    """Locate the fields and messages of a decoded body."""
+    located_body = None
+    if locator is not None and body:
+        is_long = _count_new_bytes(body, match) > MAX_UNCOUNTED_BYTES
+        if not is_long or not has_too_many_values(body):
+            located_body = locator.locate(body, match)
+    if located_body is None:
+        outer = OuterFields(body)
+    else:
+        outer = OuterFields(body, located_body.sliced_body, located_body.cached_bytes)
+    check_model_name(outer.model)
+    return RequestBody(raw, body, outer, located_body, _find_excess(raw, body, outer))
+
+
+def _count_new_bytes(body: bytes, match: BodyMatch | None) -> int:
+    """Count the bytes that were not read with an earlier body."""
+    return len(body) if match is None else len(body) - match.size
 
 
 def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     """Return why reading a request would cost too much; empty if it would not."""
     if len(body) > MAX_EXPANSION_FACTOR * len(raw) + ALLOWED_EXPANSION_BYTES:
-        return f"its body is more than {MAX_EXPANSION_FACTOR} times as large as it came"
+        return f"its body is more than {MAX_EXPANSION_FACTOR} times as large once decoded"
     if outer.new_size < MIN_EXCESS_BYTES:
         return ""
     # `replace` takes a tenth of the time of `count`.

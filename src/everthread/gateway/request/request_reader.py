@@ -118,12 +118,8 @@ class RequestReader:
         self._call_in_process = call_in_process
         self._identities = IdentityCache()
         self._sizes = sizes
-        self._bodies = BodyCache()
+        self.bodies = BodyCache()
         self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(MAX_SETTINGS_BYTES)
-
-    def find_match(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find an earlier body that partly equals this one."""
-        return self._bodies.find(origin, body)
 
     def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
@@ -207,7 +203,7 @@ class RequestReader:
             settings_tokens=parsed_request.settings_tokens,
             watched_words=located_body.watched_words,
         )
-        self._bodies.keep(located_body.origin, cached_body)
+        self.bodies.keep(located_body.origin, cached_body)
 
     def remember_history(self, thread: str, located_body: LocatedBody, history: History) -> None:
         """Cache the body as the last one of its thread if it continues a cached body with the same settings.
@@ -227,7 +223,7 @@ class RequestReader:
             sizes=cached_body.sizes[: located_body.shared_count],
             watched_words=located_body.watched_words,
         )
-        self._bodies.keep(located_body.origin, new_body)
+        self.bodies.keep(located_body.origin, new_body)
 
     def _count_sizes(self, located_body: LocatedBody, history: History, model: str) -> list[int]:
         """Return the tokens of each message."""
