@@ -203,7 +203,7 @@ async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> N
     ("damage", "problem"),
     [
         ("follows = 'gone'", "1 link(s) follow a link that is not in their thread"),
-        ("message_id = 0", "1 link(s) have older messages than the link they follow"),
+        ("last_message_id = 0", "1 link(s) have older messages than the link they follow"),
     ],
 )
 async def test_check_reports_broken_links(
@@ -293,7 +293,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
         elif step < 0.3 and rewrites:
             removed = rewrites.pop(chance.randrange(len(rewrites)))
             delete = "DELETE FROM rewrites"
-            undo = "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''"
+            undo = "UPDATE rewrites SET digest = 'undone:' || digest, skeleton = ''"
             with transaction(store) as tx:
                 sql = chance.choice([delete, undo])
                 tx.run(f"{sql} WHERE strength = ?", (removed.strength,))

@@ -138,6 +138,6 @@ async def test_check_reports_wrong_counts(kind: str, new_url: Callable[..., str]
     url = new_url(kind)
     store = open_store(url)
     await store.create_session(NewSession(id="s"))
-    execute(url, "UPDATE sessions SET said = 3")
+    execute(url, "UPDATE sessions SET message_count = 3")
     assert (await store.check()).problems == ("1 thread(s) are listed with wrong counts",)
     await store.close()

@@ -22,12 +22,12 @@ CREATE TABLE sessions (
     ended REAL,
     end_reason TEXT,
     next_seq INTEGER NOT NULL DEFAULT 0,
-    carried INTEGER NOT NULL DEFAULT 0,
+    inherited_count INTEGER NOT NULL DEFAULT 0,
     branched_at INTEGER,
-    -- When the thread was last used and how much was said in it, kept at its tip: a list of threads reads no messages.
-    active REAL NOT NULL DEFAULT 0,
-    said INTEGER NOT NULL DEFAULT 0,
-    said_tokens INTEGER NOT NULL DEFAULT 0,
+    -- When the thread was last used, and the messages and tokens of its history: kept at its tip for the list of threads.
+    last_active REAL NOT NULL DEFAULT 0,
+    message_count INTEGER NOT NULL DEFAULT 0,
+    token_count INTEGER NOT NULL DEFAULT 0,
     -- The program the thread is of, and that program's name for its session: its side calls are grouped by it.
     client TEXT NOT NULL DEFAULT '',
     client_session TEXT NOT NULL DEFAULT ''
@@ -37,9 +37,9 @@ CREATE INDEX sessions_parent ON sessions (parent_id);
 CREATE INDEX sessions_system ON sessions (system_hash);
 CREATE INDEX sessions_recent ON sessions (tenant, started);
 CREATE INDEX sessions_started ON sessions (started);
-CREATE INDEX sessions_active ON sessions (active, id)
+CREATE INDEX sessions_active ON sessions (last_active, id)
     WHERE kind <> 'reverted' AND COALESCE(end_reason, '') <> 'compression';
-CREATE INDEX sessions_active_of_tenant ON sessions (tenant, active, id)
+CREATE INDEX sessions_active_of_tenant ON sessions (tenant, last_active, id)
     WHERE kind <> 'reverted' AND COALESCE(end_reason, '') <> 'compression';
 CREATE INDEX sessions_client ON sessions (tenant, client_session, started) WHERE client_session <> '';
 -- Of two processes that compact one session, one wins.
@@ -81,7 +81,7 @@ CREATE TABLE compactions (
     parent_id TEXT NOT NULL,
     session_id TEXT NOT NULL,
     created REAL NOT NULL,
-    reverted REAL,
+    reverted_at REAL,
     tokens_before INTEGER NOT NULL,
     tokens_after INTEGER NOT NULL,
     record TEXT NOT NULL
@@ -93,7 +93,7 @@ CREATE TABLE leases (
     thread_id TEXT PRIMARY KEY,
     holder TEXT NOT NULL,
     fence INTEGER NOT NULL,
-    expires REAL NOT NULL
+    expires_at REAL NOT NULL
 ) STRICT;
 
 CREATE TABLE usage (
@@ -165,7 +165,7 @@ CREATE TABLE pieces (
     start INTEGER NOT NULL,
     length INTEGER NOT NULL,
     -- The text of the piece, if secrets were removed from it.
-    said TEXT,
+    redacted_text TEXT,
     -- For an output: its id, and the tool and the time of its first citation in the thread.
     output_id TEXT,
     tool TEXT,
@@ -178,23 +178,23 @@ CREATE INDEX pieces_output ON pieces (output_id) WHERE output_id IS NOT NULL;
 -- A piece with its thread, role, tool and time.
 CREATE VIEW piece_details AS
 SELECT p.id, p.message_id, p.output_id, s.tenant, s.id AS thread_id, COALESCE(m.role, 'tool') AS role,
-    COALESCE(m.tool, p.tool, '') AS tool, p.start, p.length, p.said, COALESCE(m.created, p.created, 0) AS created
+    COALESCE(m.tool, p.tool, '') AS tool, p.start, p.length, p.redacted_text, COALESCE(m.created, p.created, 0) AS created
 FROM pieces p JOIN sessions s ON s.number = p.thread LEFT JOIN messages m ON m.id = p.message_id;
 
 -- The period that the pieces of a run of ids are from: a search in a period reads few ids.
 CREATE TABLE eras (
-    run INTEGER PRIMARY KEY,
+    number INTEGER PRIMARY KEY,
     earliest REAL NOT NULL,
     latest REAL NOT NULL
 ) STRICT;
 
--- Messages, and outputs as one thread cites them, that wait to be indexed; `done` counts the pieces that are.
+-- Messages, and outputs as one thread cites them, that wait to be indexed; `indexed_chunks` counts the pieces that are.
 CREATE TABLE unindexed (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER,
     thread_id TEXT,
     output_id TEXT,
-    done INTEGER NOT NULL DEFAULT 0
+    indexed_chunks INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE VIRTUAL TABLE search USING fts5 (
@@ -213,8 +213,8 @@ CREATE TABLE links (
     follows TEXT NOT NULL,
     skeleton TEXT NOT NULL,
     thread_id TEXT NOT NULL,
-    length INTEGER NOT NULL,
-    message_id INTEGER,
+    message_count INTEGER NOT NULL,
+    last_message_id INTEGER,
     results TEXT NOT NULL,
     PRIMARY KEY (digest, scope, tenant)
 ) STRICT;
@@ -226,9 +226,9 @@ CREATE INDEX links_skeleton ON links (skeleton, scope, tenant);
 CREATE TABLE rewrites (
     tenant TEXT NOT NULL,
     engine TEXT NOT NULL,
-    chain TEXT NOT NULL,
+    digest TEXT NOT NULL,
     strength INTEGER NOT NULL,
-    length INTEGER NOT NULL,
+    replaced_count INTEGER NOT NULL,
     skeleton TEXT NOT NULL,
     results TEXT NOT NULL,
     thread_id TEXT NOT NULL,
@@ -237,7 +237,7 @@ CREATE TABLE rewrites (
     depth INTEGER NOT NULL,
     state TEXT NOT NULL,
     created REAL NOT NULL,
-    PRIMARY KEY (chain, engine, tenant, strength)
+    PRIMARY KEY (digest, engine, tenant, strength)
 ) STRICT;
 CREATE INDEX rewrites_skeleton ON rewrites (skeleton, engine, tenant);
 CREATE INDEX rewrites_thread ON rewrites (thread_id);
@@ -255,7 +255,7 @@ CREATE TABLE api_keys (
     tokens_per_day INTEGER,
     pico_dollars_per_day INTEGER,
     created REAL NOT NULL,
-    revoked REAL
+    revoked_at REAL
 ) STRICT;
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
 
@@ -266,7 +266,7 @@ CREATE TABLE key_days (
     requests INTEGER NOT NULL,
     tokens INTEGER NOT NULL,
     pico_dollars INTEGER NOT NULL,
-    last_used REAL NOT NULL,
+    last_used_at REAL NOT NULL,
     PRIMARY KEY (key_id, day)
 ) STRICT;
 
@@ -278,7 +278,7 @@ CREATE TABLE key_uses (
     requests INTEGER NOT NULL,
     tokens INTEGER NOT NULL,
     pico_dollars INTEGER NOT NULL,
-    used REAL NOT NULL
+    used_at REAL NOT NULL
 ) STRICT;
 CREATE INDEX key_uses_day ON key_uses (key_id, day);
 
@@ -293,22 +293,22 @@ CREATE TABLE turns (
     id TEXT PRIMARY KEY,
     thread_id TEXT NOT NULL,
     tenant TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    request TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    key TEXT NOT NULL,
     state TEXT NOT NULL,
     fence INTEGER,
     message TEXT NOT NULL,
     options TEXT NOT NULL,
     result TEXT,
-    cancel INTEGER NOT NULL DEFAULT 0,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
     created REAL NOT NULL,
-    started REAL,
-    ended REAL
+    started_at REAL,
+    ended_at REAL
 ) STRICT;
-CREATE UNIQUE INDEX turns_place ON turns (thread_id, place);
+CREATE UNIQUE INDEX turns_position ON turns (thread_id, position);
 -- A request that is sent again finds its turn.
-CREATE UNIQUE INDEX turns_request ON turns (thread_id, request);
-CREATE INDEX turns_open ON turns (thread_id, place) WHERE ended IS NULL;
+CREATE UNIQUE INDEX turns_key ON turns (thread_id, key);
+CREATE INDEX turns_open ON turns (thread_id, position) WHERE ended_at IS NULL;
 
 -- Windows and output caps that providers stated: one row for each credential that met them.
 CREATE TABLE model_limits (
@@ -325,7 +325,7 @@ CREATE TABLE model_limits (
     PRIMARY KEY (base_url, model, headers, kind, tenant, credential)
 ) STRICT;
 
--- The largest prompt of each UTC day that a model took.
+-- The largest prompt of each UTC day that a model accepted.
 CREATE TABLE model_successes (
     tenant TEXT NOT NULL,
     base_url TEXT NOT NULL,
@@ -336,15 +336,7 @@ CREATE TABLE model_successes (
     PRIMARY KEY (base_url, model, headers, tenant, day)
 ) STRICT;
 
--- Credentials of clients that an upstream accepted. Only a digest is stored.
-CREATE TABLE accepted_credentials (
-    base_url TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    accepted REAL NOT NULL,
-    PRIMARY KEY (base_url, digest)
-) STRICT;
-
--- Texts that somebody pinned to a thread.
+-- Texts that are pinned to a thread.
 CREATE TABLE pins (
     thread_id TEXT NOT NULL,
     id TEXT NOT NULL,

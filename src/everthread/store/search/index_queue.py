@@ -131,7 +131,7 @@ def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
 
 def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
-        "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?",
+        "SELECT id, indexed_chunks, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?",
         (MAX_BATCH_ENTRIES,),
     )
     for batch in split_batches(rows, ENTRIES_PER_READ):
@@ -213,13 +213,13 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) ->
         chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_terms(part)))
         times.setdefault(chunk_id // CHUNKS_PER_ERA, []).append(entry.created)
     tx.run_many(
-        "INSERT INTO pieces (id, thread, message_id, start, length, said, output_id, tool, created) "
+        "INSERT INTO pieces (id, thread, message_id, start, length, redacted_text, output_id, tool, created) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     tx.index(chunks)
     tx.run_many(
-        "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
+        "INSERT INTO eras (number, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE SET "
         "earliest = CASE WHEN excluded.earliest < eras.earliest THEN excluded.earliest ELSE eras.earliest END, "
         "latest = CASE WHEN excluded.latest > eras.latest THEN excluded.latest ELSE eras.latest END",
         [
@@ -235,7 +235,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
     ids = [part.entry.id for part in parts]
     progress_by_id: dict[int, int] = dict(
         tx.all(
-            f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {lock}",
+            f"SELECT id, indexed_chunks FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {lock}",
             ids,
         )
     )
@@ -258,7 +258,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[Inde
             f"DELETE FROM unindexed WHERE id IN ({placeholders(list(finished_ids))})",
             list(finished_ids),
         )
-    tx.run_many("UPDATE unindexed SET done = ? WHERE id = ?", progress)
+    tx.run_many("UPDATE unindexed SET indexed_chunks = ? WHERE id = ?", progress)
     return [part for part in unindexed_parts if part.entry.id not in indexed_ids]
 
 

@@ -20,15 +20,15 @@ NEIGHBOUR_CHARS = 100
 _PART_SEPARATOR = re.compile("\n[→≈] ")
 """Separates the messages of a passage that shows several."""
 SELECT_NEIGHBOURS = (
-    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
+    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.inherited_count, s.next_seq, "
     f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
     "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
     "WHERE place = 1), "
     "beside AS (SELECT h.id, 0 AS side, COALESCE(b.id, h.session_id) AS session_id, "
     "COALESCE(b.next_seq, h.seq) - 1 AS seq FROM home h "
-    "LEFT JOIN sessions b ON b.id = h.parent_id AND h.kind = 'continuation' AND h.seq = h.carried "
+    "LEFT JOIN sessions b ON b.id = h.parent_id AND h.kind = 'continuation' AND h.seq = h.inherited_count "
     "UNION ALL SELECT h.id, 1, COALESCE(c.id, h.session_id), "
-    "COALESCE(c.carried, CASE h.seq WHEN -1 THEN h.carried ELSE h.seq + 1 END) FROM home h "
+    "COALESCE(c.inherited_count, CASE h.seq WHEN -1 THEN h.inherited_count ELSE h.seq + 1 END) FROM home h "
     "LEFT JOIN sessions c ON c.parent_id = h.session_id AND c.kind = 'continuation' AND h.seq = h.next_seq - 1) "
     "SELECT beside.id, beside.side, m.id, m.role, m.tool, m.body FROM beside JOIN places p "
     "ON p.session_id = beside.session_id AND p.seq = beside.seq JOIN messages m ON m.id = p.message_id "

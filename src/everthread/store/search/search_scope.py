@@ -61,7 +61,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
         conditions.append("p.created >= ? AND p.created < ?")
         values += (since, until)
         era_range = tx.one(
-            "SELECT MIN(run), MAX(run) FROM eras WHERE latest >= ? AND earliest < ?",
+            "SELECT MIN(number), MAX(number) FROM eras WHERE latest >= ? AND earliest < ?",
             (since, until),
         )
         if era_range is None or era_range[0] is None:

@@ -64,7 +64,7 @@ def _is_result(role: str, tool: str) -> bool:
 
 CHUNK_COLUMNS = (
     "p.id, p.message_id, p.output_id, p.tenant, p.thread_id, p.role, "
-    "p.tool, p.start, p.length, p.said, p.created"
+    "p.tool, p.start, p.length, p.redacted_text, p.created"
 )
 
 

@@ -150,7 +150,7 @@ def load_insights(
     where, values = within_period("c.created", "s")
     [compaction_sums] = tx.all(
         "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
-        f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND {where}",
+        f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted_at IS NULL AND {where}",
         values,
     )
     where, values = within_period("m.created", "s")

@@ -11,7 +11,7 @@ from everthread.store.value_codec import PICO_DOLLARS_PER_DOLLAR, to_pico_dollar
 
 KEY_COLUMNS = (
     "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
-    "k.created, k.revoked"
+    "k.created, k.revoked_at"
 )
 SELECT_KEY = f"SELECT {KEY_COLUMNS} FROM api_keys k"
 SUM_USE_OF_DAY = (
@@ -22,8 +22,8 @@ SUM_USE_OF_DAY = (
 )
 """The use of a key on a day, and how many of its rows are not summed up yet."""
 SELECT_LAST_USED = (
-    "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
-    "SELECT used FROM key_uses WHERE key_id = ?) u"
+    "SELECT MAX(u.used_at) FROM (SELECT last_used_at AS used_at FROM key_days WHERE key_id = ? UNION ALL "
+    "SELECT used_at FROM key_uses WHERE key_id = ?) u"
 )
 MAX_UNSUMMED_ROWS = 64
 """Number of rows of a key's day above which they are replaced by their sum."""
@@ -82,7 +82,7 @@ def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[Stored
 def revoke_key(tx: Tx, now: float, key_id: str) -> float:
     """Revoke a key; return when it was first revoked. Raise `UnknownIdError` if there is no such key."""
     row = tx.one(
-        "UPDATE api_keys SET revoked = COALESCE(revoked, ?) WHERE id = ? RETURNING revoked",
+        "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, ?) WHERE id = ? RETURNING revoked_at",
         (now, key_id),
     )
     if row is None:
@@ -100,7 +100,7 @@ def add_use(tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]) -> dict[st
     sums_by_key: dict[str, KeyUse] = {}
     for key_id, use in sorted(uses.items()):
         tx.run(
-            "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used_at) VALUES (?, ?, ?, ?, ?, ?)",
             (key_id, day, use.requests, use.tokens, to_pico_dollars(use.dollars), now),
         )
         row = tx.one(SUM_USE_OF_DAY, (key_id, day, key_id, day))
@@ -124,15 +124,15 @@ def _move_uses_to_day(tx: Tx, key_id: str, day: str) -> None:
     if not ids:
         return
     rows = tx.all(
-        f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used",
+        f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used_at",
         ids,
     )
     requests, tokens, pico_dollars, use_times = zip(*rows, strict=True)
     tx.run(
-        "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
+        "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used_at) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
         "tokens = key_days.tokens + excluded.tokens, "
-        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used",
+        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used_at = excluded.last_used",
         (key_id, day, sum(requests), sum(tokens), sum(pico_dollars), max(use_times)),
     )
 

@@ -122,7 +122,7 @@ def _insert_shared_messages(
     """Let the session show these messages, and inherit the history if it holds others."""
     place_messages(tx, session_id, context_ids)
     if list(context_ids) == list(history_ids):
-        tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
+        tx.run("UPDATE sessions SET inherited_count = 0 WHERE id = ?", (session_id,))
         return
     rows = (
         (session_id, seq - len(history_ids), message_id)

@@ -34,7 +34,7 @@ from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_codec import decode_body
 
-LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
+LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, message_count, last_message_id, results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def extend_thread(
             last_id = messages[-1].id
             key = (link.tenant, link.scope, link.digest)
             tx.run(
-                "UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?",
+                "UPDATE links SET last_message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?",
                 (last_id, *key),
             )
             links[index] = replace(link, last_message_id=last_id)
@@ -176,7 +176,7 @@ def find_link(tx: Tx, tenant: str, scope: str, digests: Sequence[str]) -> Thread
     for batch in batch_longest_first(digests):
         row = tx.one(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND digest IN ({placeholders(batch)}) "
-            "ORDER BY length DESC LIMIT 1",
+            "ORDER BY message_count DESC LIMIT 1",
             (tenant, scope, *batch),
         )
         if row is not None:
@@ -227,7 +227,7 @@ def find_links_by_skeleton(
     for batch in batch_longest_first(skeletons):
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(batch)}) "
-            f"ORDER BY length DESC, digest LIMIT {MAX_SIMILAR}",
+            f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR}",
             (tenant, scope, *batch),
         )
         if rows:
@@ -243,7 +243,7 @@ def batch_longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _make_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
     following = tx.one(
-        "SELECT digest FROM links WHERE thread_id = ? AND previous = ? AND digest <> ? ORDER BY length DESC LIMIT 1",
+        "SELECT digest FROM links WHERE thread_id = ? AND previous = ? AND digest <> ? ORDER BY message_count DESC LIMIT 1",
         (link.thread, link.digest, link.digest),
     )
     return ThreadLinkMatch(

@@ -17,7 +17,7 @@ from everthread.store.sql.session_rows import ThreadTip, lock_tip
 from everthread.store.value_codec import decode_json, encode_json
 
 REWRITE_COLUMNS = (
-    "tenant, engine, chain, strength, length, skeleton, results, thread_id, "
+    "tenant, engine, digest, strength, replaced_count, skeleton, results, thread_id, "
     "replacement, session_id, depth, state"
 )
 MAX_REWRITES = 4
@@ -32,7 +32,7 @@ def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
         values,
     )
     row = tx.one(
-        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND chain = ? AND strength = ?",
+        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? AND digest = ? AND strength = ?",
         (new.tenant, new.engine, new.digest, new.strength),
     )
     if row is None:
@@ -78,7 +78,7 @@ def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | No
     """Return the rewrite of the same history that another process made in this session, or None."""
     digests = set(new.digests)
     rows = tx.all(
-        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY length DESC",
+        f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY replaced_count DESC",
         (session, new.rewrite.engine),
     )
     return next(
@@ -90,7 +90,7 @@ def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | No
 def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     """Load the id of the last message of the request that was compacted."""
     message: int | None = tx.value(
-        "SELECT message_id FROM links WHERE tenant = ? AND scope = ? AND digest = ?",
+        "SELECT last_message_id FROM links WHERE tenant = ? AND scope = ? AND digest = ?",
         (new.rewrite.tenant, new.scope, new.digest),
     )
     return message
@@ -211,7 +211,7 @@ def _match_rewrites(
     for engine in engines:
         exact_matches = [
             rewrite
-            for rewrite in _find_rewrites(tx, "chain", tenant, engine, digests)
+            for rewrite in _find_rewrites(tx, "digest", tenant, engine, digests)
             if rewrite.replaced_count <= len(skeletons)
         ]
         longer_skeletons = [
@@ -261,7 +261,7 @@ def _remember_search(
 
 def _find_rewrites(
     tx: Tx,
-    column: Literal["chain", "skeleton"],
+    column: Literal["digest", "skeleton"],
     tenant: str,
     engine: str,
     digests: Sequence[str],
@@ -272,7 +272,7 @@ def _find_rewrites(
         rows = tx.all(
             f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine = ? "
             f"AND {column} IN ({placeholders(batch)}) "
-            f"ORDER BY length DESC, strength DESC, chain LIMIT {MAX_REWRITES - len(rewrites)}",
+            f"ORDER BY replaced_count DESC, strength DESC, digest LIMIT {MAX_REWRITES - len(rewrites)}",
             (tenant, engine, *batch),
         )
         rewrites += map(decode_rewrite, rows)

@@ -147,7 +147,7 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique_ids))
     tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
     tx.run(
-        "UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?",
+        "UPDATE sessions SET next_seq = ?, inherited_count = ? WHERE id = ?",
         (len(unique_ids), len(unique_ids), session_id),
     )
 
@@ -161,7 +161,7 @@ def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None 
     parent = load_session(tx, tip.parent)
     added_rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
-        "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
+        "WHERE p.session_id = ? AND p.seq >= s.inherited_count ORDER BY p.seq",
         (tip.id,),
     )
     rows = [
@@ -176,7 +176,7 @@ def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None 
     copy_activity(tx, tip.id, parent.id)
     _set_end(tx, parent.id, tip.ended_at, tip.end_reason)
     _set_end(tx, tip.id, now, "reverted")
-    tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
+    tx.run("UPDATE compactions SET reverted_at = ? WHERE session_id = ?", (now, tip.id))
     _undo_rewrites(tx, tip, now)
     return load_session(tx, parent.id)
 
@@ -188,7 +188,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     again until the history has grown by a tenth.
     """
     undone = tx.all(
-        "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
+        "UPDATE rewrites SET digest = ? || digest, skeleton = '' WHERE session_id = ? RETURNING digest",
         (f"{UNDONE_PREFIX}{tip.id}:", tip.id),
     )
     if not undone:
@@ -208,7 +208,7 @@ MIN_GROWTH_AFTER_UNDO = 1.1
 
 def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
     rows = tx.all(
-        "SELECT id, thread_id, parent_id, session_id, created, reverted, record FROM compactions "
+        "SELECT id, thread_id, parent_id, session_id, created, reverted_at, record FROM compactions "
         "WHERE thread_id = ? ORDER BY id",
         (find_thread(tx, thread),),
     )

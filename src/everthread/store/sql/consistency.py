@@ -32,7 +32,7 @@ CONSISTENCY_CHECKS = {
         "GROUP BY session_id, message_id, CASE WHEN seq < 0 THEN 1 ELSE 0 END HAVING COUNT(*) > 1) d"
     ),
     "session(s) inherited more messages than they show": (
-        "SELECT COUNT(*) FROM sessions WHERE carried < 0 OR carried > next_seq"
+        "SELECT COUNT(*) FROM sessions WHERE inherited_count < 0 OR inherited_count > next_seq"
     ),
     "session(s) ended by compression have no continuation": (
         "SELECT COUNT(*) FROM sessions s WHERE s.end_reason = 'compression' AND NOT EXISTS "
@@ -48,9 +48,9 @@ CONSISTENCY_CHECKS = {
     ),
     "thread(s) are listed with wrong counts": (
         # All threads are counted in one pass, because a count for each takes hours on a large server.
-        "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS said, SUM(m.tokens) AS tokens "
+        "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS messages, SUM(m.tokens) AS tokens "
         f"{THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
-        f"WHERE {IS_LISTED_TIP} AND (t.said <> COALESCE(c.said, 0) OR t.said_tokens <> COALESCE(c.tokens, 0))"
+        f"WHERE {IS_LISTED_TIP} AND (t.message_count <> COALESCE(c.messages, 0) OR t.token_count <> COALESCE(c.tokens, 0))"
     ),
     "session(s) have lost their system prompt": (
         "SELECT COUNT(*) FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash "
@@ -65,7 +65,7 @@ CONSISTENCY_CHECKS = {
     ),
     "link(s) have older messages than the link they follow": (
         "SELECT COUNT(*) FROM links l JOIN links p ON p.digest = l.follows AND p.thread_id = l.thread_id "
-        "WHERE l.message_id < p.message_id"
+        "WHERE l.last_message_id < p.last_message_id"
     ),
     "citation(s) refer to a missing output": (
         "SELECT COUNT(*) FROM citations c LEFT JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id "

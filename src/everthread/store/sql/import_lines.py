@@ -276,7 +276,7 @@ class _ThreadImport:
                 f"session {new.id} is in this store already; delete its thread first, or leave it"
             )
         self.tx.run(
-            "UPDATE sessions SET ended = ?, end_reason = ?, carried = ? WHERE id = ?",
+            "UPDATE sessions SET ended = ?, end_reason = ?, inherited_count = ? WHERE id = ?",
             (line.get("ended"), line.get("end_reason"), line.get("carried", 0), new.id),
         )
         self.threads_by_session[new.id] = thread
@@ -311,7 +311,7 @@ class _ThreadImport:
         ):
             raise TranscriptError(f"the sessions of thread {thread} do not continue one another")
         if self.tx.one(
-            "SELECT 1 FROM sessions WHERE thread_id = ? AND (carried < 0 OR carried > next_seq)",
+            "SELECT 1 FROM sessions WHERE thread_id = ? AND (inherited_count < 0 OR inherited_count > next_seq)",
             (thread,),
         ):
             raise TranscriptError(
@@ -394,7 +394,7 @@ class _ThreadImport:
         covered_ids = [self.ids_by_number[number] for number in line["record"]["covered"]]
         record = decode_record({"cost": None, **line["record"], "covered": covered_ids})
         self.tx.run(
-            "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
+            "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted_at, tokens_before, "
             "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 self.threads_by_session[line["session"]],

@@ -21,10 +21,10 @@ def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | N
     now = tx.dialect.now
     thread = lock_thread(tx, thread)
     row = tx.one(
-        f"INSERT INTO leases (thread_id, holder, fence, expires) VALUES (?, ?, 1, {now} + ?) "
+        f"INSERT INTO leases (thread_id, holder, fence, expires_at) VALUES (?, ?, 1, {now} + ?) "
         "ON CONFLICT (thread_id) DO UPDATE SET "
-        "holder = excluded.holder, fence = leases.fence + 1, expires = excluded.expires "
-        f"WHERE leases.holder = excluded.holder OR leases.expires <= {now} RETURNING fence, expires",
+        "holder = excluded.holder, fence = leases.fence + 1, expires_at = excluded.expires_at "
+        f"WHERE leases.holder = excluded.holder OR leases.expires_at <= {now} RETURNING fence, expires_at",
         (thread, holder, seconds),
     )
     return None if row is None else Lease(thread, holder, row[0], row[1])
@@ -33,7 +33,7 @@ def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | N
 def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
     _lock_session(tx, lease.thread)
     row = tx.one(
-        f"UPDATE leases SET expires = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires",
+        f"UPDATE leases SET expires_at = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires_at",
         (seconds, lease.thread, lease.fence),
     )
     if row is None:
@@ -47,7 +47,7 @@ def release_lease(tx: Tx, lease: Lease) -> None:
     """Release a lease at once. Increase its number, so that a late write of the old holder is refused."""
     _lock_session(tx, lease.thread)
     tx.run(
-        f"UPDATE leases SET expires = {tx.dialect.now}, fence = fence + 1, holder = '' "
+        f"UPDATE leases SET expires_at = {tx.dialect.now}, fence = fence + 1, holder = '' "
         "WHERE thread_id = ? AND fence = ?",
         (lease.thread, lease.fence),
     )

@@ -75,7 +75,7 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
         }
     for row in tx.all_for_keys(
         "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
-        "WHERE thread_id IN ({}) AND reverted IS NULL GROUP BY thread_id",
+        "WHERE thread_id IN ({}) AND reverted_at IS NULL GROUP BY thread_id",
         threads,
     ):
         figures_by_thread.setdefault(row[0], {}).update(
@@ -116,7 +116,7 @@ def list_recent_compactions(
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
         values += threads
     rows = tx.all(
-        "SELECT c.id, c.thread_id, c.parent_id, c.session_id, c.created, c.reverted, c.record FROM compactions c "
+        "SELECT c.id, c.thread_id, c.parent_id, c.session_id, c.created, c.reverted_at, c.record FROM compactions c "
         f"JOIN sessions s ON s.id = c.session_id WHERE {where} ORDER BY c.id DESC LIMIT ?",
         (*values, limit),
     )
@@ -214,25 +214,25 @@ def make_change_marker(tx: Tx, *, tenant: str | None = None, thread: str | None 
         rows = [
             tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)),
             tx.one(
-                "SELECT MAX(id), COUNT(reverted) FROM compactions WHERE thread_id = ?",
+                "SELECT MAX(id), COUNT(reverted_at) FROM compactions WHERE thread_id = ?",
                 (thread_id,),
             ),
             tx.one(
-                "SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?",
+                "SELECT MAX(last_active), SUM(next_seq) FROM sessions WHERE thread_id = ?",
                 (thread_id,),
             ),
         ]
         return repr(rows)
     where, values = make_equality_condition({"t.tenant": tenant})
     newest = tx.one(
-        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {IS_LISTED_TIP} AND {where} "
-        "ORDER BY t.active DESC, t.id DESC LIMIT 1",
+        f"SELECT t.id, t.last_active, t.message_count FROM sessions t WHERE {IS_LISTED_TIP} AND {where} "
+        "ORDER BY t.last_active DESC, t.id DESC LIMIT 1",
         values,
     )
     return repr(
         (
             newest,
             tx.one("SELECT MAX(id) FROM usage"),
-            tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions"),
+            tx.one("SELECT MAX(id), COUNT(reverted_at) FROM compactions"),
         )
     )

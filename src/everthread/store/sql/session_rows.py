@@ -136,7 +136,7 @@ def list_subagents(tx: Tx, thread: str) -> list[str]:
 def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
     """Return the sessions of a thread from the first to the last, each with the number of messages it inherited."""
     rows = tx.all(
-        "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
+        "SELECT id, parent_id, kind, inherited_count FROM sessions WHERE thread_id = ?",
         (thread,),
     )
     inherited_counts = {row[0]: row[3] for row in rows}
@@ -169,7 +169,7 @@ def find_tip(tx: Tx, session_id: str) -> str:
 
 TIP_COLUMNS = (
     "t.id, t.thread_id, t.kind, t.parent_id, t.ended, t.end_reason, "
-    "t.next_seq, t.active, t.said, t.said_tokens"
+    "t.next_seq, t.last_active, t.message_count, t.token_count"
 )
 
 
@@ -220,7 +220,7 @@ def insert_session(
     )
     row = tx.one(
         "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
-        f"started, active, branched_at, client, client_session) VALUES ({placeholders(values)}) "
+        f"started, last_active, branched_at, client, client_session) VALUES ({placeholders(values)}) "
         "ON CONFLICT (id) DO NOTHING RETURNING id",
         values,
     )
@@ -291,7 +291,7 @@ def list_family(tx: Tx, thread: str) -> list[str]:
 def _list_client_threads(tx: Tx, session: Session) -> list[str]:
     rows = tx.all(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
-        "AND id = thread_id ORDER BY active DESC, id LIMIT ?",
+        "AND id = thread_id ORDER BY last_active DESC, id LIMIT ?",
         (session.tenant, session.client_session, session.platform, MAX_FAMILY_THREADS),
     )
     return [row[0] for row in rows]

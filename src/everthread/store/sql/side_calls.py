@@ -14,7 +14,7 @@ def find_conversation(tx: Tx, tenant: str, client_session: str, platform: str) -
     """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
     thread: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
-        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY last_active DESC, started DESC, id DESC LIMIT 1",
         (tenant, clean_text(client_session), platform),
     )
     return thread

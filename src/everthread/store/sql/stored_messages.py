@@ -157,7 +157,7 @@ def load_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
 
 
 ORIGINAL_PLACE_FIRST = (
-    "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.carried THEN 0 ELSE 1 END, "
+    "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.inherited_count THEN 0 ELSE 1 END, "
     "CASE WHEN s.kind <> 'reverted' THEN 0 ELSE 1 END, s.started, p.seq"
 )
 """Order the places of a message: first the one in the history, where it was said. Clocks do not matter for that."""
@@ -430,7 +430,7 @@ class _ThreadAppend:
 
 
 UPDATE_ACTIVITY = (
-    "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
+    "UPDATE sessions SET next_seq = ?, last_active = ?, message_count = ?, token_count = ?, ended = NULL, end_reason = NULL "
     "WHERE id = ?"
 )
 

@@ -19,7 +19,7 @@ IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compres
 """SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
 THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
-    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
+    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.inherited_count) AND m.kind = 'message'"
 )
 """SQL for the messages said in a thread: its history."""
 
@@ -40,11 +40,11 @@ def list_threads(
     """Return threads, the last used first. Side calls of a conversation are left out."""
     where, values = make_equality_condition({"t.tenant": tenant})
     rows = tx.all(
-        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
+        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted_at IS NULL), "
         f"{COUNT_SIDE_CALLS.format('r.thread_id')} "
-        "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
-        "ORDER BY r.active DESC, r.id DESC",
+        "FROM (SELECT t.id, t.thread_id, t.message_count, t.token_count, t.last_active FROM sessions t "
+        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} ORDER BY t.last_active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        "ORDER BY r.last_active DESC, r.id DESC",
         (*values, limit, offset),
     )
     ids = list(dict.fromkeys(session_id for row in rows for session_id in row[:2]))
@@ -67,8 +67,8 @@ def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
 def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
     """Copy the activity of a thread's old session to the one in which it continues."""
     tx.run(
-        "UPDATE sessions SET (active, said, said_tokens) = "
-        "(SELECT active, said, said_tokens FROM sessions WHERE id = ?) WHERE id = ?",
+        "UPDATE sessions SET (last_active, message_count, token_count) = "
+        "(SELECT last_active, message_count, token_count FROM sessions WHERE id = ?) WHERE id = ?",
         (old_session, new_session),
     )
 
@@ -80,7 +80,7 @@ def recount_thread(tx: Tx, thread: str) -> None:
         (thread,),
     )
     tx.run(
-        "UPDATE sessions SET said = ?, said_tokens = ? WHERE thread_id = ?",
+        "UPDATE sessions SET message_count = ?, token_count = ? WHERE thread_id = ?",
         (*map(int, row), thread),
     )
 
@@ -88,7 +88,7 @@ def recount_thread(tx: Tx, thread: str) -> None:
 def refresh_activity(tx: Tx, thread: str) -> None:
     """Set the time of last use of an imported thread to that of its last message."""
     tx.run(
-        "UPDATE sessions SET active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
+        "UPDATE sessions SET last_active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
         "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "
         "WHERE thread_id = ?",
         (thread,),
@@ -99,11 +99,11 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     """Return a thread as a row of the list of threads."""
     thread_id = find_thread(tx, thread)
     [tip] = tx.all(
-        f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
+        f"SELECT t.id, t.message_count, t.token_count, t.last_active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
         (thread_id,),
     )
     compactions = tx.value(
-        "SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL",
+        "SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted_at IS NULL",
         (thread_id,),
     )
     side_calls = tx.value(f"SELECT {COUNT_SIDE_CALLS.format('?')}", (thread_id,))

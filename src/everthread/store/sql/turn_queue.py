@@ -22,17 +22,17 @@ from everthread.store.turn_records import (
 )
 from everthread.store.value_codec import clean_text, decode_json, encode_json
 
-TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"
+TURN_COLUMNS = "id, thread_id, tenant, position, key, state, message, options, result, cancel_requested, created, started_at, ended_at"
 SELECT_TURN = f"SELECT {TURN_COLUMNS} FROM turns"
-_IS_RUNNING = "state = 'running' AND ended IS NULL"
-_IS_QUEUED = "state = 'queued' AND ended IS NULL"
+_IS_RUNNING = "state = 'running' AND ended_at IS NULL"
+_IS_QUEUED = "state = 'queued' AND ended_at IS NULL"
 
 
 def queue_turn(tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float) -> QueuedTurn | None:
     """Queue a turn and return it, or return the stored turn with the same key; None if the queue is full."""
     thread = lock_thread(tx, new.thread)
     key = clean_text(new.key)
-    row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND request = ?", (thread, key))
+    row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND key = ?", (thread, key))
     if row is not None:
         return decode_turn(row)
     waiting_row = tx.one(
@@ -52,8 +52,8 @@ def queue_turn(tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float) -> Queu
         thread,
     )
     tx.run(
-        "INSERT INTO turns (id, thread_id, tenant, request, state, message, options, created, place) "
-        f"VALUES ({placeholders(values[:-1])}, (SELECT COALESCE(MAX(place), 0) + 1 FROM turns WHERE thread_id = ?))",
+        "INSERT INTO turns (id, thread_id, tenant, key, state, message, options, created, position) "
+        f"VALUES ({placeholders(values[:-1])}, (SELECT COALESCE(MAX(position), 0) + 1 FROM turns WHERE thread_id = ?))",
         values,
     )
     notify(tx, thread)
@@ -72,7 +72,7 @@ def list_turns(
     tx: Tx, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
 ) -> list[QueuedTurn]:
     """Return the turns of a thread, the newest first; with `only_open`, the open ones in queue order."""
-    where, order = ("AND ended IS NULL", "place") if only_open else ("", "place DESC")
+    where, order = ("AND ended_at IS NULL", "position") if only_open else ("", "position DESC")
     rows = tx.all(
         f"{SELECT_TURN} WHERE thread_id = ? {where} ORDER BY {order} LIMIT ? OFFSET ?",
         (find_thread(tx, thread), limit, offset),
@@ -85,13 +85,13 @@ def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
     thread = lock_thread(tx, lease.thread)
     require_lease(tx, thread, lease)
     lost_rows = tx.all(
-        f"{SELECT_TURN} WHERE thread_id = ? AND {_IS_RUNNING} ORDER BY place", (thread,)
+        f"{SELECT_TURN} WHERE thread_id = ? AND {_IS_RUNNING} ORDER BY position", (thread,)
     )
     if lost_rows:
         return TurnClaim(None, tuple(decode_turn(row) for row in lost_rows))
     row = tx.one(
-        f"UPDATE turns SET state = 'running', fence = ?, started = ? "
-        f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_IS_QUEUED} ORDER BY place LIMIT 1) "
+        f"UPDATE turns SET state = 'running', fence = ?, started_at = ? "
+        f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_IS_QUEUED} ORDER BY position LIMIT 1) "
         f"RETURNING {TURN_COLUMNS}",
         (lease.fence, now, thread),
     )
@@ -109,7 +109,7 @@ def end_turn(
     thread = lock_thread(tx, lease.thread)
     require_lease(tx, thread, lease)
     tx.run(
-        f"UPDATE turns SET state = ?, result = ?, ended = ? WHERE id = ? AND thread_id = ? AND {_IS_RUNNING}",
+        f"UPDATE turns SET state = ?, result = ?, ended_at = ? WHERE id = ? AND thread_id = ? AND {_IS_RUNNING}",
         (state, encode_json(dict(result)), now, turn_id, thread),
     )
     notify(tx, thread)
@@ -125,11 +125,11 @@ def cancel_turn(tx: Tx, now: float, turn_id: str, *, tenant: str) -> QueuedTurn:
     lock_thread(tx, turn.thread)
     result = encode_json({"code": "cancelled", "message": "It was cancelled before it began."})
     tx.run(
-        f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_IS_QUEUED}",
+        f"UPDATE turns SET state = 'cancelled', result = ?, ended_at = ? WHERE id = ? AND {_IS_QUEUED}",
         (result, now, turn_id),
     )
     notify(tx, turn.thread)
-    tx.run(f"UPDATE turns SET cancel = 1 WHERE id = ? AND {_IS_RUNNING}", (turn_id,))
+    tx.run(f"UPDATE turns SET cancel_requested = 1 WHERE id = ? AND {_IS_RUNNING}", (turn_id,))
     return load_turn(tx, turn_id, tenant=tenant)
 
 
@@ -137,7 +137,7 @@ def list_idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
     """Return threads that have open turns and no valid lease."""
     rows = tx.all(
         "SELECT DISTINCT t.thread_id FROM turns t LEFT JOIN leases l ON l.thread_id = t.thread_id "
-        f"WHERE t.ended IS NULL AND (l.expires IS NULL OR l.expires <= {tx.dialect.now}) "
+        f"WHERE t.ended_at IS NULL AND (l.expires_at IS NULL OR l.expires_at <= {tx.dialect.now}) "
         "ORDER BY t.thread_id LIMIT ?",
         (limit,),
     )
