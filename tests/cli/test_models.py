@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.providers.local import SMOLLM2
+from everthread.store.records import LimitKey
 from everthread.store.store import Store
 from tests.cli.conftest import configure
 from tests.wire.recording import json_reply, recording_server
@@ -68,8 +69,12 @@ def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill
     )
 
     async def learn(store: Store) -> None:
-        await store.learn_limit("http://127.0.0.1:9/v1", "mine", 9_000, source="it said so")
-        await store.learn_limit("http://127.0.0.1:9/v1", "other", 8_000, source="it said so")
+        await store.learn_limit(
+            LimitKey("http://127.0.0.1:9/v1", "mine"), 9_000, source="it said so"
+        )
+        await store.learn_limit(
+            LimitKey("http://127.0.0.1:9/v1", "other"), 8_000, source="it said so"
+        )
 
     fill(learn)
     facts = everthread.json("models show")

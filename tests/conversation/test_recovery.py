@@ -13,6 +13,7 @@ from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.providers.resilience import FallbackModel
+from everthread.store.records import LimitKey
 from everthread.testing import ScriptedModel
 from everthread.thread.events import (
     CompactionFailed,
@@ -130,7 +131,7 @@ async def test_drops_a_learnt_limit_after_a_success_above_it(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(lambda _: "fine")
-    await setup.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
+    await setup.store.learn_limit(LimitKey(model.base_url, model.name), 4_000, source="an error")
     conversation = await setup.open(model, enabled=False)
     assert conversation.window == 4_000
     await conversation.send(make_text(4_500))
@@ -244,7 +245,7 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
-    assert (await setup.store.load_limits(first.base_url, first.name)).window is None
+    assert (await setup.store.load_limits(LimitKey(first.base_url, first.name))).window is None
     assert not setup.events(LimitLearnt)
 
 

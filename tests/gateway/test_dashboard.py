@@ -23,7 +23,7 @@ from everthread.gateway.dashboard.trial_page import (
     TrialResult,
     TrialRun,
 )
-from everthread.store.records import CompactionRecord, NewCompaction
+from everthread.store.records import CompactionRecord, LimitKey, NewCompaction
 from everthread.store.rewrite_records import (
     ContextEntry,
     NewRewrite,
@@ -84,10 +84,10 @@ async def test_does_not_show_a_learnt_output_cap_as_the_window(
     thread = await make_thread(dashboard.store)
     before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
     await dashboard.store.learn_limit(
-        "http://lab.test", MODEL, 4_321, source="stated", kind="output"
+        LimitKey("http://lab.test", MODEL), 4_321, source="stated", kind="output"
     )
     assert (await me.get(f"/dashboard/threads/{thread}")).visible_text == before
-    await dashboard.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
+    await dashboard.store.learn_limit(LimitKey("http://lab.test", MODEL), 54_321, source="stated")
     assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).visible_text
 
 
@@ -103,7 +103,9 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             assert "as the test says" not in page
             assert "of 16,000" in (await me.get("/")).text
 
-        await dashboard.store.learn_limit(model.base_url, model.name, 12_000, source="an error")
+        await dashboard.store.learn_limit(
+            LimitKey(model.base_url, model.name), 12_000, source="an error"
+        )
         async with open_conversation(
             model, store=dashboard.store, resume=conversation.id
         ) as conversation:

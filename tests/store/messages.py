@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everthread.store.records import (
@@ -81,14 +81,19 @@ async def commit_compaction(
     head: int = 1,
     tail: int = 2,
     words: str = "summary",
+    late: Sequence[NewMessage] = (),
     **options: Any,
 ) -> Continuation:
-    """Compact as an engine does: keep the first and the last messages, and summarise the others."""
+    """Compact as an engine does: keep the first and the last messages, and summarise the others.
+
+    `late`: messages that are appended while the engine compacts.
+    """
     messages = await store.messages(session_id)
     tail_start = max(head, len(messages) - tail)
     head_ids = [message.id for message in messages[:head]]
     tail_ids = [message.id for message in messages[tail_start:]]
     covered = [message.id for message in messages[head:tail_start]]
+    await store.append(session_id, late)
     return await store.continue_session(
         session_id,
         [*head_ids, summary_message(words), *tail_ids],

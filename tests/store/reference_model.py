@@ -90,7 +90,7 @@ class Model:
         await self._learn(thread)
 
     async def compact(self, number: int, amount: int) -> None:
-        """Compact, with messages that arrive meanwhile and others that are pending."""
+        """Compact, with messages that arrive meanwhile."""
         thread = self.pick(number)
         tip = thread.tip
         seen = await self.store.messages(tip.id)
@@ -98,9 +98,8 @@ class Model:
         tail = amount % 4
         middle = seen[head : max(len(seen) - tail, head)]
         kept = [*seen[:head], *seen[head + len(middle) :]]
-        unseen = self._new(thread, amount % 2)
-        pending = self._new(thread, amount % 3)
-        await self.store.append(tip.id, unseen)
+        late = self._new(thread, amount % 3)
+        await self.store.append(tip.id, late)
         words = f"summary {amount}"
         made = await self.store.continue_session(
             tip.id,
@@ -110,11 +109,10 @@ class Model:
                 *(m.id for m in kept[head:]),
             ],
             seen_count=len(seen),
-            pending=[*pending, *unseen],
             compaction=NewCompaction(covered=[message.id for message in middle]),
         )
         assert made.is_committed
-        arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
+        arrived = [str(message.body["content"]) for message in late]
         tip.shows += arrived
         shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
         thread.chain.append(ModelSession(made.session.id, shows, len(shows), set(texts_of(middle))))

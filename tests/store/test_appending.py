@@ -12,7 +12,7 @@ from everthread.errors import (
     LeaseLostError,
     UnknownIdError,
 )
-from everthread.store.records import Lease
+from everthread.store.records import Lease, LimitKey
 from everthread.store.store import Store
 from tests.store.conftest import open_database
 from tests.store.messages import (
@@ -68,7 +68,7 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         append_texts(store, two, "c", lease=lost),
         store.append(two, [user_message("d", tokens=-1)]),
         store.append(two, [user_message("e", event="\ud800")]),
-        store.learn_limit("url", "model", 2**70, source="too large"),
+        store.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
         append_texts(store, two, "f"),
     )
     wrong = [type(result) if isinstance(result, EverthreadError) else None for result in results]

@@ -35,7 +35,7 @@ async def test_compaction_continues_the_thread_in_a_new_session(store: Store, cl
     )
     before = await store.session(old)
     clock.now += 5
-    continuation = await commit_compaction(store, old, pending=user_messages("pending"))
+    continuation = await commit_compaction(store, old, late=user_messages("late"))
     new = continuation.session
     assert continuation.is_committed
     assert new == replace(
@@ -46,11 +46,11 @@ async def test_compaction_continues_the_thread_in_a_new_session(store: Store, cl
         started=clock.now,
         message_count=5,
     )
-    assert await read_context(store, new.id) == "m1, summary, m7, m8, pending"
+    assert await read_context(store, new.id) == "m1, summary, m7, m8, late"
     assert await store.session(old) == replace(
         before, ended=clock.now, end_reason="compression", message_count=9
     )
-    assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, pending"
+    assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, late"
 
 
 async def test_the_tip_is_found_from_every_id(store: Store) -> None:
@@ -91,7 +91,6 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         thread,
         [seen[0].id, summary_message(), seen[5].id],
         seen_count=6,
-        pending=[late[1], user_message("pending")],
     )
     assert texts_of(await store.messages(continuation.session.id)) == [
         "m1",
@@ -99,10 +98,9 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         "m6",
         "late 1",
         "late 2",
-        "pending",
     ]
     await store.append(thread, [*late, user_message("after")])
-    expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, pending, after"
+    expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, after"
     assert await read_history(store, thread) == expected
     assert await read_history(store, continuation.session.id) == expected
 
@@ -111,18 +109,10 @@ async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) 
     thread = await numbered_thread(store, 6)
     first = await compact_session(store, thread)
     third = await commit_compaction(store, first)
-    second = await commit_compaction(store, thread, pending=user_messages("not mine to store"))
+    second = await commit_compaction(store, thread)
     assert (second.is_committed, second.session) == (False, third.session)
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
     assert len(await store.compactions(thread)) == 2
-
-
-async def test_repeated_compaction_returns_the_same_continuation(store: Store) -> None:
-    thread = await numbered_thread(store, 6)
-    first, again = [await commit_compaction(store, thread, new="mine") for _ in range(2)]
-    assert first == again
-    assert (again.is_committed, again.session.id) == (True, "mine")
-    assert len(await store.compactions(thread)) == 1
 
 
 async def test_one_of_many_simultaneous_compactions_wins(store: Store, stores: list[Store]) -> None:
@@ -148,11 +138,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     )
     for compacted, seen, error in attempts:
         with pytest.raises(error):
-            await store.continue_session(
-                thread, compacted, seen_count=seen, pending=user_messages("pending")
-            )
-    with pytest.raises(InputError, match="taken"):
-        await store.continue_session(thread, [first.id], seen_count=4, new=stranger)
+            await store.continue_session(thread, compacted, seen_count=seen)
     assert await store.export(thread) == before
 
 
@@ -198,7 +184,7 @@ async def test_ended_thread_stays_ended_through_a_compaction(
     assert continuation.session.end_reason == "user"
     undone = await store.undo(thread)
     assert undone.end_reason == "user"
-    continuation = await commit_compaction(store, thread, pending=user_messages("more"))
+    continuation = await commit_compaction(store, thread, late=user_messages("more"))
     assert continuation.session.is_live
 
 

@@ -19,7 +19,6 @@ from tests.store.messages import (
     new_thread,
     numbered_thread,
     read_history,
-    user_messages,
 )
 
 
@@ -66,7 +65,7 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     before = await store.export(thread)
     for late in (
         append_texts(store, thread, "late", lease=mine),
-        commit_compaction(store, thread, pending=user_messages("late"), lease=mine),
+        commit_compaction(store, thread, lease=mine),
         store.end_session(thread, "late", lease=mine),
         store.put_nodes([node], lease=mine),
         store.renew(mine, 60),

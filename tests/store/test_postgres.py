@@ -28,7 +28,7 @@ from everthread.store import postgres
 from everthread.store.key_records import KeyUse, NewKey
 from everthread.store.postgres import POOL_CONNECTIONS, PostgresDatabase, PostgresWriter
 from everthread.store.reader_pool import UNRESPONSIVE_PAUSE_SECONDS
-from everthread.store.records import NewSession
+from everthread.store.records import LimitKey, NewSession
 from everthread.store.search.index_queue import index_waiting
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn
@@ -473,7 +473,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     for number in range(12):
         calls = [
             append_texts(store, thread, f"{number} first"),
-            store.learn_limit("url", "model", 2**70, source="too large"),
+            store.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
             append_texts(store, thread, f"{number} second"),
             store.put_state("scope", "key", number),
         ]

@@ -72,7 +72,7 @@ async def test_messages_count_once_through_compactions_and_undos(
     )
     assert row.last_active == began, "a compaction is no use of a thread"
     await store.append(thread, messages_of_tokens(16))
-    await compact_session(store, tip, pending=messages_of_tokens(32))
+    await compact_session(store, tip, late=messages_of_tokens(32))
     assert counts(await row_of(store, thread)) == (7, 63, 2)
     await store.undo(thread)
     row = await row_of(store, thread)

@@ -84,7 +84,7 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
 
 async def test_finds_the_call_before_a_compaction(store: Store) -> None:
     thread = await new_thread(store, *user_messages("a", "b", "c", "d"), calling(c="terminal"))
-    await compact_session(store, thread, tail=1, pending=[answer("c", "walnut")])
+    await compact_session(store, thread, tail=1, late=[answer("c", "walnut")])
     await store.append(thread, [answer("c", "hazel")])
     assert await tools_of(store, "walnut") == await tools_of(store, "hazel") == ["terminal"]
 

@@ -63,7 +63,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     clock.now += 1
     await store.undo(thread)
     clock.now += 1
-    tip = await compact_session(store, thread, pending=user_messages("pending"))
+    tip = await compact_session(store, thread, late=user_messages("late"))
     usage = normalize_usage(
         {
             "input_tokens": 5,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.provider_errors.classification import ErrorVerdict
+from everthread.store.records import LimitKey
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
-from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error
+from everthread.thread.model_limits import ModelLimits, is_overflow_error
 
 TOO_LONG = ErrorVerdict("prompt_too_long", "it says so", 8_000, 9_000)
 
 
 def key(tenant: str, credential: str = "") -> LimitKey:
-    return LimitKey(tenant, "http://one.test", "m", "", credential)
+    return LimitKey("http://one.test", "m", tenant, credential=credential)
 
 
 async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(

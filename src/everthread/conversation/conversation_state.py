@@ -16,12 +16,12 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request, System
 from everthread.errors import InputError
-from everthread.store.records import NewMessage, Session, StoredMessage
+from everthread.store.records import LimitKey, NewMessage, Session, StoredMessage
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
 from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
-from everthread.thread.model_limits import LimitKey, ModelLimits
+from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
@@ -269,10 +269,10 @@ class ConversationState:
     def limit_key(self) -> LimitKey:
         """The key under which limits of the model are kept."""
         return LimitKey(
-            self.session.tenant,
             self.route.base_url,
             self.route.name,
-            self.route.headers,
+            tenant=self.session.tenant,
+            headers=self.route.headers,
         )
 
     async def load_limits(self) -> None:

@@ -115,13 +115,15 @@ async def load_window(
     """Return the window to use for a model: configured, learnt, reported by its server, or from the catalogue."""
     from everthread.providers.catalog import LearntLimit, Window, resolve_window
     from everthread.providers.local import DEFAULT_WINDOW
+    from everthread.store.records import LimitKey
 
     if choice.provider == "local":
         size = setting or DEFAULT_WINDOW
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
-    stored_limit = (
-        None if store is None else (await store.load_limits(choice.base_url, choice.model)).window
-    )
+    stored_limit = None
+    if store is not None:
+        stored_limits = await store.load_limits(LimitKey(choice.base_url, choice.model))
+        stored_limit = stored_limits.window
     learnt_limit = (
         None if stored_limit is None else LearntLimit(stored_limit.limit, stored_limit.source)
     )

@@ -40,7 +40,7 @@ from everthread.integrations.model_calls import (
     make_items,
 )
 from everthread.providers.catalog import resolve_window
-from everthread.store.records import DEFAULT_TENANT
+from everthread.store.records import DEFAULT_TENANT, LimitKey
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import (
     CallerHistory,
@@ -66,7 +66,6 @@ from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.matching.history import build_history
 from everthread.thread.matching.thread_match import Family
 from everthread.thread.matching.thread_names import shorten_session_name
-from everthread.thread.model_limits import LimitKey
 from everthread.thread.recovery import SIZE_REFUSALS
 from everthread.thread.thread_context import ProviderRefusal
 
@@ -242,7 +241,7 @@ class FrameworkThreads:
             Request(call.model, [], system=call.system, tools=tools),
             tokens=counter.request((), system=call.system, tools=tools),
             upstream=call.base_url,
-            limit_key=LimitKey(tenant, call.base_url, call.model),
+            limit_key=LimitKey(call.base_url, call.model, tenant),
             window=None if self._configured_window(call.model) else call.window,
             output_cap=call.max_tokens,
         )

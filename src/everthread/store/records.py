@@ -212,19 +212,32 @@ class StoredOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLimit:
-    """A window or an output cap learnt from a provider.
+class LimitKey:
+    """The address, model and tenant that a limit applies to."""
 
-    `headers`: the request headers that change the window, in one text.
-    """
+    base_url: str
+    model: str
+    tenant: str = DEFAULT_TENANT
+    headers: str = ""
+    """The request headers that change the window, as one text."""
+    credential: str = field(default="", compare=False)
+    """Digest of the credential. A limit that two credentials have met applies to all tenants."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimit:
+    """A window or an output cap learnt from a provider. The names are those of the JSON output."""
 
     base_url: str
     model: str
     headers: str
+    """The request headers that change the window, as one text."""
     limit: int
     source: str
     learnt: float
+    """When it was learnt."""
     expires: float
+    """When it expires."""
     tenant: str = DEFAULT_TENANT
     kind: LimitKind = "window"
     credential: str = ""

@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from everthread.core.recent_dict import RecentDict
 from everthread.core.search.query import read_question
 from everthread.core.types import Node, System
 from everthread.core.utc_days import DAY_SECONDS
 from everthread.store.database import Database, Tx
 from everthread.store.reader_pool import ReaderPool
 from everthread.store.records import (
-    DEFAULT_TENANT,
     Continuation,
     LearntLimits,
     Lease,
+    LimitKey,
     ModelLimit,
     NewCompaction,
     NewMessage,
@@ -29,7 +30,6 @@ from everthread.store.records import (
     StoredMessage,
     StoredOutput,
     StoreHealth,
-    new_id,
 )
 from everthread.store.rewrite_records import (
     NewRewrite,
@@ -85,7 +85,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_REMEMBERED_PROMPTS = 10_000
-"""Maximum number of models whose largest prompt is remembered, so that only a larger one is written."""
+"""Maximum number of keys and days whose largest prompt is remembered, so that only a larger one is written."""
 MAX_PREPARED_BY_WRITER = 32
 """More messages than this are prepared for the database outside the writing thread."""
 
@@ -160,7 +160,10 @@ class Store:
         )
         self._indexer = BackgroundIndexer(database, readers=self._readers, writer=self._writer)
         self._listeners: list[threading.Event] = []
-        self._successes: dict[tuple[str, str, str, str, int], int] = {}
+        self._largest_prompts: RecentDict[tuple[LimitKey, int], int] = RecentDict(
+            MAX_REMEMBERED_PROMPTS
+        )
+        """The largest prompt accepted for each key and day."""
 
     async def _read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **keywords: P.kwargs
@@ -234,16 +237,14 @@ class Store:
         compacted: Sequence[int | NewMessage],
         *,
         seen_count: int,
-        pending: Sequence[NewMessage] = (),
         compaction: NewCompaction | None = None,
         system: System = None,
         nodes: Sequence[Node] = (),
-        new: str | None = None,
         lease: Lease | None = None,
     ) -> Continuation:
         """End a session, and continue in a new one with the compacted messages, followed by messages added since.
 
-        `seen_count`: how many messages of the session were compacted. `pending`: messages to append first.
+        `seen_count`: how many messages of the session were compacted.
         """
         result = await self._change(
             session_id,
@@ -251,11 +252,9 @@ class Store:
             session_id,
             compacted,
             seen_count=seen_count,
-            pending=pending,
             compaction=compaction,
             system=system,
             nodes=nodes,
-            new_id=new or new_id(),
             now=self._clock(),
             lease=lease,
         )
@@ -368,23 +367,9 @@ class Store:
 
     learn_limit = make_write_method(limit_sql.learn_limit)
 
-    async def load_limits(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        headers: str = "",
-        tenant: str = DEFAULT_TENANT,
-    ) -> LearntLimits:
-        """Return the limits for a tenant: those it learnt itself, else those that at least two credentials met."""
-        return await self._read(
-            limit_sql.load_limits,
-            base_url,
-            model,
-            headers=headers,
-            tenant=tenant,
-            now=self._clock(),
-        )
+    async def load_limits(self, key: LimitKey) -> LearntLimits:
+        """Return a tenant's limits: its own, else those that two credentials met."""
+        return await self._read(limit_sql.load_limits, key, self._clock())
 
     async def limits(self) -> list[ModelLimit]:
         return await self._read(limit_sql.list_limits, self._clock())
@@ -393,25 +378,15 @@ class Store:
         """Delete the learnt limits of an address or a model, or all limits; return the number of deleted limits."""
         return await self._write(limit_sql.forget_limits, base_url=base_url, model=model)
 
-    async def record_success(
-        self,
-        base_url: str,
-        model: str,
-        prompt: int,
-        *,
-        headers: str = "",
-        tenant: str = DEFAULT_TENANT,
-    ) -> None:
-        """Record that a provider accepted a prompt of this size. Written only if no larger one was that day."""
+    async def record_success(self, key: LimitKey, prompt_tokens: int) -> None:
+        """Record that a provider accepted a prompt of this size. Written only if it is the day's largest so far."""
         now = self._clock()
-        key = (base_url, model, headers, tenant, int(now // DAY_SECONDS))
-        if prompt > self._successes.get(key, 0):
-            if len(self._successes) >= MAX_REMEMBERED_PROMPTS:
-                self._successes.clear()
-            self._successes[key] = prompt
-            values = (base_url, model, headers, tenant, prompt, now)
+        key_and_day = (key, int(now // DAY_SECONDS))
+        if prompt_tokens > self._largest_prompts.get(key_and_day, 0):
+            self._largest_prompts[key_and_day] = prompt_tokens
             await self._writer.write(
-                lambda tx: limit_sql.record_success(tx, *values), can_sync_later=True
+                lambda tx: limit_sql.record_success(tx, key, prompt_tokens, now),
+                can_sync_later=True,
             )
 
     put_pin = make_thread_write_method(state_sql.put_pin)
@@ -516,11 +491,7 @@ class Store:
     async def commit_rewrite(self, new: NewRewrite) -> Rewrite:
         """Continue a thread with a compacted context; return the stored rewrite, which may be another process's."""
         rewrite = await self._change(
-            new.rewrite.thread,
-            rewrite_sql.commit_rewrite,
-            new,
-            new_id(),
-            self._clock(),
+            new.rewrite.thread, rewrite_sql.commit_rewrite, new, self._clock()
         )
         self._indexer.start()
         return rewrite

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.recent_dict import RecentDict
-from everthread.store.records import LimitKind
+from everthread.store.records import LimitKey, LimitKind
 from everthread.store.store import Store
 
 USUAL_WINDOWS = (128_000, 64_000, 32_000, 16_000, 8_000)
@@ -33,18 +33,6 @@ _SIZE_FIELDS = re.compile(
 )
 MIN_CONFIRMING_SHARE = 0.25
 """Minimum share of a guessed window that a successful prompt must have to confirm the guess."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitKey:
-    """The tenant, address and model that a limit applies to. `headers`: the headers that change the window, joined."""
-
-    tenant: str
-    base_url: str
-    model: str
-    headers: str = ""
-    credential: str = field(default="", compare=False)
-    """Digest of the credential. A limit that two credentials have met applies to all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +163,13 @@ class ModelLimits:
 
     async def _store_limit(self, key: LimitKey, tokens: int, source: str, kind: LimitKind) -> None:
         """Store a learnt limit, so that other processes use it."""
-        await self._store.learn_limit(
-            key.base_url,
-            key.model,
-            tokens,
-            source=source,
-            headers=key.headers,
-            tenant=key.tenant,
-            credential=key.credential,
-            kind=kind,
-        )
+        await self._store.learn_limit(key, tokens, source=source, kind=kind)
 
     async def record_success(self, key: LimitKey, prompt_tokens: int) -> bool:
         """Record that a prompt of this size was accepted; return whether this removed a smaller limit."""
         limits = await self._load_limits(key)
         limits.largest_success = max(limits.largest_success, prompt_tokens)
-        await self._store.record_success(
-            key.base_url,
-            key.model,
-            prompt_tokens,
-            headers=key.headers,
-            tenant=key.tenant,
-        )
+        await self._store.record_success(key, prompt_tokens)
         await self._check_guess(key, limits, prompt_tokens)
         if limits.window is None or prompt_tokens <= limits.window:
             return False
@@ -220,9 +193,7 @@ class ModelLimits:
         limits = self._limits.get(key) or _LearntLimits()
         self._limits[key] = limits
         if self._clock() - limits.read_at > REFRESH_SECONDS:
-            stored_limits = await self._store.load_limits(
-                key.base_url, key.model, headers=key.headers, tenant=key.tenant
-            )
+            stored_limits = await self._store.load_limits(key)
             limits.window = None if stored_limits.window is None else stored_limits.window.limit
             limits.output_cap = None if stored_limits.output is None else stored_limits.output.limit
             limits.largest_success = max(

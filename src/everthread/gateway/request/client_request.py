@@ -26,6 +26,7 @@ from everthread.providers.catalog import (
     OUTPUT_CAP_FIELDS,
     read_window_betas,
 )
+from everthread.store.records import LimitKey
 from everthread.thread.caller.caller_request import (
     CallerHistory,
     CallSettings,
@@ -33,7 +34,6 @@ from everthread.thread.caller.caller_request import (
 )
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
 from everthread.thread.matching.thread_match import Family
-from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import get_field, get_object_field
 
 ANTHROPIC_COMPACTION_FIELD = "compaction"
@@ -131,9 +131,9 @@ class ClientRequest:
         fields = self.sliced_body.fields
         headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
         limit_key = LimitKey(
-            incoming.tenant,
             incoming.upstream_url,
             self.model,
+            tenant=incoming.tenant,
             headers=headers,
             credential=make_credential_digest(incoming.headers),
         )

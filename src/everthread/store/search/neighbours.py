@@ -20,8 +20,8 @@ NEIGHBOUR_CHARS = 100
 _PART_SEPARATOR = re.compile("\n[→≈] ")
 """Separates the messages of a passage that shows several."""
 SELECT_NEIGHBOURS = (
-    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.inherited_count, s.next_seq, "
-    f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
+    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.inherited_count, "
+    f"s.next_seq, ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {ORIGINAL_PLACE_FIRST}) AS place FROM messages m "
     "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
     "WHERE place = 1), "
     "beside AS (SELECT h.id, 0 AS side, COALESCE(b.id, h.session_id) AS session_id, "

@@ -34,7 +34,9 @@ from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_codec import decode_body
 
-LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, message_count, last_message_id, results"
+LINK_COLUMNS = (
+    "tenant, scope, digest, previous, skeleton, thread_id, message_count, last_message_id, results"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,8 @@ def batch_longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _make_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
     following = tx.one(
-        "SELECT digest FROM links WHERE thread_id = ? AND previous = ? AND digest <> ? ORDER BY message_count DESC LIMIT 1",
+        "SELECT digest FROM links WHERE thread_id = ? AND previous = ? AND digest <> ? "
+        "ORDER BY message_count DESC LIMIT 1",
         (link.thread, link.digest, link.digest),
     )
     return ThreadLinkMatch(

@@ -40,7 +40,7 @@ def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
     return decode_rewrite(row)
 
 
-def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rewrite:
+def commit_rewrite(tx: Tx, new: NewRewrite, now: float) -> Rewrite:
     """Continue a thread with a compacted context, and store the rewrite.
 
     If another process compacted the same history first, return that rewrite and change nothing.
@@ -58,13 +58,8 @@ def commit_rewrite(tx: Tx, new: NewRewrite, new_session: str, now: float) -> Rew
         tip.id,
         entries,
         seen_count=_count_shown_until(tx, tip.id, last_message),
-        pending=(),
-        compaction=record,
-        system=None,
-        nodes=(),
-        new_id=new_session,
         now=now,
-        lease=None,
+        compaction=record,
     )
     stored_rewrite = put_rewrite(tx, now, replace(rewrite, session=continuation.session.id))
     if stored_rewrite.session != continuation.session.id:

@@ -29,12 +29,7 @@ from everthread.store.sql.session_rows import (
     lock_tip,
 )
 from everthread.store.sql.session_state import put_nodes, put_state
-from everthread.store.sql.stored_messages import (
-    AppendRequest,
-    append_messages,
-    insert_message,
-    prepare_message,
-)
+from everthread.store.sql.stored_messages import insert_message, prepare_message
 from everthread.store.sql.thread_rows import copy_activity
 from everthread.store.value_codec import decode_json, encode_json
 
@@ -45,13 +40,11 @@ def continue_session(
     compacted: Sequence[int | NewMessage],
     *,
     seen_count: int,
-    pending: Sequence[NewMessage],
-    compaction: NewCompaction | None,
-    system: System,
-    nodes: Sequence[Node],
-    new_id: str,
     now: float,
-    lease: Lease | None,
+    compaction: NewCompaction | None = None,
+    system: System = None,
+    nodes: Sequence[Node] = (),
+    lease: Lease | None = None,
 ) -> Continuation:
     """End a session and continue it in a new one. If another process did so first, return that continuation.
 
@@ -60,22 +53,14 @@ def continue_session(
     """
     old_tip = lock_tip(tx, session_id)
     if old_tip.id != session_id:
-        first_id = tx.value(
-            "SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
-            (session_id,),
-        )
-        return Continuation(load_session(tx, old_tip.id), is_committed=first_id == new_id)
+        return Continuation(load_session(tx, old_tip.id), is_committed=False)
     require_lease(tx, old_tip.thread, lease)
     if not 0 <= seen_count <= old_tip.next_seq:
         raise InputError(
             f"session {session_id} has {old_tip.next_seq} messages, {seen_count} cannot have been seen"
         )
-    if pending:
-        request = AppendRequest(session_id, pending, now)
-        request.prepare()
-        append_messages(tx, [request])
     parent = load_session(tx, session_id)
-    _insert_continuation(tx, parent, new_id, system, now)
+    new_id = _insert_continuation(tx, parent, system, now)
     unseen_rows = tx.all(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
         (session_id, seen_count),
@@ -91,10 +76,9 @@ def continue_session(
     return Continuation(load_session(tx, new_id), is_committed=True)
 
 
-def _insert_continuation(tx: Tx, parent: Session, new_id: str, system: System, now: float) -> None:
-    """Insert a session that continues another, with the same system prompt unless another is given."""
+def _insert_continuation(tx: Tx, parent: Session, system: System, now: float) -> str:
+    """Insert a session that continues another, with the same system prompt unless another is given; return its id."""
     new = NewSession(
-        id=new_id,
         kind="continuation",
         parent=parent.id,
         tenant=parent.tenant,
@@ -106,14 +90,14 @@ def _insert_continuation(tx: Tx, parent: Session, new_id: str, system: System, n
         client_session=parent.client_session,
         system=parent.system if system is None else system,
     )
-    if not insert_session(tx, new, thread=parent.thread, now=now):
-        raise InputError(f"the id {new_id!r} is taken by another session")
+    insert_session(tx, new, thread=parent.thread, now=now)
+    return new.id
 
 
-def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -> None:
+def _set_end(tx: Tx, session_id: str, ended_at: float | None, reason: str | None) -> None:
     tx.run(
         "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ?",
-        (ended, reason, session_id),
+        (ended_at, reason, session_id),
     )
 
 
@@ -129,9 +113,7 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
             raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
         return entry
     if entry.kind == "message":
-        raise InputError(
-            "a compaction makes summaries and derived messages; append other messages, or pass them as pending"
-        )
+        raise InputError("a compaction makes summaries and derived messages; append other messages")
     message_id = insert_message(tx, thread, prepare_message(entry), now)
     if message_id is None:
         message_id = tx.value(

@@ -50,7 +50,8 @@ CONSISTENCY_CHECKS = {
         # All threads are counted in one pass, because a count for each takes hours on a large server.
         "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS messages, SUM(m.tokens) AS tokens "
         f"{THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
-        f"WHERE {IS_LISTED_TIP} AND (t.message_count <> COALESCE(c.messages, 0) OR t.token_count <> COALESCE(c.tokens, 0))"
+        f"WHERE {IS_LISTED_TIP} "
+        "AND (t.message_count <> COALESCE(c.messages, 0) OR t.token_count <> COALESCE(c.tokens, 0))"
     ),
     "session(s) have lost their system prompt": (
         "SELECT COUNT(*) FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash "

@@ -118,7 +118,9 @@ class _ThreadExport:
         )
 
     def _load_session(self, session: str) -> tuple[Session, int]:
-        inherited_count = self.tx.value("SELECT inherited_count FROM sessions WHERE id = ?", (session,))
+        inherited_count = self.tx.value(
+            "SELECT inherited_count FROM sessions WHERE id = ?", (session,)
+        )
         return load_session(self.tx, session), int(inherited_count)
 
     def _load_places(self, session: str) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from everthread.core.utc_days import DAY_SECONDS
 from everthread.store.database import Tx, make_equality_condition, placeholders
-from everthread.store.records import DEFAULT_TENANT, LearntLimits, LimitKind, ModelLimit
+from everthread.store.records import LearntLimits, LimitKey, LimitKind, ModelLimit
 
 LIMIT_LIFE_SECONDS = 7 * DAY_SECONDS
 """Seconds until a learnt limit expires, because providers change them. For as long an accepted prompt disproves smaller
@@ -18,33 +18,20 @@ LIMIT_COLUMNS = (
 
 
 def learn_limit(
-    tx: Tx,
-    now: float,
-    base_url: str,
-    model: str,
-    limit: int,
-    *,
-    source: str,
-    headers: str = "",
-    tenant: str = DEFAULT_TENANT,
-    credential: str = "",
-    kind: LimitKind = "window",
+    tx: Tx, now: float, key: LimitKey, limit: int, *, source: str, kind: LimitKind = "window"
 ) -> ModelLimit:
-    """Store a limit that a provider stated, replacing the last one that this credential met.
-
-    `credential`: a digest of the credential that was used.
-    """
+    """Store a limit that a provider stated, replacing the last one that the key's credential met."""
     new = ModelLimit(
-        base_url,
-        model,
-        headers=headers,
+        key.base_url,
+        key.model,
+        headers=key.headers,
         limit=limit,
         source=source,
         learnt=now,
         expires=now + LIMIT_LIFE_SECONDS,
-        tenant=tenant,
+        tenant=key.tenant,
         kind=kind,
-        credential=credential,
+        credential=key.credential,
     )
     values = dataclasses.astuple(new)
     tx.run(
@@ -56,15 +43,13 @@ def learn_limit(
     return new
 
 
-def load_limits(
-    tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float
-) -> LearntLimits:
-    """Return a tenant's limits: those it learnt itself, or those that two credentials met.
+def load_limits(tx: Tx, key: LimitKey, now: float) -> LearntLimits:
+    """Return a tenant's limits: its own, else those that two credentials met.
 
     A window smaller than a prompt that was accepted is left out.
     """
     where = "base_url = ? AND model = ? AND headers = ?"
-    values = (base_url, model, headers)
+    values = (key.base_url, key.model, key.headers)
     rows, success_rows = tx.all_of_each(
         [
             (
@@ -73,7 +58,7 @@ def load_limits(
             ),
             (
                 f"SELECT MAX(tokens) FROM model_successes WHERE {where} AND tenant = ? AND day > ?",
-                (*values, tenant, (now - LIMIT_LIFE_SECONDS) // DAY_SECONDS),
+                (*values, key.tenant, (now - LIMIT_LIFE_SECONDS) // DAY_SECONDS),
             ),
         ]
     )
@@ -81,10 +66,10 @@ def load_limits(
     largest_success = int(success_rows[0][0] or 0)
     windows = [
         limit
-        for limit in _select_effective_limits(limits, "window", tenant)
+        for limit in _select_effective_limits(limits, "window", key.tenant)
         if limit.limit >= largest_success
     ]
-    outputs = _select_effective_limits(limits, "output", tenant)
+    outputs = _select_effective_limits(limits, "output", key.tenant)
     return LearntLimits(
         min(windows, key=lambda limit: limit.limit, default=None),
         min(outputs, key=lambda limit: limit.limit, default=None),
@@ -104,11 +89,9 @@ def _select_effective_limits(
     for limit in limits_of_kind:
         limits_by_size.setdefault(limit.limit, []).append(limit)
     commonest_limits = max(limits_by_size.values(), key=len, default=[])
-    return (
-        [max(commonest_limits, key=lambda limit: limit.learnt)]
-        if len({limit.credential for limit in commonest_limits}) > 1
-        else []
-    )
+    if len({limit.credential for limit in commonest_limits}) < 2:
+        return []
+    return [max(commonest_limits, key=lambda limit: limit.learnt)]
 
 
 def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
@@ -126,26 +109,19 @@ def forget_limits(tx: Tx, *, base_url: str | None = None, model: str | None = No
     return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values))
 
 
-def record_success(
-    tx: Tx,
-    base_url: str,
-    model: str,
-    headers: str,
-    tenant: str,
-    prompt: int,
-    now: float,
-) -> None:
+def record_success(tx: Tx, key: LimitKey, prompt_tokens: int, now: float) -> None:
     """Record that a prompt of this size was accepted, and delete smaller windows learnt by this tenant."""
+    values = (key.tenant, key.base_url, key.model, key.headers)
     tx.run(
         "INSERT INTO model_successes (tenant, base_url, model, headers, day, tokens) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (base_url, model, headers, tenant, day) DO UPDATE SET tokens = excluded.tokens "
         "WHERE model_successes.tokens < excluded.tokens",
-        (tenant, base_url, model, headers, int(now // DAY_SECONDS), prompt),
+        (*values, int(now // DAY_SECONDS), prompt_tokens),
     )
     tx.run(
-        "DELETE FROM model_limits WHERE base_url = ? AND model = ? AND headers = ? AND tenant = ? "
+        "DELETE FROM model_limits WHERE tenant = ? AND base_url = ? AND model = ? AND headers = ? "
         "AND kind = 'window' AND tokens < ?",
-        (base_url, model, headers, tenant, prompt),
+        (*values, prompt_tokens),
     )
     tx.run(
         "DELETE FROM model_successes WHERE day < ?",

@@ -430,8 +430,8 @@ class _ThreadAppend:
 
 
 UPDATE_ACTIVITY = (
-    "UPDATE sessions SET next_seq = ?, last_active = ?, message_count = ?, token_count = ?, ended = NULL, end_reason = NULL "
-    "WHERE id = ?"
+    "UPDATE sessions SET next_seq = ?, last_active = ?, message_count = ?, token_count = ?, ended = NULL, "
+    "end_reason = NULL WHERE id = ?"
 )
 
 

@@ -19,7 +19,8 @@ IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compres
 """SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
 THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
-    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.inherited_count) AND m.kind = 'message'"
+    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.inherited_count) "
+    "AND m.kind = 'message'"
 )
 """SQL for the messages said in a thread: its history."""
 
@@ -43,7 +44,8 @@ def list_threads(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted_at IS NULL), "
         f"{COUNT_SIDE_CALLS.format('r.thread_id')} "
         "FROM (SELECT t.id, t.thread_id, t.message_count, t.token_count, t.last_active FROM sessions t "
-        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} ORDER BY t.last_active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        f"WHERE {IS_LISTED_TIP}{AND_NOT_SIDE_CALL} AND {where} "
+        "ORDER BY t.last_active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.last_active DESC, r.id DESC",
         (*values, limit, offset),
     )
@@ -88,8 +90,9 @@ def recount_thread(tx: Tx, thread: str) -> None:
 def refresh_activity(tx: Tx, thread: str) -> None:
     """Set the time of last use of an imported thread to that of its last message."""
     tx.run(
-        "UPDATE sessions SET last_active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
-        "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "
+        "UPDATE sessions SET last_active = COALESCE((SELECT m.created FROM places p "
+        "JOIN messages m ON m.id = p.message_id WHERE p.session_id = sessions.id AND m.kind = 'message' "
+        "ORDER BY p.seq DESC LIMIT 1), started) "
         "WHERE thread_id = ?",
         (thread,),
     )
@@ -99,7 +102,8 @@ def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     """Return a thread as a row of the list of threads."""
     thread_id = find_thread(tx, thread)
     [tip] = tx.all(
-        f"SELECT t.id, t.message_count, t.token_count, t.last_active FROM sessions t WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
+        f"SELECT t.id, t.message_count, t.token_count, t.last_active FROM sessions t "
+        f"WHERE t.thread_id = ? AND {IS_LISTED_TIP}",
         (thread_id,),
     )
     compactions = tx.value(

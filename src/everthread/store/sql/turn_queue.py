@@ -22,7 +22,10 @@ from everthread.store.turn_records import (
 )
 from everthread.store.value_codec import clean_text, decode_json, encode_json
 
-TURN_COLUMNS = "id, thread_id, tenant, position, key, state, message, options, result, cancel_requested, created, started_at, ended_at"
+TURN_COLUMNS = (
+    "id, thread_id, tenant, position, key, state, message, options, "
+    "result, cancel_requested, created, started_at, ended_at"
+)
 SELECT_TURN = f"SELECT {TURN_COLUMNS} FROM turns"
 _IS_RUNNING = "state = 'running' AND ended_at IS NULL"
 _IS_QUEUED = "state = 'queued' AND ended_at IS NULL"

@@ -9,11 +9,10 @@ from typing import Any, Protocol
 from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
-from everthread.store.records import SessionKind
+from everthread.store.records import LimitKey, SessionKind
 from everthread.thread.accounting import Payer
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import Family
-from everthread.thread.model_limits import LimitKey
 from everthread.thread.options import CheckPermission
 
 PLATFORM = "gateway"
