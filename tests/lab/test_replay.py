@@ -240,7 +240,7 @@ def test_takes_times_from_the_log() -> None:
         LoggedMessage(message, 1_000.0 + 7 * index) for index, message in enumerate(make_history(2))
     ]
     plan = plan_replay(Log("t", "core", entries))
-    assert (plan.time_source, plan.started_at) == ("log", 1_000.0)
+    assert (plan.times_from, plan.started_at) == ("log", 1_000.0)
     assert [call.sent_at for call in plan.calls] == [0.0, 14.0, 28.0, 42.0]
 
 
@@ -251,7 +251,7 @@ def test_derives_times_from_the_cache_use() -> None:
     def list_times(*usage: dict[str, int]) -> list[float]:
         log = parse_log(json.dumps({"messages": make_history(2), "usage": usage}))
         plan = plan_replay(log, pause=3_000, ttl=300)
-        assert plan.time_source == "usage"
+        assert plan.times_from == "usage"
         return [call.sent_at for call in plan.calls]
 
     assert list_times(cold, warm, cold, warm) == [0.0, 15.0, 3_015.0, 3_030.0]
@@ -261,7 +261,7 @@ def test_derives_times_from_the_cache_use() -> None:
 def test_assumes_times_without_any() -> None:
     entries = [LoggedMessage(message) for message in make_history(2)]
     plan = plan_replay(Log("t", "core", entries), pause=50, step=5)
-    assert plan.time_source == "assumed"
+    assert plan.times_from == "assumed"
     assert [call.sent_at for call in plan.calls] == [0.0, 5.0, 55.0, 60.0]
     assert "50 s before each message of a person" in plan.notes[-1]
 
@@ -286,7 +286,7 @@ def test_keeps_times_and_usage_of_calls_beside_a_repair() -> None:
     plan = plan_replay(Log("log", "core", entries))
     assert plan.notes[0].startswith("repairs: ")
     assert "1 call without a time in the log; assumed" in plan.notes
-    assert (plan.time_source, plan.started_at) == ("log", 1_000.0)
+    assert (plan.times_from, plan.started_at) == ("log", 1_000.0)
     outputs = [call.usage.output_tokens for call in plan.calls if call.usage]
     assert outputs == [1, 3, 7, 9, 11, 13, 15]
     assert [call.sent_at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]

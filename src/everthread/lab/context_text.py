@@ -32,7 +32,7 @@ def count_utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def write_context_text(
+def compose_context_text(
     messages: Sequence[Message],
     *,
     max_chars: int,
@@ -70,7 +70,7 @@ def _cut_text(text: str, max_units: int) -> str:
 def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: str | None) -> str:
     """Write the body for windows of different sizes; return the longest that fits. If none fits, cut the shortest."""
     bodies = [
-        body for window in TRIED_WINDOWS if (body := _write_body(messages, window, model=model))
+        body for window in TRIED_WINDOWS if (body := _compose_body(messages, window, model=model))
     ]
     fitting_bodies = [body for body in bodies if count_utf16_units(body) <= max_units]
     if fitting_bodies or not bodies:
@@ -79,7 +79,7 @@ def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: st
     return shortest_body[: max(max_units // 2, 0)].rpartition("\n")[0]
 
 
-def _write_body(messages: Sequence[Message], window: int, *, model: str | None) -> str:
+def _compose_body(messages: Sequence[Message], window: int, *, model: str | None) -> str:
     """Return the summary for a window, and the newest messages; empty if nothing can be compacted for it."""
     try:
         compaction = compress(
@@ -91,7 +91,7 @@ def _write_body(messages: Sequence[Message], window: int, *, model: str | None) 
         return ""
     last_covered = max(compaction.covered, default=-1)
     newest_steps = [
-        step for message in messages[last_covered + 1 :] if (step := _write_step(message))
+        step for message in messages[last_covered + 1 :] if (step := _describe_step(message))
     ]
     parts = [compaction.summary]
     if newest_steps:
@@ -99,7 +99,7 @@ def _write_body(messages: Sequence[Message], window: int, *, model: str | None) 
     return "\n\n".join(parts)
 
 
-def _write_step(message: Message) -> str:
+def _describe_step(message: Message) -> str:
     """Shorten a message to a few lines: the user's words, the words and calls of an answer, the start of a result."""
     lines = []
     user_words = user_text(message).strip() if message["role"] == "user" else ""

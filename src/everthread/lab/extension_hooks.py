@@ -17,7 +17,7 @@ from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.tool_outputs import make_persisted_block, replace_reader_name
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import acompress
-from everthread.lab.context_text import write_context_text
+from everthread.lab.context_text import compose_context_text
 from everthread.lab.hooks import (
     MAX_HOOK_CHARS,
     MAX_RESULT_CHARS,
@@ -65,7 +65,7 @@ class ExtensionHooks:
         if isinstance(messages, list):
             return await _make_compaction_answer(messages, hook_input)
         recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
-        text = write_context_text(
+        text = compose_context_text(
             log.messages,
             max_chars=MAX_HOOK_CHARS,
             model=log.model or None,

@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.tool_outputs import make_persisted_block, replace_reader_name
 from everthread.errors import TranscriptError
-from everthread.lab.context_text import write_context_text
+from everthread.lab.context_text import compose_context_text
 from everthread.lab.importers.log import Log
 from everthread.lab.importers.log_fields import text_in
 from everthread.lab.importers.read_logs import read_log
@@ -70,7 +70,7 @@ class Hooks:
             log.compactions[-1].next_entry_index if _ends_with_compaction(log) else len(log.entries)
         )
         messages = [entry.message for entry in log.entries[:message_count]]
-        text = write_context_text(
+        text = compose_context_text(
             messages,
             max_chars=MAX_HOOK_CHARS,
             model=log.model or None,

@@ -17,7 +17,7 @@ MIN_KEPT_FACTS_SHARE = 0.9
 """A proposed threshold keeps at least this share of the facts that the current one keeps in the context."""
 MAX_RAISE_FACTOR = 1.05
 """Drop a result whose threshold was raised by more than this factor to leave room for system prompt and tools."""
-Progress = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Tuning:
 
 
 def tune_thresholds(
-    logs: Sequence[Log], options: SessionOptions, *, progress: Progress | None = None
+    logs: Sequence[Log], options: SessionOptions, *, progress: ReportLine | None = None
 ) -> list[Tuning]:
     """Replay the logs of each model at several thresholds."""
     by_model: dict[str, list[Log]] = {}
@@ -66,7 +66,7 @@ def tune_thresholds(
 
 
 def _tune_model(
-    model: str, logs: Sequence[Log], options: SessionOptions, progress: Progress | None
+    model: str, logs: Sequence[Log], options: SessionOptions, progress: ReportLine | None
 ) -> Tuning:
     replays = [_replay_log(log, options, progress) for log in logs]
     window = max(replay_at_share.window for replay_at_share in replays)
@@ -91,7 +91,7 @@ def _tune_model(
     )
 
 
-def _replay_log(log: Log, options: SessionOptions, progress: Progress | None) -> Replay:
+def _replay_log(log: Log, options: SessionOptions, progress: ReportLine | None) -> Replay:
     if progress is not None:
         progress(log.source)
     return replay(log, options=options, with_baselines=False, with_facts=True)

@@ -1,7 +1,8 @@
-"""Copilot CLI's sessions: `~/.copilot/session-state/<session>/events.jsonl`.
+"""Read the sessions of Copilot CLI: `~/.copilot/session-state/<session>/events.jsonl`.
 
-Events of `{type, data, id, timestamp, parentId}`. `assistant.message` has an answer with its calls and its output
-tokens, `tool.execution_complete` a result, `system.message` the system prompt. Prompt tokens are not recorded.
+Each line is an event `{type, data, id, timestamp, parentId}`. `assistant.message` is an answer with its calls and its
+output tokens, `tool.execution_complete` a tool's result, `system.message` the system prompt. Prompt tokens are not
+recorded.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class LineFile:
 
     @property
     def first_object(self) -> dict[str, Any]:
-        """Return the first object."""
+        """Return the file's first object; raise `StopIteration` if there is none."""
         return next(value for _, value in self)
 
     def begins_with_objects(self) -> bool:

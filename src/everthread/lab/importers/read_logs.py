@@ -36,7 +36,7 @@ from everthread.lab.importers.pi import PiReader
 EXPORT_TYPE = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
 SQLITE_HEADER = b"SQLite format 3\0"
-SUPPORTED_FORMATS = (
+SUPPORTED_FORMATS_TEXT = (
     "messages or a request of OpenAI or Anthropic (JSON or JSONL), an export of `everthread sessions export`, and logs "
     "of Claude Code, Codex, Copilot CLI, Gemini CLI, opencode and pi"
 )
@@ -152,7 +152,7 @@ def _parse_log(text: str, source: str) -> Log:
         objects = [(number, value) for number, value in lines if isinstance(value, dict)]
         bad_lines = [number for number, value in lines if not isinstance(value, dict)]
         if not objects:
-            raise TranscriptError(f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS}")
+            raise TranscriptError(f"is not JSON: {problem}. Supported: {SUPPORTED_FORMATS_TEXT}")
         return _warn_of_bad_lines(_read_lines(objects, source), bad_lines)
     if opencode.is_export(value):
         return opencode.read(value, source)
@@ -220,7 +220,7 @@ def _read_lines(objects: NumberedLines, source: str) -> Log:
         keys = ", ".join(map(str, values[0])) or "none"
         raise TranscriptError(
             f"holds no conversation: no line has a role; the keys of the first are: {keys}. "
-            f"Supported: {SUPPORTED_FORMATS}"
+            f"Supported: {SUPPORTED_FORMATS_TEXT}"
         )
     log = read_message_list(
         [value for value in values if isinstance(value.get("role"), str)], source

@@ -53,7 +53,8 @@ class Fault:
     slow: a stream whose events come `seconds` apart.
     reset: the connection is reset after `after` events, or before the body if nothing is streamed.
     truncated: the body breaks off in the middle of its JSON; a stream ends after `after` events.
-    empty: a reply without a choice, item or block. no_usage, wrong_usage, huge_reasoning: `tokens` of nonsense.
+    empty: a reply without a choice, item or block. no_usage: an answer without usage.
+    wrong_usage, huge_reasoning: an answer that reports `tokens` tokens too many.
     stream_overflow, stream_error: after `after` events of a stream with status 200, an error event; without
     a stream, the error itself.
     """

@@ -263,7 +263,7 @@ class Provider:
             for protocol, path, decide in post_routes
         ]
         routes += [
-            Route(protocol.path, self._refuse_websocket, methods=["GET"]) for protocol in PROTOCOLS
+            Route(protocol.path, self._refuse_get, methods=["GET"]) for protocol in PROTOCOLS
         ]
         routes += [
             Route(path, self._list_models, methods=["GET"])
@@ -306,8 +306,8 @@ class Provider:
 
         return answer
 
-    async def _refuse_websocket(self, http: HttpRequest) -> JSONResponse:
-        """Refuse a WebSocket."""
+    async def _refuse_get(self, http: HttpRequest) -> JSONResponse:
+        """Refuse a GET request: a WebSocket upgrade with its own status, any other with 405."""
         record = self._log_request(RESPONSES, http)
         record.status = self._upgrade_status if "upgrade" in http.headers else 405
         self.report(record)

@@ -98,7 +98,7 @@ class RecordedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class _Utterance:
-    """Neighbouring messages of one role, which some protocols join into one message."""
+    """A message, or neighbouring messages of the user, which some protocols join into one."""
 
     role: str
     words: str

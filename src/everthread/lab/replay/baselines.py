@@ -98,7 +98,7 @@ def _play_history(
             request, use, call.output_tokens, call.sent_at, rewrite_cause=rewrite_cause
         )
         history.append(call.answer)
-        inputs.step()
+        inputs.report_step()
     return StrategyResult(name, label, call_recorder.calls), history
 
 

@@ -83,7 +83,7 @@ class SimulatedTimer:
 
 
 class ConversationPlayer:
-    """Replays one conversation."""
+    """A replay of one conversation, call by call."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class ConversationPlayer:
             )
             usage = _USAGE_FORMATTERS[prepared.api](use, call.output_tokens, 0)
             await conversation.record(Reply(call.answer, usage=usage, model=request.model))
-            inputs.step()
+            inputs.report_step()
 
     async def _add_summaries(self, conversation: Conversation) -> None:
         """Add to the compactions the summaries that were stored."""

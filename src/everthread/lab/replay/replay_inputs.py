@@ -32,7 +32,7 @@ class ReplayInputs:
     system: System
     tools: list[dict[str, Any]]
     prompts: PromptBlockReader
-    step: Callable[[], None]
+    report_step: Callable[[], None]
     recording: Recording | None = None
     """None if the log states no usage: then the cache is simulated by the clock."""
 
@@ -89,7 +89,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         system=system,
         tools=log.tools,
         prompts=prompts,
-        step=step,
+        report_step=step,
         recording=recording,
     )
 

@@ -19,7 +19,7 @@ from everthread.core.messages import SYSTEM_ROLES, Message, count_noun
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, LoggedMessage
 
-PAUSE_SECONDS = 60.0
+ASSUMED_USER_PAUSE_SECONDS = 60.0
 STEP_SECONDS = 15.0
 """Assumed seconds before a message of the user, and before a tool's results."""
 EXPIRED_PAUSE_FACTOR = 1.2
@@ -55,7 +55,7 @@ class ReplayPlan:
     calls: tuple[PlannedCall, ...]
     notes: tuple[str, ...] = ()
     """Repairs and assumptions."""
-    time_source: str = "assumed"
+    times_from: str = "assumed"
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     started_at: float | None = None
     """The time of the first call, in seconds since 1970, if it is known."""
@@ -70,7 +70,7 @@ def plan_replay(
     log: Log,
     *,
     times: Sequence[float] | None = None,
-    pause: float = PAUSE_SECONDS,
+    pause: float = ASSUMED_USER_PAUSE_SECONDS,
     step: float = STEP_SECONDS,
     ttl: float = 300.0,
 ) -> ReplayPlan:

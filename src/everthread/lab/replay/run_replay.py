@@ -33,7 +33,7 @@ from everthread.lab.replay.replay_inputs import (
     prepare_inputs,
 )
 from everthread.lab.replay.replay_plan import (
-    PAUSE_SECONDS,
+    ASSUMED_USER_PAUSE_SECONDS,
     STEP_SECONDS,
     ReplayPlan,
     plan_replay,
@@ -43,7 +43,7 @@ from everthread.lab.replay.tracked_facts import collect_facts, locate_facts
 from everthread.thread.options import SessionOptions
 
 EVERTHREAD = "everthread"
-Progress = Callable[[int, int], None]
+ReportCalls = Callable[[int, int], None]
 """Called with the number of finished steps and of all steps."""
 
 
@@ -56,12 +56,12 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     engine: str = "compressor",
     engine_options: dict[str, Any] | None = None,
     times: Sequence[float] | None = None,
-    pause: float = PAUSE_SECONDS,
+    pause: float = ASSUMED_USER_PAUSE_SECONDS,
     step: float = STEP_SECONDS,
     compact: CompactBefore = (),
     with_baselines: bool = True,
     with_facts: bool | None = None,
-    progress: Progress | None = None,
+    progress: ReportCalls | None = None,
     ttl: str | None = None,
 ) -> Replay:
     """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
@@ -132,7 +132,7 @@ async def _play_strategies(
         ", ".join(dict.fromkeys(call.model for call in inputs.calls)),
         inputs.window,
         threshold=threshold,
-        time_source=plan.time_source,
+        time_source=plan.times_from,
         strategies=strategies,
         compactions=player.compactions,
         notes=[*log.warnings, *plan.notes, *player.notes.values()],
@@ -151,7 +151,7 @@ def _make_log(messages: Sequence[Message]) -> Log:
     return Log("messages", "core", [LoggedMessage(message) for message in messages])
 
 
-def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
+def _count_steps(progress: ReportCalls | None, steps: int) -> Callable[[], None]:
     step_numbers = count(1)
     return lambda: progress(next(step_numbers), steps) if progress is not None else None
 

@@ -19,7 +19,7 @@ MAX_READ_SHARE_OF_MISS = 0.5
 """A call that read less than this part of the previous prompt missed the cache."""
 
 
-def write_verdict(replay: Replay, comparison: Comparison | None = None) -> list[str]:
+def describe_replay(replay: Replay, comparison: Comparison | None = None) -> list[str]:
     """Describe a replay in up to five sentences.
 
     `comparison`: the client's own compactions beside Everthread's, if the client made any.

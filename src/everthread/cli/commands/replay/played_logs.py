@@ -65,8 +65,8 @@ def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str
 
 
 def _write_verdict(log: Log, replayed: Replay) -> list[str]:
-    from everthread.lab.replay.verdict import write_verdict
+    from everthread.lab.replay.verdict import describe_replay
     from everthread.lab.summary_comparison import compare_log
 
     is_readable = any(compaction.summary is not None for compaction in log.compactions)
-    return write_verdict(replayed, compare_log(log) if is_readable else None)
+    return describe_replay(replayed, compare_log(log) if is_readable else None)
