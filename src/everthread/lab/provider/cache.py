@@ -19,7 +19,10 @@ from everthread.lab.provider.prompt_blocks import Block, Prompt, Ttl, digest_tex
 
 
 def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[bytes]:
-    """Return, for each block, the digest of all text up to its end. `start_digest`: the digest of the text before the first block."""
+    """Return, for each block, the digest of all text up to its end.
+
+    `start_digest`: the digest of the text before the first block.
+    """
     digests = []
     digest = start_digest
     for block in blocks:
