@@ -156,7 +156,7 @@ class GivenUp:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            last = self._context.last_request()
+            last = self._context.get_last_request()
             assert last is not None
             self._context.report_abandoned(last)
             raise
@@ -171,7 +171,7 @@ async def test_records_the_usage_of_an_abandoned_summary_on_close(
     conversation = await setup.open(
         model,
         protect_last_n=2,
-        changes={"summarizer": lambda context: GivenUp(context, is_summarizing)},
+        changes={"make_summarizer": lambda context: GivenUp(context, is_summarizing)},
     )
     await send_texts(conversation, 12, 600, "account")
     task = asyncio.ensure_future(conversation.compress())

@@ -23,8 +23,8 @@ from everthread.thread import events
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.start_replacement import (
     StartReplacement,
-    name_reading_tool,
-    rename_reader,
+    mention_reading_tool,
+    rename_reading_tools,
 )
 from everthread.thread.events import (
     CompactionDone,
@@ -542,19 +542,19 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     made = result_message("a", block)
     found = StartReplacement(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
-    named = name_reading_tool(found, [own], [recall]).replacement
+    named = mention_reading_tool(found, [own], [recall]).replacement
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
-    assert "read_file" not in name_reading_tool(found, [own], None).replacement[1]["content"]
+    assert "read_file" not in mention_reading_tool(found, [own], None).replacement[1]["content"]
 
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:
     recall: Any = {"type": "function", "function": {"name": "recall"}}
     block = make_persisted_block("line\n" * 500, preview_chars=40)
-    [named] = name_reading_tool(
+    [named] = mention_reading_tool(
         StartReplacement(0, [result_message("a", block)]), [], [recall]
     ).replacement
-    text = rename_reader(json.dumps(named), ["recall"], ["mcp__notes__expand"])
+    text = rename_reading_tools(json.dumps(named), ["recall"], ["mcp__notes__expand"])
     assert "call mcp__notes__expand with id" in text
-    assert rename_reader(text, ["mcp__notes__expand"], ["recall"]) == json.dumps(named)
-    assert rename_reader(text, ["mcp__notes__search"], ["recall"]) == text
+    assert rename_reading_tools(text, ["mcp__notes__expand"], ["recall"]) == json.dumps(named)
+    assert rename_reading_tools(text, ["mcp__notes__search"], ["recall"]) == text

@@ -176,7 +176,7 @@ async def test_another_process_continues_a_thread(
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
-    assert turn.prepared.thread == (await first.ask(user("And now?"))).prepared.thread
+    assert turn.prepared_call.thread == (await first.ask(user("And now?"))).prepared_call.thread
     (thread,) = await (await threads.get_store()).list_threads()
     assert thread.message_count == len(second.history)
     await later.aclose()
@@ -224,10 +224,10 @@ async def test_an_agent_with_another_role_takes_the_conversation_over(
     framework = Framework(threads)
     framework.system = role_of("bookkeeper")
     await framework.work(2)
-    first = (await framework.prepare()).prepared.thread
+    first = (await framework.prepare()).prepared_call.thread
     framework.system = role_of("auditor")
     turn = await framework.ask(user("Go on, auditor."))
-    assert turn.prepared.thread == first
+    assert turn.prepared_call.thread == first
 
 
 async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> None:
@@ -236,7 +236,7 @@ async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> Non
     second.owner = "another"
     for framework in (first, second):
         await framework.ask(user("Hello."), reply=answer("Good morning."))
-    calls = [(await framework.prepare()).prepared for framework in (first, second)]
+    calls = [(await framework.prepare()).prepared_call for framework in (first, second)]
     assert calls[0].thread != calls[1].thread
     assert calls[0].match.tenant != calls[1].match.tenant
 
@@ -264,15 +264,15 @@ async def test_a_changed_history_is_a_branch(
 ) -> None:
     framework = Framework(threads)
     await framework.work(2)
-    first = (await framework.prepare()).prepared.thread
+    first = (await framework.prepare()).prepared_call.thread
     full_history = list(framework.history)
     framework.history = full_history[:4]
     turn = await framework.ask(user("Rather something else."))
-    assert turn.prepared.thread != first
+    assert turn.prepared_call.thread != first
     assert turn.items == [0, 1, 2, 3, 4]
     framework.history = full_history
     again = await framework.ask(user("Go on."))
-    assert again.prepared.thread == first
+    assert again.prepared_call.thread == first
 
 
 async def test_a_subagent_with_the_same_name_gets_its_own_thread(
@@ -285,11 +285,13 @@ async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     helper_call = await helper.prepare()
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert turn.prepared.thread != helper_call.prepared.thread
+    assert turn.prepared_call.thread != helper_call.prepared_call.thread
     store = await threads.get_store()
-    assert (await store.session(helper_call.prepared.thread)).parent == turn.prepared.thread
+    assert (
+        await store.session(helper_call.prepared_call.thread)
+    ).parent == turn.prepared_call.thread
     (conversation,) = await store.list_threads()
-    assert conversation.first.id == turn.prepared.thread
+    assert conversation.first.id == turn.prepared_call.thread
     assert conversation.side_call_count == 1
 
 
@@ -302,11 +304,11 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     await second_framework.ask(user("Hello."), reply=answer("Good evening."))
     first = await first_framework.ask(user("Go on."))
     second = await second_framework.ask(user("Go on."))
-    assert first.prepared.thread != second.prepared.thread
+    assert first.prepared_call.thread != second.prepared_call.thread
     later = open_threads(tmp_path, events)
     again = Framework(later, key="")
     again.history = first_framework.history
-    assert (await again.ask(user("Once more."))).prepared.thread == first.prepared.thread
+    assert (await again.ask(user("Once more."))).prepared_call.thread == first.prepared_call.thread
     await later.aclose()
 
 
@@ -333,7 +335,7 @@ async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
-    assert smaller.prepared.limits.window == 2_000
+    assert smaller.prepared_call.limits.window == 2_000
     with pytest.raises(RuntimeError, match="of money"):
         await threads.recover(smaller, RuntimeError("out of money"))
     with pytest.raises(RuntimeError, match="maximum"):

@@ -78,8 +78,8 @@ async def _send_over_http(
                 provider="anthropic" if is_claude else "auto",
                 model=sender,
             ),
-            engine=ContextCompressor,
-            summarizer=lambda context: JournalWriter(context.counter),
+            make_engine=ContextCompressor,
+            make_summarizer=lambda context: JournalWriter(context.counter),
             options=PLAIN,
             clock=clock,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.thread.policy.compaction_pause import CompactionPause
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 
 BEFORE = 20_000
 HARDLY_LESS = 19_000
@@ -52,9 +52,9 @@ def test_judges_only_the_first_prompt_after_a_compaction() -> None:
 
 
 def test_the_pause_is_stored_with_the_thread() -> None:
-    state = ContextState(pause=pause_after(HARDLY_LESS, HARDLY_LESS))
+    state = LearntUsage(pause=pause_after(HARDLY_LESS, HARDLY_LESS))
     state.pause.unjudged_tokens_before = 7
-    other = ContextState.load(json.loads(json.dumps(state.dump())))
+    other = LearntUsage.load(json.loads(json.dumps(state.dump())))
     assert other.pause == state.pause
     assert other.pause.is_active(BEFORE, 1_001)
 

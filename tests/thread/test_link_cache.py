@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from everthread.thread.matching.history import History, build_history, identify_message
 from everthread.thread.matching.link_cache import LinkCache
-from everthread.thread.matching.thread_match import Family, ThreadMatch
+from everthread.thread.matching.thread_match import ClientScope, ThreadMatch
 
-FAMILY = Family("t", "")
+FAMILY = ClientScope("t", "")
 
 
 def history_of(*texts: str) -> History:
@@ -37,10 +37,10 @@ def test_updates_an_earlier_link_with_its_stored_form() -> None:
     second = first.match_after(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
-    assert not cache.update_earlier(first.make_link(start), history.digest(2)), "it is an end"
+    assert not cache.update_earlier_link(first.make_link(start), history.digest(2)), "it is an end"
     cache.remember(second.make_link(history), history)
     stored = replace(first.make_link(start), last_message_id=7)
-    assert cache.update_earlier(stored, history.digest(2))
+    assert cache.update_earlier_link(stored, history.digest(2))
     found_link = cache.find_link(FAMILY, start)
     assert found_link is not None
     assert found_link.link_match.link.last_message_id == 7

@@ -12,7 +12,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
 from everthread.thread.policy.context_options import ContextOptions
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 
 JOURNAL = JournalWriter(TokenCounter("gpt-4o"))
@@ -22,9 +22,9 @@ def policy(**options: Any) -> CompactionPolicy:
     return CompactionPolicy(ContextOptions(**options), lambda: 1_700_000_000.0)
 
 
-def compacted_state(calls: int) -> ContextState:
+def compacted_state(calls: int) -> LearntUsage:
     """The state of a thread with this many calls since its last compaction."""
-    state = ContextState(tokens_after_compaction=3_000)
+    state = LearntUsage(tokens_after_compaction=3_000)
     state.call_pattern = state.call_pattern.after_compaction()
     for number in range(calls):
         state.observe(CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0)
@@ -34,7 +34,7 @@ def compacted_state(calls: int) -> ContextState:
 def decide(
     window: int,
     tokens: int,
-    state: ContextState,
+    state: LearntUsage,
     model: str = "gpt-4o",
     *,
     is_mid_turn: bool = False,
@@ -50,7 +50,7 @@ def decide(
 def test_waits_eight_calls_after_a_compaction_in_a_small_window(model: str) -> None:
     assert decide(12_000, 6_200, compacted_state(3), model) == "wait"
     assert decide(12_000, 6_200, compacted_state(8), model) == "compact"
-    assert decide(12_000, 6_200, ContextState(), model) == "compact", (
+    assert decide(12_000, 6_200, LearntUsage(), model) == "compact", (
         "the first one waits for nothing"
     )
 
@@ -63,13 +63,13 @@ def test_waits_twenty_calls_after_a_compaction_at_64k() -> None:
 def test_never_delays_a_compaction_beyond_the_limit() -> None:
     for tokens in range(6_000, 12_000, 50):
         size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
-        if tokens >= size.delay_limit:
+        if tokens >= size.max_delayed_tokens:
             assert decide(12_000, tokens, compacted_state(1)) == "compact"
-    assert PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000, (
+    assert PromptSize(0, 0, ContextOptions().budget(1_000_000)).max_delayed_tokens == 340_000, (
         "1.7 times the threshold"
     )
     asks = PromptSize(0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output_cap=32_000)
-    assert asks.delay_limit <= 64_000 - 16_000, "the answer has its quarter of the window"
+    assert asks.max_delayed_tokens <= 64_000 - 16_000, "the answer has its quarter of the window"
 
 
 def test_waits_for_the_end_of_a_turn() -> None:
@@ -89,11 +89,11 @@ def test_compacts_at_the_threshold_without_economics() -> None:
 def test_never_prepares_a_journal_ahead() -> None:
     size = PromptSize(5_500, 300, ContextOptions().budget(12_000))
     prices = CallPrices("gpt-4o", "auto", uses_marks=False, summarizer=JOURNAL)
-    assert not policy().should_prepare(size, ContextState(), prices)
-    assert not policy().should_prepare_when_idle(size, ContextState(), prices)
+    assert not policy().should_prepare(size, LearntUsage(), prices)
+    assert not policy().should_prepare_when_idle(size, LearntUsage(), prices)
 
 
-def cold_state(calls: int) -> ContextState:
+def cold_state(calls: int) -> LearntUsage:
     """The state of a thread whose cache expired after its last call."""
     state = compacted_state(calls)
     state.cache_change = "the tools changed"
@@ -118,7 +118,7 @@ def test_an_idle_thread_is_compacted_from_half_the_threshold_on(
     tokens: int, options: dict[str, Any], expected: bool
 ) -> None:
     size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
-    assert policy(**options).should_compact_when_idle(size, ContextState()) is expected
+    assert policy(**options).should_compact_when_idle(size, LearntUsage()) is expected
 
 
 def test_raises_the_threshold_if_system_prompt_and_tools_reach_it() -> None:

@@ -115,13 +115,13 @@ class AnswerRecorder:
 
     def __init__(
         self,
-        conversation: ConversationState,
+        state: ConversationState,
         learn_usage: Callable[[CanonicalUsage, Mapping[str, Any]], None],
     ) -> None:
         """`learn_usage` receives each usage that the provider reports for the conversation's own model, and the
         parameters of its request.
         """
-        self._conversation = conversation
+        self._state = state
         self._learn_usage = learn_usage
         self.sent_request: PreparedRequest | None = None
         """The request that has no answer yet."""
@@ -132,11 +132,11 @@ class AnswerRecorder:
     def _request_facts(self) -> tuple[Api, str, int]:
         """Protocol, model and prompt tokens of the sent request. The conversation may have another model by now."""
         sent_request = self.sent_request
-        route = self._conversation.route
+        route = self._state.route
         return (
             (sent_request.api, sent_request.request.model, sent_request.tokens)
             if sent_request
-            else (route.api, route.name, self._conversation.tokens)
+            else (route.api, route.name, self._state.tokens)
         )
 
     @property
@@ -144,8 +144,8 @@ class AnswerRecorder:
         """The model that answers the sent request."""
         _, requested_model, _ = self._request_facts
         return (
-            self._conversation.answering_model
-            if requested_model == self._conversation.route.name
+            self._state.answering_model
+            if requested_model == self._state.route.name
             else requested_model
         )
 
@@ -155,35 +155,33 @@ class AnswerRecorder:
 
     def _read_usage(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
         api, _, prompt_tokens = self._request_facts
-        usage, is_estimated = read_usage(
-            reply, prompt_tokens, api=api, counter=self._conversation.counter
-        )
+        usage, is_estimated = read_usage(reply, prompt_tokens, api=api, counter=self._state.counter)
         return with_diagnosis(usage, reply.raw), is_estimated
 
     async def record(self, response: Any) -> ModelAnswer:
         """Store and account for an answer in any form."""
-        conversation = self._conversation
+        state = self._state
         reply = self._decode(response)
         message = make_storable(reply.message)
         usage, is_estimated = self._read_usage(reply)
         model_name = self._answering_model
-        is_own_model = model_name == conversation.route.name
-        conversation.last_answer_id = reply.id if is_own_model else ""
+        is_own_model = model_name == state.route.name
+        state.last_answer_id = reply.id if is_own_model else ""
         if self.sent_request and not is_estimated and is_own_model:
-            conversation.state.calibration.observe(
+            state.learnt.calibration.observe(
                 model_name, usage.prompt_tokens, self.sent_request.estimate
             )
-        conversation.engine.update_from_response(usage)
+        state.engine.update_from_response(usage)
         if is_own_model and not is_estimated:
             self._learn_usage(usage, self.sent_request.request.params if self.sent_request else {})
         new_messages = [
-            *(NewMessage(stub) for stub in make_stub_results(conversation.open_calls)),
+            *(NewMessage(stub) for stub in make_stub_results(state.open_calls)),
             NewMessage(message, event=new_id()),
         ]
         stored_messages, cost, _ = await asyncio.gather(
-            conversation.append(new_messages),
+            state.append(new_messages),
             self._account(usage, model_name, is_estimated=is_estimated),
-            conversation.save(),
+            state.save(),
         )
         await self.account_interrupted()
         if is_own_model and not is_estimated:
@@ -194,10 +192,10 @@ class AnswerRecorder:
     async def _account(
         self, usage: CanonicalUsage, model: str, *, is_estimated: bool
     ) -> Decimal | None:
-        conversation = self._conversation
-        provider = conversation.route.provider if model == conversation.route.name else "auto"
-        return await conversation.accounting.record(
-            conversation.session.id,
+        state = self._state
+        provider = state.route.provider if model == state.route.name else "auto"
+        return await state.accounting.record(
+            state.session.id,
             model,
             usage,
             estimated=is_estimated,
@@ -216,36 +214,36 @@ class AnswerRecorder:
         self._interrupted_replies = []
         for reply in replies:
             usage, is_estimated = self._read_usage(reply)
-            await self._account(usage, self._conversation.route.name, is_estimated=is_estimated)
+            await self._account(usage, self._state.route.name, is_estimated=is_estimated)
 
     async def record_interrupted(self, text: str) -> None:
         """Store the text of a cancelled answer; its usage is estimated."""
-        conversation = self._conversation
+        state = self._state
         message: Message = {
             "role": "assistant",
             "content": f"{text}\n\n{INTERRUPTED_ANSWER_TEXT}" if text else INTERRUPTED_ANSWER_TEXT,
         }
         usage = CanonicalUsage(
             input_tokens=self._request_facts[2],
-            output_tokens=conversation.counter.text(text),
+            output_tokens=state.counter.text(text),
         )
-        accounting = self._account(usage, conversation.route.name, is_estimated=True)
-        await asyncio.gather(conversation.append([NewMessage(message)]), accounting)
+        accounting = self._account(usage, state.route.name, is_estimated=True)
+        await asyncio.gather(state.append([NewMessage(message)]), accounting)
 
     async def _learn_success(self, usage: CanonicalUsage) -> None:
         """Drop a learnt limit after the first success above it."""
-        conversation = self._conversation
-        if usage.prompt_tokens and await conversation.limits.record_success(
-            conversation.limit_key, usage.prompt_tokens
+        state = self._state
+        if usage.prompt_tokens and await state.limits.record_success(
+            state.limit_key, usage.prompt_tokens
         ):
-            conversation.use_window(conversation.route.window)
-            name = conversation.route.name
+            state.use_window(state.route.window)
+            name = state.route.name
             reason = "a larger prompt was accepted"
-            conversation.emit(
+            state.emit(
                 LimitLearnt(
-                    conversation.session.id,
+                    state.session.id,
                     name,
-                    conversation.route.window,
+                    state.route.window,
                     reason,
                     stored=True,
                 )

@@ -44,42 +44,42 @@ class ConversationDraft:
 
 
 async def commit_compaction(
-    conversation: ConversationState, draft: ConversationDraft, order: CompactionOrder
+    state: ConversationState, draft: ConversationDraft, order: CompactionOrder
 ) -> str:
     """Continue the session with the compacted context. Return the reason if it was not continued, else "".
 
     A commit that has begun is finished even if its caller is cancelled.
     """
     cost = await finish_despite_cancellation(
-        conversation.accounting.record_summary(conversation.session.id, draft.compaction.usage)
+        state.accounting.record_summary(state.session.id, draft.compaction.usage)
     )
     try:
-        if conversation.setup.before_compaction is not None:
-            await conversation.setup.before_compaction(conversation.session.id)
+        if state.setup.before_compaction is not None:
+            await state.setup.before_compaction(state.session.id)
     except Exception as error:  # noqa: BLE001 - it is reported; do not compact before the data is saved
         reason = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
-        conversation.report_failure(reason)
+        state.report_failure(reason)
         return reason
-    return await finish_despite_cancellation(_continue_session(conversation, draft, order, cost))
+    return await finish_despite_cancellation(_continue_session(state, draft, order, cost))
 
 
 async def _continue_session(
-    conversation: ConversationState,
+    state: ConversationState,
     draft: ConversationDraft,
     order: CompactionOrder,
     cost: Decimal | None,
 ) -> str:
     compaction = draft.compaction
-    old_session = conversation.session
+    old_session = state.session
     # Messages since the draft are included.
-    added_tokens = conversation.counter.messages(conversation.bodies[len(draft.stored) :])
-    tokens_before = max(conversation.tokens, compaction.tokens_before)
+    added_tokens = state.counter.messages(state.bodies[len(draft.stored) :])
+    tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     tools = {call.id: call.name for body in draft.bodies for call in calls_of(body)}
     for item in compaction.to_store:
-        await store_output(conversation, item, tool=tools.get(item.call_id, ""))
-    system = _rebuild_system(conversation, compaction)
-    left_out_tools = conversation.toolbox.choose_left_out(system)
+        await store_output(state, item, tool=tools.get(item.call_id, ""))
+    system = _rebuild_system(state, compaction)
+    left_out_tools = state.toolbox.choose_left_out(system)
     record = make_compaction_record(compaction, order, cost)
     if left_out_tools:
         figures = {**record.figures, LEFT_OUT_TOOLS_KEY: list(left_out_tools)}
@@ -90,9 +90,9 @@ async def _continue_session(
         tokens_before=tokens_before,
         tokens_after=tokens_after,
     )
-    continuation = await conversation.setup.store.continue_session(
+    continuation = await state.setup.store.continue_session(
         old_session.id,
-        _make_entries(conversation, draft),
+        _make_entries(state, draft),
         seen_count=len(draft.stored),
         compaction=record,
         system=system,
@@ -100,11 +100,11 @@ async def _continue_session(
     )
     if not continuation.is_committed:
         reason = "another process continued this conversation first; its context is used"
-        conversation.emit(events.CompactionVoid(old_session.id, reason))
-        await conversation.reload()
+        state.emit(events.CompactionVoid(old_session.id, reason))
+        await state.reload()
         return reason
     await _switch_session(
-        conversation,
+        state,
         replace(compaction, tokens_before=tokens_before, tokens_after=tokens_after),
         left_out_tools=left_out_tools,
         record=record,
@@ -114,7 +114,7 @@ async def _continue_session(
 
 
 async def _switch_session(
-    conversation: ConversationState,
+    state: ConversationState,
     compaction: Compaction,
     *,
     left_out_tools: Sequence[str],
@@ -122,32 +122,30 @@ async def _switch_session(
     is_background: bool,
 ) -> None:
     """Switch to the continuation: inform the engine, save, then emit the events."""
-    old_id = conversation.session.id
-    messages_before = len(conversation.stored)
-    await conversation.move_to_tip()
-    conversation.toolbox.leave_out(left_out_tools, "a compaction")
-    conversation.compaction_count += 1
-    conversation.state.tokens_after_compaction = conversation.tokens
-    conversation.state.call_pattern = conversation.state.call_pattern.after_compaction()
-    conversation.state.pause.unjudged_tokens_before = (
+    old_id = state.session.id
+    messages_before = len(state.stored)
+    await state.move_to_tip()
+    state.toolbox.leave_out(left_out_tools, "a compaction")
+    state.compaction_count += 1
+    state.learnt.tokens_after_compaction = state.tokens
+    state.learnt.call_pattern = state.learnt.call_pattern.after_compaction()
+    state.learnt.pause.unjudged_tokens_before = (
         compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
     )
-    conversation.engine.on_compacted(compaction)
-    conversation.engine.on_session_start(
-        conversation.session.id, reason="compression", previous=old_id
-    )
-    await conversation.save()
-    conversation.emit(
+    state.engine.on_compacted(compaction)
+    state.engine.on_session_start(state.session.id, reason="compression", previous=old_id)
+    await state.save()
+    state.emit(
         events.CompactionDone(
-            conversation.session.id,
+            state.session.id,
             old_id,
             reason=record.reason,
             tokens_before=compaction.tokens_before,
-            tokens_after=conversation.tokens,
+            tokens_after=state.tokens,
             messages_before=messages_before,
-            messages_after=len(conversation.stored),
+            messages_after=len(state.stored),
             author=compaction.author,
-            count=conversation.compaction_count,
+            count=state.compaction_count,
             verification=compaction.verification,
             duration=compaction.duration,
             cost=record.cost,
@@ -158,13 +156,11 @@ async def _switch_session(
             background=is_background,
         )
     )
-    if conversation.compaction_count >= MIN_FADING_COMPACTIONS:
-        conversation.notify(make_fading_notice(conversation.compaction_count, "/new starts afresh"))
+    if state.compaction_count >= MIN_FADING_COMPACTIONS:
+        state.notify(make_fading_notice(state.compaction_count, "/new starts afresh"))
 
 
-def _make_entries(
-    conversation: ConversationState, draft: ConversationDraft
-) -> list[int | NewMessage]:
+def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[int | NewMessage]:
     """Return the compacted context for the store: ids of unchanged messages, and new messages."""
     entries: list[int | NewMessage] = []
     for message, index in zip(draft.compaction.messages, draft.compaction.kept, strict=True):
@@ -174,7 +170,7 @@ def _make_entries(
                 NewMessage(
                     strip_summary_marks([message])[0],
                     kind,
-                    tokens=conversation.counter.message(message),
+                    tokens=state.counter.message(message),
                 )
             )
         elif message is draft.bodies[index]:
@@ -186,23 +182,23 @@ def _make_entries(
                 NewMessage(
                     message,
                     "derived",
-                    tokens=conversation.counter.message(message),
+                    tokens=state.counter.message(message),
                     origin=origin,
                 )
             )
     return entries
 
 
-def _rebuild_system(conversation: ConversationState, compaction: Compaction) -> System:
+def _rebuild_system(state: ConversationState, compaction: Compaction) -> System:
     """Return the system prompt, rebuilt if a function builds it, with the note about summaries."""
-    note = find_note(conversation.system) or compaction.system_note
-    prompt = without_note(conversation.system)
-    if callable(conversation.setup.system):
+    note = find_note(state.system) or compaction.system_note
+    prompt = without_note(state.system)
+    if callable(state.setup.system):
         try:
-            prompt = conversation.setup.build_system()
+            prompt = state.setup.build_system()
         except Exception as error:  # noqa: BLE001 - it is reported; the previous prompt still holds
             reason = f"{type(error).__name__}: {error}"
-            conversation.notify(
+            state.notify(
                 f"The system prompt could not be written anew, the old one stays: {reason}"
             )
     return with_note(prompt, note)

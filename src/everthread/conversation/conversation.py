@@ -56,20 +56,20 @@ from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
 class Conversation:
     """One thread with a model. Use `send` or `stream`; for your own loop, `prepare` and `record`."""
 
-    def __init__(self, conversation: ConversationState) -> None:
-        self._conversation = conversation
-        self._context = ConversationContext(conversation)
-        options = conversation.setup.options
+    def __init__(self, state: ConversationState) -> None:
+        self._state = state
+        self._context = ConversationContext(state)
+        options = state.setup.options
         services = ThreadServices(
-            conversation.policy,
+            state.policy,
             options,
-            conversation.setup.wall_clock,
-            conversation.setup.timer,
+            state.setup.wall_clock,
+            state.setup.timer,
         )
         self._thread = ManagedThread(self._context, services)
-        self._fixed_prompt_watch = FixedPromptWatch(conversation)
+        self._fixed_prompt_watch = FixedPromptWatch(state)
         self._recovery = RecoveryAttempts()
-        self._recorder = AnswerRecorder(conversation, self._thread.learn_from_usage)
+        self._recorder = AnswerRecorder(state, self._thread.learn_from_usage)
         self._injected: tuple[Message, ...] = ()
         self._turn_lock = asyncio.Lock()
         self._has_ended = False
@@ -102,7 +102,7 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._conversation.setup.close_callbacks):
+            for close in reversed(self._state.setup.close_callbacks):
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
@@ -110,11 +110,9 @@ class Conversation:
                 not self._has_ended
             ):  # end the engine with the conversation, even if the session continues elsewhere
                 self._has_ended = True
-                self._conversation.engine.on_session_end(self._conversation.session.id)
+                self._state.engine.on_session_end(self._state.session.id)
             if reason is not None:
-                await self._conversation.setup.store.end_session(
-                    self._conversation.session.id, reason
-                )
+                await self._state.setup.store.end_session(self._state.session.id, reason)
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,70 +128,70 @@ class Conversation:
     @property
     def id(self) -> str:
         """The thread's id, which never changes."""
-        return self._conversation.session.thread
+        return self._state.session.thread
 
     @property
     def session(self) -> Session:
         """The current session; a compaction begins another."""
-        return self._conversation.session
+        return self._state.session
 
     @property
     def messages(self) -> list[Message]:
         """The messages that the model sees."""
-        return list(self._conversation.bodies)
+        return list(self._state.bodies)
 
     @property
     def stored(self) -> list[StoredMessage]:
         """The stored form of `messages`, with ids and kinds."""
-        return list(self._conversation.stored)
+        return list(self._state.stored)
 
     @property
     def tokens(self) -> int:
         """The size of the next prompt."""
-        return self._conversation.tokens
+        return self._state.tokens
 
     @property
     def window(self) -> int:
-        return self._conversation.window
+        return self._state.window
 
     @property
     def threshold(self) -> int:
-        return self._conversation.budget.threshold
+        return self._state.budget.threshold
 
     @property
     def max_delayed_tokens(self) -> int:
         """The size up to which a due compaction may be delayed to save money."""
-        if not self._conversation.setup.options.economics:
+        if not self._state.setup.options.economics:
             return self.threshold
-        return self._conversation.size.delay_limit
+        return self._state.size.max_delayed_tokens
 
     @property
     def is_full(self) -> bool:
         """Whether the next prompt leaves no room for an answer."""
-        return self._conversation.size.is_full
+        return self._state.size.is_full
 
     @property
     def route(self) -> Route:
-        return self._conversation.route
+        return self._state.route
 
     @property
     def store(self) -> Store:
         """The store that keeps the conversation."""
-        return self._conversation.setup.store
+        return self._state.setup.store
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
-        return list(self._conversation.tools)
+        return list(self._state.tools)
 
     @property
     def toolbox(self) -> Toolbox:
         """All tools, and which of them are left out because they take too much of the window."""
-        return self._conversation.toolbox
+        return self._state.toolbox
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._conversation.setup.store.usage(self.id)
+        return await self._state.setup.store.usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -214,26 +212,24 @@ class Conversation:
 
         `event`: an event with the same id is stored only once. `inject`: messages that only this call sees.
         """
-        conversation = self._conversation
+        state = self._state
         await self._thread.cancel_idle_timer()
         self._recovery = RecoveryAttempts(cap=max_tokens)
         self._injected = tuple(as_messages(inject))
-        was_full = conversation.has_report and conversation.tokens >= conversation.budget.threshold
+        was_full = state.has_report and state.tokens >= state.budget.threshold
         await self._store_messages(as_messages(message), event)
-        if conversation.open_calls:
-            await conversation.append(
-                [NewMessage(stub) for stub in make_stub_results(conversation.open_calls)]
-            )
-        if not conversation.bodies:
+        if state.open_calls:
+            await state.append([NewMessage(stub) for stub in make_stub_results(state.open_calls)])
+        if not state.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._fixed_prompt_watch.choose_tools()
-        conversation.report_size()
+        state.report_size()
         self._fixed_prompt_watch.check()
         await self._thread.compact_if_needed(
             reason="in-loop" if was_full or message is None else "preflight"
         )
-        injected = (*await find_excerpts(conversation), *self._injected)
-        self._recorder.sent_request = build_request(conversation, injected, cap=self._recovery.cap)
+        injected = (*await find_excerpts(state), *self._injected)
+        self._recorder.sent_request = build_request(state, injected, cap=self._recovery.cap)
         return self._recorder.sent_request
 
     async def record(self, response: Any) -> ModelAnswer:
@@ -260,9 +256,9 @@ class Conversation:
         if step is None:
             raise error
         if step.action == "give_up":
-            raise make_overflow_error(self._conversation, self._recovery, error) from error
+            raise make_overflow_error(self._state, self._recovery, error) from error
         self._recorder.sent_request = build_request(
-            self._conversation, self._injected, cap=self._recovery.cap
+            self._state, self._injected, cap=self._recovery.cap
         )
         return self._recorder.sent_request
 
@@ -328,7 +324,7 @@ class Conversation:
 
     async def add_results(self, messages: Sequence[Message]) -> list[Message]:
         """Store the results of the last answer's tool calls; large ones are kept outside the context."""
-        conversation = self._conversation
+        state = self._state
         results, other_messages = split_results(as_messages(messages))
         if other_messages:
             raise InputError(
@@ -336,22 +332,20 @@ class Conversation:
             )
         answered_ids = [result.call_id for message in results for result in results_of(message)]
         unknown_ids = [
-            call_id or "(none given)"
-            for call_id in answered_ids
-            if call_id not in conversation.open_calls
+            call_id or "(none given)" for call_id in answered_ids if call_id not in state.open_calls
         ]
         if unknown_ids:
             raise InputError(
                 f"no open call has the id {', '.join(unknown_ids)}; "
-                f"open: {', '.join(conversation.open_calls) or 'none'}"
+                f"open: {', '.join(state.open_calls) or 'none'}"
             )
         duplicate_ids = {call_id for call_id in answered_ids if answered_ids.count(call_id) > 1}
         if duplicate_ids:
             raise InputError(
                 f"a call has one result; there are several for {', '.join(sorted(duplicate_ids))}"
             )
-        limited_results = await limit_results(conversation, results)
-        await conversation.append([NewMessage(message) for message in limited_results])
+        limited_results = await limit_results(state, results)
+        await state.append([NewMessage(message) for message in limited_results])
         return limited_results
 
     async def add(self, message: MessageInput) -> None:
@@ -379,7 +373,7 @@ class Conversation:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
             return await self.toolbox.answer_call(arguments)
-        return await self._conversation.engine.handle_tool_call(name, arguments)
+        return await self._state.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
@@ -390,7 +384,7 @@ class Conversation:
 
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
-        if not self._conversation.setup.options.enabled:
+        if not self._state.setup.options.enabled:
             raise ConfigError(
                 "compression is disabled (compression.enabled: false); nothing was changed"
             )
@@ -407,51 +401,44 @@ class Conversation:
 
     async def compact_for_hygiene(self) -> None:
         """Compact before an incoming message, at 85 % of the window. Only report a failure."""
-        conversation = self._conversation
+        state = self._state
         async with self._hold_turn():
-            if not conversation.policy.is_hygiene_due(conversation.size, len(conversation.stored)):
+            if not state.policy.is_hygiene_due(state.size, len(state.stored)):
                 return
-            previous_limit = conversation.state.retry_above_tokens
+            previous_limit = state.learnt.retry_above_tokens
             try:
                 await self._thread.compact_now(CompactionOrder("hygiene"))
             except EverthreadError as error:
-                conversation.report_failure(error)
-            conversation.state.retry_above_tokens = min(
-                conversation.state.retry_above_tokens, previous_limit
-            )
+                state.report_failure(error)
+            state.learnt.retry_above_tokens = min(state.learnt.retry_above_tokens, previous_limit)
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""
-        conversation = self._conversation
+        state = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
-            session = await conversation.setup.store.undo(conversation.session.id)
-            conversation.show_session(session, await conversation.setup.store.messages(session.id))
-            conversation.compaction_count = max(0, conversation.compaction_count - 1)
-            conversation.last_marked_index = None
-            conversation.last_request = None
-            await conversation.restore()
-            conversation.state.calibration.reset()
+            session = await state.setup.store.undo(state.session.id)
+            state.show_session(session, await state.setup.store.messages(session.id))
+            state.compaction_count = max(0, state.compaction_count - 1)
+            state.last_marked_index = None
+            state.last_request = None
+            await state.restore()
+            state.learnt.calibration.reset()
             self._forget_failures()
-            if (
-                conversation.tokens >= conversation.budget.threshold
-                and not conversation.size.is_full
-            ):
-                conversation.state.record_failure(
-                    conversation.tokens
-                )  # else the next call would compact again
-            conversation.notify("The last compaction was taken back.")
+            if state.tokens >= state.budget.threshold and not state.size.is_full:
+                state.learnt.record_failure(state.tokens)  # else the next call would compact again
+            state.notify("The last compaction was taken back.")
             return session
 
     async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
-        conversation = self._conversation
-        if not conversation.stored:
+        state = self._state
+        if not state.stored:
             raise InputError("there is nothing to branch from: the conversation has no message yet")
-        message_id = conversation.stored[-1].id if at_message is None else at_message
+        message_id = state.stored[-1].id if at_message is None else at_message
         new_session = None
         if title:
-            session = conversation.session
+            session = state.session
             new_session = NewSession(
                 tenant=session.tenant,
                 user=session.user,
@@ -463,14 +450,14 @@ class Conversation:
                 client=session.client,
                 client_session=session.client_session,
             )
-        branch_session = await conversation.setup.store.branch(
-            conversation.session.id, message_id, new=new_session
+        branch_session = await state.setup.store.branch(
+            state.session.id, message_id, new=new_session
         )
         return Conversation(
             await load_state(
                 self._shared_setup(),
                 branch_session,
-                conversation.toolbox.all_tools,
+                state.toolbox.all_tools,
                 reason="branch",
             )
         )
@@ -490,45 +477,45 @@ class Conversation:
         """
         setup = self._shared_setup()
         setup = replace(setup, system=system or setup.system, listener=listener or setup.listener)
-        offered_tools = self._conversation.toolbox.all_tools if tools is None else tools
+        offered_tools = self._state.toolbox.all_tools if tools is None else tools
         return await Conversation.open(setup, resume=resume, new=new, tools=offered_tools)
 
     async def use_model(self, route: Route) -> None:
         """Continue with another model. The next request is fitted to its window before it is sent."""
-        conversation = self._conversation
+        state = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("another model was chosen")
-            conversation.use_route(route)
-            await conversation.load_limits()
+            state.use_route(route)
+            await state.load_limits()
             self._forget_failures()
 
     def on_model_event(self, event: ModelEvent) -> None:
         """Emit the reports of the wrappers around the model: a retry, a fallback."""
-        self._conversation.notify(event.text, is_temporary=event.kind == "retry")
+        self._state.notify(event.text, is_temporary=event.kind == "retry")
         if event.error is not None:
             self._recorder.note_partial_reply(event.error)
 
     def use_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         """Offer other tools from the next request on. This loses the provider's cache."""
-        self._conversation.replace_tools(tools)
+        self._state.replace_tools(tools)
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
-        self._conversation.state.retry_above_tokens = 0
+        self._state.learnt.retry_above_tokens = 0
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:
         """Return the setup for another conversation of the same kind, which does not close the shared resources."""
         return replace(
-            self._conversation.setup,
-            route=self._conversation.route,
-            limits=self._conversation.limits,
+            self._state.setup,
+            route=self._state.route,
+            limits=self._state.limits,
             close_callbacks=(),
         )
 
     @property
     def _model(self) -> StreamingModel:
-        model = self._conversation.route.model
+        model = self._state.route.model
         if model is None:
             raise InputError(
                 "this conversation has no model to send to: use prepare and record with your own client"
@@ -536,13 +523,13 @@ class Conversation:
         return model
 
     async def _store_messages(self, messages: list[Message], event: str | None) -> None:
-        conversation = self._conversation
+        state = self._state
         results, messages = split_results(messages)
         if results:
             await self.add_results(results)
         if not messages:
             return
-        stubs = [NewMessage(stub) for stub in make_stub_results(conversation.open_calls)]
+        stubs = [NewMessage(stub) for stub in make_stub_results(state.open_calls)]
         event_ids = (
             new_id() if event is None else f"{event}.{index}" for index in range(len(messages))
         )
@@ -550,4 +537,4 @@ class Conversation:
             NewMessage(message, event=event_id)
             for message, event_id in zip(messages, event_ids, strict=True)
         ]
-        await conversation.append([*stubs, *new_messages])
+        await state.append([*stubs, *new_messages])

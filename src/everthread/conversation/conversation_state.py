@@ -25,7 +25,7 @@ from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
@@ -56,7 +56,7 @@ class ConversationState:
         """The window learnt from a refusal; prompt and output share it."""
         self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
-        self.state = ContextState()
+        self.learnt = LearntUsage()
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
@@ -75,7 +75,7 @@ class ConversationState:
         self.summarizer = self._make_summarizer()
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
-            setup.engine(self._make_services()),
+            setup.make_engine(self._make_services()),
             lambda text: self._report_in_loop("notice", text=text),
         )
         self.tools = self.toolbox.schemas
@@ -170,7 +170,7 @@ class ConversationState:
         tip = await store.get_compression_tip(self.session.id)
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
-            self.state.calibration.reset()
+            self.learnt.calibration.reset()
             self.last_marked_index = None
             self.last_request = None
         self.show_session(session, stored_messages)
@@ -182,12 +182,12 @@ class ConversationState:
     @property
     def tokens(self) -> int:
         """Tokens of the next prompt: the provider's last count, and an estimate of the messages since."""
-        return self.state.calibration.project(self.route.name, self.estimate)
+        return self.learnt.calibration.project(self.route.name, self.estimate)
 
     @property
     def has_report(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.state.calibration.has_report(self.route.name)
+        return self.learnt.calibration.has_report(self.route.name)
 
     @property
     def answering_model(self) -> str:
@@ -198,7 +198,7 @@ class ConversationState:
     def fixed_tokens(self) -> int:
         """Tokens of system prompt and tools, scaled like `tokens`."""
         estimate = self.counter.request((), system=self.system, tools=self.tools)
-        return round(estimate * self.state.calibration.factor(self.route.name))
+        return round(estimate * self.learnt.calibration.factor(self.route.name))
 
     @property
     def size(self) -> PromptSize:
@@ -224,7 +224,7 @@ class ConversationState:
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.find_cold_reason(self.state)
+        return self.policy.find_cold_reason(self.learnt)
 
     @property
     def nominal_budget(self) -> Budget:
@@ -248,14 +248,14 @@ class ConversationState:
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.state.cache_change = f"the model is {route.name} now"
-        self.state.pause.unjudged_tokens_before = 0
+        self.learnt.cache_change = f"the model is {route.name} now"
+        self.learnt.pause.unjudged_tokens_before = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self._make_summarizer()
         self.last_marked_index = None
         self.last_request = None
-        self.state.calibration.reset()
+        self.learnt.calibration.reset()
         self._recount_tokens()
         self.use_window(route.window)
 
@@ -288,7 +288,7 @@ class ConversationState:
         self.learnt_window = await self.limits.load_learnt_window(self.limit_key)
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.state.cache_change = "other tools are offered"
+        self.learnt.cache_change = "other tools are offered"
         self.toolbox.replace_tools(tools)
         self.offer_tools(self.toolbox.schemas)
 
@@ -299,14 +299,16 @@ class ConversationState:
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(self.setup.summarizer(self._make_summarizer_context()), self.counter)
+        return LoopSummarizer(
+            self.setup.make_summarizer(self._make_summarizer_context()), self.counter
+        )
 
     def _make_summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
             self.counter,
-            last_request=lambda: self.last_request,
-            events=self.emit_report,
+            get_last_request=lambda: self.last_request,
+            report=self.emit_report,
             report_abandoned=lambda request: self.accounting.note_cancelled(
                 self.session.id, request
             ),
@@ -337,7 +339,7 @@ class ConversationState:
             threshold=self.budget.threshold,
             source=describe_window(self.window, self.route),
         )
-        saved_state = {**self.state.dump(), **used_window.dump()}
+        saved_state = {**self.learnt.dump(), **used_window.dump()}
         if self.toolbox.all_tools:
             saved_state[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
@@ -363,7 +365,7 @@ class ConversationState:
             store.get_state(session.id, ENGINE_KEY),
             store.get_state(session.id, CONVERSATION_STATE),
         )
-        self.state = ContextState.load(calibration)
+        self.learnt = LearntUsage.load(calibration)
         if (
             engine is None
             and session.parent is not None
@@ -371,10 +373,10 @@ class ConversationState:
         ):
             engine = await store.get_state(session.parent, ENGINE_KEY)
         if calibration is None and session.parent is not None and session.kind == "continuation":
-            self.state = ContextState.load(
+            self.learnt = LearntUsage.load(
                 await store.get_state(session.parent, CONVERSATION_STATE)
             )
-            self.state.calibration.reset()
+            self.learnt.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})

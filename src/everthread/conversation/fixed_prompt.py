@@ -9,8 +9,8 @@ from everthread.thread.policy.notices import make_fixed_size_notice
 class FixedPromptWatch:
     """Keep system prompt and tools together below the threshold; report once if that is impossible."""
 
-    def __init__(self, conversation: ConversationState) -> None:
-        self._conversation = conversation
+    def __init__(self, state: ConversationState) -> None:
+        self._state = state
         self._is_reported = False
 
     def reset(self) -> None:
@@ -19,32 +19,27 @@ class FixedPromptWatch:
 
     async def choose_tools(self) -> None:
         """Leave out tools before a session's first request if they take too much of the window."""
-        conversation = self._conversation
-        if conversation.toolbox.is_settled:
+        state = self._state
+        if state.toolbox.is_settled:
             return
-        fixed_tokens = conversation.fixed_tokens
-        conversation.toolbox.choose_tools()
-        if fixed_tokens >= conversation.nominal_budget.threshold > conversation.fixed_tokens:
+        fixed_tokens = state.fixed_tokens
+        state.toolbox.choose_tools()
+        if fixed_tokens >= state.nominal_budget.threshold > state.fixed_tokens:
             self._report(
                 fixed_tokens,
-                f"{len(conversation.toolbox.left_out)} tools that it does not use are left out.",
+                f"{len(state.toolbox.left_out)} tools that it does not use are left out.",
             )
-        if conversation.toolbox.left_out:
-            await conversation.save()
+        if state.toolbox.left_out:
+            await state.save()
 
     def check(self) -> None:
         """Report system prompt and tools that reach the threshold alone."""
-        conversation = self._conversation
-        fixed_tokens = conversation.size.fixed_tokens
-        if (
-            fixed_tokens >= conversation.nominal_budget.threshold
-            and not conversation.toolbox.can_free_enough()
-        ):
+        state = self._state
+        fixed_tokens = state.size.fixed_tokens
+        if fixed_tokens >= state.nominal_budget.threshold and not state.toolbox.can_free_enough():
             self._report(fixed_tokens, "Offer fewer tools, or use a model with a larger window.")
 
     def _report(self, fixed_tokens: int, advice: str) -> None:
         if not self._is_reported:
             self._is_reported = True
-            self._conversation.notify(
-                make_fixed_size_notice(fixed_tokens, self._conversation.window, advice)
-            )
+            self._state.notify(make_fixed_size_notice(fixed_tokens, self._state.window, advice))

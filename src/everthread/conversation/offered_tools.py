@@ -107,8 +107,8 @@ MAX_FOUND_TOOLS = 5
 class Toolbox:
     """The tools of one conversation, and which of them are left out."""
 
-    def __init__(self, conversation: ConversationState, tools: Sequence[dict[str, Any]]) -> None:
-        self._conversation = conversation
+    def __init__(self, state: ConversationState, tools: Sequence[dict[str, Any]]) -> None:
+        self._state = state
         self.all_tools = list(tools)
         self._names = frozenset(map(tool_name, self.all_tools))
         self.left_out: tuple[str, ...] = ()
@@ -129,14 +129,14 @@ class Toolbox:
     def own_schemas(self) -> list[dict[str, Any]]:
         """The offered tools that the conversation answers itself."""
         return [
-            *self._conversation.engine.get_tool_schemas(),
+            *self._state.engine.get_tool_schemas(),
             *([FIND_TOOLS_SCHEMA] if self.left_out else []),
         ]
 
     @property
     def next_schemas(self) -> list[dict[str, Any]]:
         """Return the tools that a compaction made now would offer."""
-        return self._list_offered_tools(self.choose_left_out(self._conversation.system))
+        return self._list_offered_tools(self.choose_left_out(self._state.system))
 
     def _list_offered_tools(self, left_out: Sequence[str]) -> list[dict[str, Any]]:
         offered_tools = (
@@ -146,15 +146,15 @@ class Toolbox:
         )
         return [
             *offered_tools,
-            *self._conversation.engine.get_tool_schemas(),
+            *self._state.engine.get_tool_schemas(),
             *([FIND_TOOLS_SCHEMA] if left_out else []),
         ]
 
     @property
     def saved_tokens(self) -> int:
         """Tokens that leaving out tools saves in every request."""
-        counter = self._conversation.counter
-        all_tokens = counter.tools([*self.all_tools, *self._conversation.engine.get_tool_schemas()])
+        counter = self._state.counter
+        all_tokens = counter.tools([*self.all_tools, *self._state.engine.get_tool_schemas()])
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
@@ -177,23 +177,23 @@ class Toolbox:
     def choose_tools(self) -> None:
         """Choose the tools to leave out: at the start of a session, and after a change of model or tools."""
         reason = "another model or other tools" if self._last_choice_key else "the session begins"
-        self.leave_out(self.choose_left_out(self._conversation.system), reason)
+        self.leave_out(self.choose_left_out(self._state.system), reason)
 
     def choose_left_out(self, system: System) -> tuple[str, ...]:
         """Return the tools that a compaction should leave out, with this system prompt."""
-        conversation = self._conversation
-        if not conversation.setup.options.enabled or any(
+        state = self._state
+        if not state.setup.options.enabled or any(
             tool_name(tool) == FIND_TOOLS for tool in self.all_tools
         ):
             return ()
-        factor = conversation.state.calibration.factor(conversation.route.name)
-        threshold = round(conversation.nominal_budget.threshold / factor)
-        system_tokens = conversation.counter.system(system)
-        other_tokens = system_tokens + conversation.counter.tools(
-            [*conversation.engine.get_tool_schemas(), FIND_TOOLS_SCHEMA]
+        factor = state.learnt.calibration.factor(state.route.name)
+        threshold = round(state.nominal_budget.threshold / factor)
+        system_tokens = state.counter.system(system)
+        other_tokens = system_tokens + state.counter.tools(
+            [*state.engine.get_tool_schemas(), FIND_TOOLS_SCHEMA]
         )
         cards = self._make_cards()
-        share = conversation.setup.options.tools_share
+        share = state.setup.options.tools_share
         if not exceeds_share(
             sum(card.tokens for card in cards),
             threshold=threshold,
@@ -213,13 +213,11 @@ class Toolbox:
 
     def can_free_enough(self) -> bool:
         """Return whether a new choice of tools brings system prompt and tools below the threshold."""
-        conversation = self._conversation
-        fixed_tokens = conversation.counter.request(
-            (), system=conversation.system, tools=self.next_schemas
-        )
+        state = self._state
+        fixed_tokens = state.counter.request((), system=state.system, tools=self.next_schemas)
         return (
-            fixed_tokens * conversation.state.calibration.factor(conversation.route.name)
-            < conversation.nominal_budget.threshold
+            fixed_tokens * state.learnt.calibration.factor(state.route.name)
+            < state.nominal_budget.threshold
         )
 
     def leave_out(self, left_out: Sequence[str], reason: str, *, now: bool = False) -> None:
@@ -233,15 +231,15 @@ class Toolbox:
             }
         if self.left_out == previous:
             return
-        conversation = self._conversation
-        conversation.offer_tools(self.schemas)
-        if conversation.last_request is not None:
-            conversation.state.cache_change = "other tools are offered"
+        state = self._state
+        state.offer_tools(self.schemas)
+        if state.last_request is not None:
+            state.learnt.cache_change = "other tools are offered"
         removed_names = tuple(name for name in self.left_out if name not in previous)
         returned_names = tuple(name for name in previous if name not in self.left_out)
-        conversation.emit(
+        state.emit(
             ToolsChanged(
-                conversation.session.id,
+                state.session.id,
                 self.left_out,
                 gone=removed_names,
                 back=returned_names,
@@ -277,7 +275,7 @@ class Toolbox:
                 now=True,
             )
         if names:
-            await self._conversation.save()
+            await self._state.save()
         return replace(matches, is_offered_now=now and bool(names), was_refused=was_refused)
 
     def search(self, query: str) -> FoundTools:
@@ -304,15 +302,13 @@ class Toolbox:
 
     def describe_price(self) -> str:
         """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
-        conversation = self._conversation
-        cold_reason = conversation.cold_reason
+        state = self._state
+        cold_reason = state.cold_reason
         if cold_reason:
             return f"no cached prompt is lost by it: {cold_reason}"
-        miss_cost = conversation.policy.find_miss_cost(
-            conversation.size, conversation.state, conversation.prices
-        )
+        miss_cost = state.policy.find_miss_cost(state.size, state.learnt, state.prices)
         explanation = (
-            f"the {conversation.tokens:,} tokens of the prompt have to be read anew "
+            f"the {state.tokens:,} tokens of the prompt have to be read anew "
             "instead of from the provider's cache"
         )
         return (
@@ -339,18 +335,18 @@ class Toolbox:
         self._last_choice_key = str(fields.get("for", ""))
         names = _read_names(fields, "out") if left_out is None else left_out
         self.left_out = tuple(name for name in names if name in self._names)
-        self._conversation.offer_tools(self.schemas)
+        self._state.offer_tools(self.schemas)
 
     def _make_selection_key(self) -> str:
         if not self._tools_digest and self.all_tools:
             self._tools_digest = hashlib.blake2b(
                 json_text(self.all_tools).encode("utf-8", "replace"), digest_size=8
             ).hexdigest()
-        return f"{self._conversation.route.name} {self._tools_digest}" if self.all_tools else ""
+        return f"{self._state.route.name} {self._tools_digest}" if self.all_tools else ""
 
     def _make_cards(self) -> list[ToolCard]:
         """Return the cards of all tools, with their tokens for the current model."""
-        count_tokens = self._conversation.counter.tools
+        count_tokens = self._state.counter.tools
         # Without the tokens of the list around them.
         return [
             make_card(tool, count_tokens([tool, tool]) - count_tokens([tool]))
@@ -358,9 +354,7 @@ class Toolbox:
         ]
 
     def _get_task_text(self) -> str:
-        user_texts = (
-            text for body in reversed(self._conversation.bodies) if (text := user_text(body))
-        )
+        user_texts = (text for body in reversed(self._state.bodies) if (text := user_text(body)))
         return "\n".join(islice(user_texts, TASK_MESSAGES))
 
 

@@ -55,66 +55,65 @@ class PreparedRequest:
 
 
 def build_request(
-    conversation: ConversationState,
+    state: ConversationState,
     injected: Sequence[Message] = (),
     *,
     cap: int | None = None,
 ) -> PreparedRequest:
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
-    route = conversation.route
-    options = conversation.setup.options
-    messages = conversation.bodies[:]
-    system = without_note_marks(conversation.system)
+    route = state.route
+    options = state.setup.options
+    messages = state.bodies[:]
+    system = without_note_marks(state.system)
     if route.caches_by_marks:
-        _mark_messages(conversation, messages)
+        _mark_messages(state, messages)
         system = mark_system(system, ttl=options.cache_ttl)
     elif route.accepts_breakpoints:
         system = mark_system_breakpoint(system)
     messages += injected
-    injected_tokens = conversation.counter.messages(injected)
-    limit = _limit_output(conversation, cap or options.max_tokens, injected_tokens)
+    injected_tokens = state.counter.messages(injected)
+    limit = _limit_output(state, cap or options.max_tokens, injected_tokens)
     request = Request(
         model=route.name,
         messages=messages,
         system=system,
-        tools=conversation.tools,
+        tools=state.tools,
         params={
             **({choose_output_cap_field(route.api, route.base_url): limit} if limit else {}),
-            **route.ask_for_diagnosis(conversation.last_answer_id),
+            **route.ask_for_diagnosis(state.last_answer_id),
         },
     )
-    conversation.last_request = request
-    conversation.emit(RequestReady(conversation.session.id, request, len(injected)))
+    state.last_request = request
+    state.emit(RequestReady(state.session.id, request, len(injected)))
     return PreparedRequest(
         request,
         route.api,
-        conversation.estimate + injected_tokens,
-        conversation.tokens + injected_tokens,
-        conversation.encoded_history,
+        state.estimate + injected_tokens,
+        state.tokens + injected_tokens,
+        state.encoded_history,
     )
 
 
-async def find_excerpts(conversation: ConversationState) -> list[Message]:
+async def find_excerpts(state: ConversationState) -> list[Message]:
     """Find excerpts of messages that left the context and match the newest message; for this call only."""
     finder = ExcerptFinder(
-        conversation.setup.store,
-        conversation.setup.options.recall,
-        conversation.counter,
+        state.setup.store,
+        state.setup.options.recall,
+        state.counter,
     )
-    session = conversation.session
+    session = state.session
     view = VisibleThread(
         session.tenant,
         session.thread,
         session=session.id,
-        messages=conversation.stored,
-        is_complete=not conversation.compaction_count
-        and session.kind not in ("branch", "continuation"),
+        messages=state.stored,
+        is_complete=not state.compaction_count and session.kind not in ("branch", "continuation"),
     )
-    return await finder.find(view, finder.find_max_tokens(conversation.size), conversation.emit)
+    return await finder.find(view, finder.find_max_tokens(state.size), state.emit)
 
 
 def _limit_output(
-    conversation: ConversationState, requested_cap: int | None, injected_tokens: int
+    state: ConversationState, requested_cap: int | None, injected_tokens: int
 ) -> int | None:
     """Lower the output cap to the model's maximum and to the room that the prompt leaves in a learnt window.
 
@@ -123,39 +122,37 @@ def _limit_output(
     if not requested_cap:
         return None
     limits = [requested_cap]
-    if conversation.output_cap:
-        limits.append(conversation.output_cap)
-    if conversation.learnt_window:
+    if state.output_cap:
+        limits.append(state.output_cap)
+    if state.learnt_window:
         unreported_tokens = (
-            conversation.state.calibration.count_unreported_tokens(
-                conversation.route.name, conversation.estimate
-            )
+            state.learnt.calibration.count_unreported_tokens(state.route.name, state.estimate)
             + injected_tokens
         )
         limits.append(
             compute_max_output(
-                conversation.learnt_window,
-                conversation.tokens + injected_tokens,
+                state.learnt_window,
+                state.tokens + injected_tokens,
                 unreported=unreported_tokens,
             )
         )
     return min(limits)
 
 
-def _mark_messages(conversation: ConversationState, messages: list[Message]) -> None:
+def _mark_messages(state: ConversationState, messages: list[Message]) -> None:
     """Set cache marks on the last three messages, and again on the last one that the previous request marked.
 
     The earlier mark lets the provider find its cached prefix if many messages were added since.
     """
-    previous_index = conversation.last_marked_index
+    previous_index = state.last_marked_index
     start = find_first_markable_index(len(messages), previous_index)
     marked_messages = apply_cache_control(
         messages[start:],
-        ttl=conversation.setup.options.cache_ttl,
-        native_anthropic=conversation.route.api == "anthropic",
+        ttl=state.setup.options.cache_ttl,
+        native_anthropic=state.route.api == "anthropic",
         previous_index=None if previous_index is None else previous_index - start,
         mark_tool_results=True,
     )
     last_index = find_last_marked_index(marked_messages)
-    conversation.last_marked_index = None if last_index is None else start + last_index
+    state.last_marked_index = None if last_index is None else start + last_index
     messages[start:] = marked_messages

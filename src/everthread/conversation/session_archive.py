@@ -16,23 +16,21 @@ if TYPE_CHECKING:
 class SessionArchive(StoreLookup):
     """`Lookup` and `Archive` of one conversation, for its engine."""
 
-    def __init__(self, conversation: ConversationState) -> None:
+    def __init__(self, state: ConversationState) -> None:
         super().__init__(
-            conversation.setup.store,
-            conversation.session.tenant,
-            conversation.session.thread,
+            state.setup.store,
+            state.session.tenant,
+            state.session.thread,
             reach="all",
         )
-        self._conversation = conversation
+        self._state = state
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
         """Return the originals of these messages; messages in view are not read again.
 
         For a shortened message, return the message that it replaces.
         """
-        in_view = {
-            stored_message.id: stored_message for stored_message in self._conversation.stored
-        }
+        in_view = {stored_message.id: stored_message for stored_message in self._state.stored}
         originals: list[Original] = []
         for message_id in ids:
             stored_message = in_view.get(message_id) or await load_message(
@@ -47,7 +45,7 @@ class SessionArchive(StoreLookup):
         return originals
 
     async def covered(self) -> list[int]:
-        records = await self.store.compactions(self._conversation.session.thread)
+        records = await self.store.compactions(self._state.session.thread)
         return sorted(
             {
                 number

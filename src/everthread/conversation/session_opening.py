@@ -34,14 +34,14 @@ async def load_state(
     reason: StartReason,
 ) -> ConversationState:
     """Load a session: its messages, the state of its engine, and the learnt limits of its model."""
-    conversation = ConversationState(setup, session, tools)
+    state = ConversationState(setup, session, tools)
     store = setup.store
     messages, records = await asyncio.gather(
         store.messages(session.id), store.compactions(session.thread)
     )
-    conversation.show_session(session, messages)
-    conversation.compaction_count = sum(record.reverted_at is None for record in records)
-    await conversation.restore()
-    await conversation.load_limits()
-    conversation.engine.on_session_start(session.id, reason=reason, previous=session.parent)
-    return conversation
+    state.show_session(session, messages)
+    state.compaction_count = sum(record.reverted_at is None for record in records)
+    await state.restore()
+    await state.load_limits()
+    state.engine.on_session_start(session.id, reason=reason, previous=session.parent)
+    return state

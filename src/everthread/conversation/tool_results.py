@@ -14,25 +14,21 @@ MAX_READ_CHARS = 50_000
 """Maximum characters per read of a stored output, so that the result is not stored again."""
 
 
-async def limit_results(
-    conversation: ConversationState, messages: Sequence[Message]
-) -> list[Message]:
+async def limit_results(state: ConversationState, messages: Sequence[Message]) -> list[Message]:
     """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
-    own_tools = {tool["function"]["name"] for tool in conversation.engine.get_tool_schemas()}
-    limits = conversation.setup.options.output_limits(conversation.budget)
+    own_tools = {tool["function"]["name"] for tool in state.engine.get_tool_schemas()}
+    limits = state.setup.options.output_limits(state.budget)
     limited_results, large_outputs = cite_large_results(
-        messages, conversation.open_calls, limits, lookups=own_tools
+        messages, state.open_calls, limits, lookups=own_tools
     )
     for result in large_outputs:
-        await store_output(conversation, result.output, tool=result.tool)
+        await store_output(state, result.output, tool=result.tool)
     return limited_results
 
 
-async def store_output(
-    conversation: ConversationState, item: OutputToStore, *, tool: str = ""
-) -> None:
+async def store_output(state: ConversationState, item: OutputToStore, *, tool: str = "") -> None:
     """Store an output before it is cited; the store verifies it by reading it back."""
-    await conversation.setup.store.put_output(
-        conversation.session.thread, item.text, call_id=item.call_id, tool=tool
+    await state.setup.store.put_output(
+        state.session.thread, item.text, call_id=item.call_id, tool=tool
     )
-    conversation.emit(OutputStored(conversation.session.id, item.id, tool, len(item.text)))
+    state.emit(OutputStored(state.session.id, item.id, tool, len(item.text)))

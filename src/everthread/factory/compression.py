@@ -164,8 +164,8 @@ def _make_configured_summarizer(
     context = SummarizerContext(
         route,
         counter,
-        last_request=lambda: None,
-        events=report,
+        get_last_request=lambda: None,
+        report=report,
         report_abandoned=lambda _request: None,
     )
     return SummarizerFactory(config, stack.push_async_callback)(context)

@@ -134,8 +134,8 @@ async def make_setup(
     return Setup(
         store,
         route,
-        engine=EngineChoice.from_config(config),
-        summarizer=make_summarizers(summarizer, config, close_callbacks.append),
+        make_engine=EngineChoice.from_config(config),
+        make_summarizer=make_summarizers(summarizer, config, close_callbacks.append),
         options=make_session_options(config),
         summary_key=await store.shared_secret(SUMMARY_KEY),
     )

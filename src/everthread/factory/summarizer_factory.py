@@ -74,7 +74,7 @@ class SummarizerFactory:
             self._list_model_summarizers(context, auxiliary, main_model),
             fallback=fallback_summarizer,
             clock=time.time,
-            events=context.events,
+            events=context.report,
             paused_until=self._paused_until,
         )
 
@@ -107,7 +107,7 @@ class SummarizerFactory:
                 context_length=options.context_length,
             )
         except EverthreadError as error:
-            context.events(
+            context.report(
                 "notice",
                 text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}",
             )
@@ -149,7 +149,7 @@ class SummarizerFactory:
             warm_summarizer = WarmPrefixSummarizer(
                 metered_model,
                 context.counter,
-                context.last_request,
+                context.get_last_request,
                 template=self._config.compression.template,
                 price=self._make_price(metered_model),
                 is_warm=context.is_warm,

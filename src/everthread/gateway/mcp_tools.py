@@ -292,7 +292,7 @@ class LookupTools:
             reach.tenant,
             thread,
             reach=scope,
-            family=not reach.is_confined,
+            include_related=not reach.is_confined,
             cache=self._cache,
         )
 

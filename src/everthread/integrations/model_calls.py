@@ -64,7 +64,7 @@ class FittedCall:
     """A model call that fits the window, and the thread's call that will record its answer."""
 
     call: ModelCall
-    prepared: PreparedCall
+    prepared_call: PreparedCall
     items: Sequence[SentItem]
     note: str = ""
     """The note about summaries, to append to the system prompt."""
@@ -118,7 +118,7 @@ def cite_large_outputs(
 def make_items(prepared: PreparedCall, history: Sequence[HistoryMessage]) -> list[SentItem]:
     """Return the messages to send: indexes into the framework's history, and messages that were changed or added."""
     items: list[SentItem] = []
-    for item in prepared.items():
+    for item in prepared.list_items():
         if not isinstance(item, int):
             changed_message: Any = item
             items.append(changed_message)

@@ -64,7 +64,7 @@ from everthread.thread.events import (
 from everthread.thread.large_results import LargeOutput
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.matching.history import build_history
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.matching.thread_names import shorten_session_name
 from everthread.thread.recovery import SIZE_REFUSALS
 from everthread.thread.thread_context import ProviderRefusal
@@ -159,7 +159,7 @@ class FrameworkThreads:
         ):
             raise error
         threads = await self._open_threads()
-        prepared = fitted_call.prepared
+        prepared = fitted_call.prepared_call
         try:
             is_smaller = await threads.recover(prepared, _read_refusal(error))
         except EverthreadError as failure:
@@ -195,8 +195,8 @@ class FrameworkThreads:
             reply = Reply(message, stop or "stop", dict(usage or {}) or None)
             canonical_usage = normalize_usage(usage, api=API) if usage else None
             outcome = Outcome(200, reply, canonical_usage)
-            answer = threads.expect_answer(fitted_call.prepared, outcome)
-            await threads.record(fitted_call.prepared, outcome, answer)
+            answer = threads.expect_answer(fitted_call.prepared_call, outcome)
+            await threads.record(fitted_call.prepared_call, outcome, answer)
         except Exception:  # as above
             self._logger.exception(
                 "Everthread could not record an answer; it is stored with the next call"
@@ -210,7 +210,7 @@ class FrameworkThreads:
         )
         if thread is None:
             return "Nothing was said in this conversation yet."
-        lookup = StoreLookup(store, DEFAULT_TENANT, thread, family=True, skip_visible=True)
+        lookup = StoreLookup(store, DEFAULT_TENANT, thread, include_related=True, skip_visible=True)
         try:
             return await answer_recall(lookup, arguments)
         except (EverthreadError, ValueError) as error:
@@ -271,7 +271,7 @@ class FrameworkThreads:
         session = shorten_session_name(call.conversation_key)
         scope = f"{self._client}:{session}" if session else ""
         return CallerHistory(
-            Family(_make_tenant(self._client, call.owner), scope),
+            ClientScope(_make_tenant(self._client, call.owner), scope),
             build_history(identities),
             messages=messages,
             wire_messages=[message.value for message in messages],
@@ -306,7 +306,7 @@ class FrameworkThreads:
         history: Sequence[HistoryMessage],
     ) -> FittedCall:
         """Return the call with the messages, note and output cap to send now."""
-        threads.measure(prepared)
+        threads.remember_prompt(prepared)
         excerpts = await threads.find_excerpts(prepared)
         return FittedCall(
             call,

@@ -81,14 +81,14 @@ class ManagedThread(Generic[DraftT]):
         context = self.context
         decision = self._services.policy.decide(
             context.size,
-            context.state,
+            context.learnt,
             context.prices,
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
         if decision.action == "wait" and not self._is_wait_reported:
             self._is_wait_reported = True
-            self._report_plan(decision)
+            self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
             is_background=self._services.options.background,
@@ -98,7 +98,7 @@ class ManagedThread(Generic[DraftT]):
             self.preparation.is_under_way or await context.can_compact(order)
         ):
             self._is_wait_reported = False
-            self._report_plan(decision)
+            self._report_cost_decision(decision)
             await self._run_order(order, must_wait=decision.must_wait)
         return decision
 
@@ -129,7 +129,7 @@ class ManagedThread(Generic[DraftT]):
         size = context.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._services.policy.should_prepare(size, context.state, context.prices):
+        if self._services.policy.should_prepare(size, context.learnt, context.prices):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -181,7 +181,7 @@ class ManagedThread(Generic[DraftT]):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._services.policy.find_cache_lifetime(self.context.state)
+            lifetime = self._services.policy.find_cache_lifetime(self.context.learnt)
             self.preparation.idle_timer = self._services.timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
@@ -205,7 +205,7 @@ class ManagedThread(Generic[DraftT]):
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        state = self.context.state
+        state = self.context.learnt
         now = self._services.wall_clock()
         ttl = find_cache_lifetime(self.context.model, self._services.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
@@ -220,10 +220,10 @@ class ManagedThread(Generic[DraftT]):
         context = self.context
         policy = self._services.policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(context.size, context.state):
+        if policy.should_compact_when_idle(context.size, context.learnt):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            context.size, context.state, context.prices
+            context.size, context.learnt, context.prices
         ):
             work = self._prepare_summary(COLD_CACHE)
         if work is not None:
@@ -322,7 +322,7 @@ class ManagedThread(Generic[DraftT]):
         if is_done:
             self._record_success()
         else:
-            context.state.record_failure(tokens)
+            context.learnt.record_failure(tokens)
         return is_done
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
@@ -334,9 +334,9 @@ class ManagedThread(Generic[DraftT]):
 
     def _record_success(self) -> None:
         size = self.context.size
-        self.context.state.record_success(size.tokens, size.budget.threshold)
+        self.context.learnt.record_success(size.tokens, size.budget.threshold)
 
-    def _report_plan(self, decision: PolicyDecision) -> None:
+    def _report_cost_decision(self, decision: PolicyDecision) -> None:
         plan = decision.cost_decision
         if plan is None:
             return

@@ -45,7 +45,7 @@ class LearntWindow:
 
 
 @dataclass(slots=True)
-class _LearntLimits:
+class _CachedLimits:
     """The limits learnt for one key, in memory."""
 
     read_at: float = float("-inf")
@@ -61,7 +61,7 @@ class ModelLimits:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._limits: RecentDict[LimitKey, _LearntLimits] = RecentDict(MAX_CACHED_KEYS)
+        self._limits: RecentDict[LimitKey, _CachedLimits] = RecentDict(MAX_CACHED_KEYS)
 
     async def find_window(self, key: LimitKey, assumed_window: int) -> int:
         """Return the smallest of the stated, the learnt and the guessed window."""
@@ -176,7 +176,7 @@ class ModelLimits:
         limits.window = None
         return True
 
-    async def _check_guess(self, key: LimitKey, limits: _LearntLimits, prompt_tokens: int) -> None:
+    async def _check_guess(self, key: LimitKey, limits: _CachedLimits, prompt_tokens: int) -> None:
         """Drop a guessed window after a larger prompt succeeded; store it after one of about its size succeeded."""
         guess = limits.guessed_window
         if guess is None or prompt_tokens < MIN_CONFIRMING_SHARE * guess:
@@ -188,9 +188,9 @@ class ModelLimits:
             )
             limits.window = guess
 
-    async def _load_limits(self, key: LimitKey) -> _LearntLimits:
+    async def _load_limits(self, key: LimitKey) -> _CachedLimits:
         """Return the limits of a key, read from the store if they are not fresh."""
-        limits = self._limits.get(key) or _LearntLimits()
+        limits = self._limits.get(key) or _CachedLimits()
         self._limits[key] = limits
         if self._clock() - limits.read_at > REFRESH_SECONDS:
             stored_limits = await self._store.load_limits(key)

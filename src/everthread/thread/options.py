@@ -105,9 +105,9 @@ class SummarizerContext:
 
     route: Route
     counter: TokenCounter
-    last_request: Callable[[], Request | None]
+    get_last_request: Callable[[], Request | None]
     """The last request that was sent, whose prefix is cached."""
-    events: Events
+    report: Events
     report_abandoned: Callable[[Request], None]
     """Called with a request that was cancelled in flight."""
     is_warm: Callable[[], bool] = lambda: True
@@ -126,8 +126,8 @@ class Setup:
 
     store: Store
     route: Route
-    engine: Callable[[Services], ContextEngine]
-    summarizer: Callable[[SummarizerContext], Summarizer]
+    make_engine: Callable[[Services], ContextEngine]
+    make_summarizer: Callable[[SummarizerContext], Summarizer]
     options: SessionOptions = SessionOptions()
     system: System | Callable[[], System] = None
     """The system prompt, or a function that builds it at a session's start."""

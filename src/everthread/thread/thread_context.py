@@ -10,7 +10,7 @@ from everthread.core.provider_errors.classification import ErrorVerdict, classif
 from everthread.thread import events
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.policy.call_prices import CallPrices
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
 
@@ -75,7 +75,7 @@ class ThreadContext(Protocol[DraftT]):
         ...
 
     @property
-    def state(self) -> ContextState: ...
+    def learnt(self) -> LearntUsage: ...
 
     @property
     def size(self) -> PromptSize: ...

@@ -54,7 +54,7 @@ class Recall(FreeTool):
             conversation.store,
             conversation.session.tenant,
             conversation.id,
-            family=True,
+            include_related=True,
             skip_visible=True,
         )
         return ToolReply(await answer_recall(lookup, arguments))

@@ -18,7 +18,7 @@ from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.request_reader import LocatedBody
 from everthread.thread.caller.caller_request import Outcome
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 
 MAX_DELAY_SECONDS = 0.5
 """Maximum time for which a record is delayed."""
@@ -35,7 +35,7 @@ class ForwardedRequest:
     """A request that was forwarded before it was read."""
 
     thread: str
-    family: Family
+    family: ClientScope
     incoming: Incoming
     located_body: LocatedBody
     outgoing: Outgoing
@@ -134,7 +134,7 @@ class DeferredRecords:
         """Make all delayed records now, and wait a few seconds until they are stored."""
         await self._flush(list(self._unfinished))
 
-    async def flush_session(self, family: Family) -> None:
+    async def flush_session(self, family: ClientScope) -> None:
         """Make the delayed records of a session now, and wait a few seconds until they are stored."""
         await self._flush(
             [record for record in self._unfinished if record.request.family == family]

@@ -26,7 +26,7 @@ from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.recorder import identify_answer
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 
 READ_DELAY_SECONDS = 1.0
 """Seconds after which a forwarded request is read, if it is not answered earlier."""
@@ -64,7 +64,7 @@ class ForwardedRequests:
         if terms is None or outgoing is None:
             return None
         scope = find_scope(incoming.headers, located_body.sliced_body.fields)
-        family = Family(incoming.tenant, scope)
+        family = ClientScope(incoming.tenant, scope)
         request = ForwardedRequest(
             thread, family, incoming, located_body, outgoing=outgoing, terms=terms
         )

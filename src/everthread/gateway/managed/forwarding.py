@@ -139,7 +139,7 @@ def make_forwarding_terms(
         digest=answered_history.digest(len(answered_history)),
         last_body_bytes=len(request.sliced_body.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
-        max_tokens=round(MIN_THRESHOLD_SHARE * call.budget(options).threshold),
+        max_tokens=round(MIN_THRESHOLD_SHARE * call.compute_budget(options).threshold),
         offers_recall=offers_recall(call, request.sliced_body),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
     )

@@ -26,7 +26,7 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.provider_compactions import is_compaction
-from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_SECONDS
+from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_TIMEOUT_SECONDS
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
@@ -95,7 +95,7 @@ class ManagedHandler:
         await threads.store(self.call)
         if not await answer_round(threads.setup.store, self.call, reply):
             return None
-        if now - rounds.started_at > RECALL_SECONDS:
+        if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS
         self.outgoing = self._render()
         threads.setup.listener(RecallAnswered(self.thread, rounds.round_count, rounds.call_count))
@@ -168,7 +168,7 @@ class ManagedHandler:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
         has_recall = offers_recall(call, self.request.sliced_body)
-        tokens = self.services.threads.measure(call)
+        tokens = self.services.threads.remember_prompt(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
         options = RenderOptions(

@@ -26,7 +26,7 @@ from everthread.gateway.request.request_reader import (
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 
 
 class ProxyManager:
@@ -85,7 +85,7 @@ class ProxyManager:
     async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made."""
         scope = find_scope(incoming.headers, located_body.sliced_body.fields)
-        await self.deferred_records.flush_session(Family(incoming.tenant, scope))
+        await self.deferred_records.flush_session(ClientScope(incoming.tenant, scope))
         return await self._opener.open(incoming, located_body)
 
     def start_worker(self) -> None:

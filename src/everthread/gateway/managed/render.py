@@ -63,7 +63,8 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
     api = call.settings.api
     elements = request.elements
     changes: list[BodyEdit] = [
-        (elements[edit.start].start, elements[edit.end - 1].end, edit.text) for edit in call.edits()
+        (elements[edit.start].start, elements[edit.end - 1].end, edit.text)
+        for edit in call.list_edits()
     ]
     if call.note:
         as_blocks = accepts_blocks(api, call.model, call.settings.upstream)

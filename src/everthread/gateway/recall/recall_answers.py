@@ -61,9 +61,9 @@ async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:
     """Return the answer to a recall call, or a text that says why it cannot be answered."""
     lookup = StoreLookup(
         store,
-        call.caller_history.family.tenant,
+        call.caller_history.client_scope.tenant,
         call.thread,
-        family=True,
+        include_related=True,
         skip_visible=True,
     )
     try:

@@ -33,7 +33,7 @@ from everthread.thread.caller.caller_request import (
     LeadingCompaction,
 )
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 from everthread.wire.gemini.fields import get_field, get_object_field
 
 ANTHROPIC_COMPACTION_FIELD = "compaction"
@@ -114,7 +114,7 @@ class ClientRequest:
             return restore_unchanged_files(self.sliced_body.body, elements, covered_count)
 
         return CallerHistory(
-            Family(self.incoming.tenant, find_scope(headers, fields)),
+            ClientScope(self.incoming.tenant, find_scope(headers, fields)),
             self.parsed_request.history,
             messages=elements,
             wire_messages=DecodedMessages(elements),
@@ -123,7 +123,7 @@ class ClientRequest:
             kind=choose_thread_kind(client, has_tools=has_tools),
             leading_compaction=self._find_leading_compaction(),
             is_single_text=self.sliced_body.is_single_text,
-            restore=restore,
+            restore_messages=restore,
         )
 
     def _make_settings(self) -> CallSettings:
@@ -159,7 +159,9 @@ class ClientRequest:
         if own_compaction is not None:
             return replace(
                 own_compaction,
-                end=min(own_compaction.end - self.system_count, len(self.elements)),
+                message_count=min(
+                    own_compaction.message_count - self.system_count, len(self.elements)
+                ),
             )
         if COMPACTION_MARK not in self.parsed_request.located_body.watched_words:
             return None

@@ -118,8 +118,8 @@ class ConversationPlayer:
                 setup = Setup(
                     store,
                     make_route(inputs.calls[0].model, inputs.window),
-                    engine=self._engine,
-                    summarizer=lambda context: JournalWriter(context.counter),
+                    make_engine=self._engine,
+                    make_summarizer=lambda context: JournalWriter(context.counter),
                     options=self._options,
                     system=inputs.system,
                     listener=self._on_event,

@@ -38,7 +38,7 @@ from everthread.thread.model_limits import ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
@@ -80,18 +80,18 @@ class CallerContext:
         return self._call.model
 
     @property
-    def state(self) -> ContextState:
-        return self._call.memory.context
+    def learnt(self) -> LearntUsage:
+        return self._call.memory.learnt
 
     @property
     def size(self) -> PromptSize:
         call = self._call
         tokens = self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
-        fixed_tokens = round(call.settings.tokens * self.state.calibration.factor(call.model))
+        fixed_tokens = round(call.settings.tokens * self.learnt.calibration.factor(call.model))
         return PromptSize(
             tokens,
             fixed_tokens,
-            call.budget(self._services.setup.options),
+            call.compute_budget(self._services.setup.options),
             output_cap=call.settings.output_cap,
             is_mid_turn=call.caller_history.is_mid_turn,
         )
@@ -100,13 +100,13 @@ class CallerContext:
     def prices(self) -> CallPrices:
         call = self._call
         has_cache_marks = find_cache_route(call.model, "auto", call.settings.upstream) is not None
-        summarizer = self._services.setup.summarizer(self._summarizer_context())
+        summarizer = self._services.setup.make_summarizer(self._summarizer_context())
         return CallPrices(call.model, "auto", has_cache_marks, summarizer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
 
-    async def look_up(self) -> None:
+    async def load_rewrite_state(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
         call = self._call
         state_keys = [(call.thread, UNDONE_STATE_KEY)]
@@ -119,10 +119,10 @@ class CallerContext:
         [undone_state, *rounds] = search_result.requested_states
         call.rewrite = search_result.rewrite
         if call.rewrite is None:
-            self.state.tokens_after_compaction = 0  # none was made, or it was undone
-        elif rewrite_key(call.rewrite) != call.memory.last_rewrite:
+            self.learnt.tokens_after_compaction = 0  # none was made, or it was undone
+        elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
             # Another process made this rewrite: the last failed attempt here says nothing about it.
-            self.state.retry_above_tokens = 0
+            self.learnt.retry_above_tokens = 0
         call.is_compaction_undone = isinstance(
             undone_state, dict
         ) and call.caller_history.size < undone_state.get("until", 0)
@@ -139,9 +139,9 @@ class CallerContext:
             call.caller_history, keys, call.memory.last_search, state_keys=state_keys
         )
         call.memory.last_search = search_result.search
-        if call.memory.engine_keys == keys or not call.match.matched_count:
+        if call.memory.last_engine_keys == keys or not call.match.matched_count:
             return search_result
-        call.memory.engine_keys = keys
+        call.memory.last_engine_keys = keys
         found_rewrite = search_result.rewrite
         longer_rewrite = await finder.adopt_longer(
             call.caller_history,
@@ -181,11 +181,11 @@ class CallerContext:
             return RewriteDraft(self._describe_adopted_rewrite(newer_rewrite), newer_rewrite)
         task = await self._make_task(order)
         context = self._summarizer_context()
-        summarizer = self._services.setup.summarizer(context)
+        summarizer = self._services.setup.make_summarizer(context)
         return await self._services.rewrite_maker.draft(
             task,
             self._engine_setup(task.budget),
-            SummarySource(summarizer, wait, context.events),
+            SummarySource(summarizer, wait, context.report),
         )
 
     def is_usable(self, draft: RewriteDraft) -> bool:
@@ -200,10 +200,10 @@ class CallerContext:
         call.rewrite = await self._services.rewrite_maker.commit(draft) if is_new else draft.rewrite
         if is_new and draft.history_length < len(call.caller_history.messages):
             await self._shorten_new_messages(order)
-        self.state.pause.unjudged_tokens_before = (
+        self.learnt.pause.unjudged_tokens_before = (
             tokens_before if order.reason in AUTOMATIC_REASONS else 0
         )
-        self.state.call_pattern = self.state.call_pattern.after_compaction()
+        self.learnt.call_pattern = self.learnt.call_pattern.after_compaction()
         if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
             self.emit(events.Notice(self.session_id, make_fading_notice(call.rewrite.depth)))
         return ""
@@ -212,7 +212,7 @@ class CallerContext:
         """Prune the messages since a summary was prepared; if that is not enough, let the journal compact them."""
         call = self._call
         maker = self._services.rewrite_maker
-        budget = call.budget(self._services.setup.options)
+        budget = call.compute_budget(self._services.setup.options)
         if self._services.sizer.count_tokens(call, call.rewrite) <= budget.max_compacted_tokens:
             return
         task = await self._make_task(replace(order, is_background=False))
@@ -257,7 +257,7 @@ class CallerContext:
         await self.load_caps()
         if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
             # The prompt stays the same, and the provider has counted it.
-            self.state.calibration.observe(call.model, verdict.input_tokens, call.estimate)
+            self.learnt.calibration.observe(call.model, verdict.input_tokens, call.estimate)
         if learnt is not None:
             call.limits.window = learnt.tokens
             event = events.LimitLearnt(
@@ -293,7 +293,7 @@ class CallerContext:
         call = self._call
         call.memory.is_payload_shrunk = True
         previous_rewrite = call.rewrite
-        await self.look_up()
+        await self.load_rewrite_state()
         if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
         shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(
@@ -319,10 +319,10 @@ class CallerContext:
     def _engine_setup(self, budget: Budget) -> EngineSetup:
         setup = self._services.setup
         return EngineSetup(
-            setup.engine,
+            setup.make_engine,
             self.model,
             budget,
-            setup.find_summary_key(self._call.caller_history.family.tenant),
+            setup.find_summary_key(self._call.caller_history.client_scope.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
@@ -357,7 +357,7 @@ class CallerContext:
             call.settings,
             thread=match.thread,
             engine_key=self._engine_keys[0],
-            budget=call.budget(setup.options),
+            budget=call.compute_budget(setup.options),
             tokens=order.tokens or self._count_prompt_tokens(order),
             order=order,
             base_rewrite=call.rewrite,
@@ -389,7 +389,7 @@ class CallerContext:
             route,
             TokenCounter(call.model),
             lambda: None,
-            events=report,
+            report=report,
             report_abandoned=note_cancelled,
             check_permission=call.settings.check_permission,
         )

@@ -12,7 +12,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.store.records import LimitKey, SessionKind
 from everthread.thread.accounting import Payer
 from everthread.thread.matching.history import History
-from everthread.thread.matching.thread_match import Family
+from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.options import CheckPermission
 
 PLATFORM = "gateway"
@@ -39,7 +39,7 @@ class LeadingCompaction:
 
     key: str
     """Identifies the compaction."""
-    end: int
+    message_count: int
     """Number of messages up to the end of the compaction."""
 
 
@@ -62,7 +62,7 @@ def _restore_nothing(covered: int) -> Mapping[int, Any]:  # noqa: ARG001
 class CallerHistory:
     """The whole history that a caller sends."""
 
-    family: Family
+    client_scope: ClientScope
     history: History
     """The identities of its messages."""
     messages: Sequence[CallerMessage]
@@ -82,7 +82,7 @@ class CallerHistory:
     """
     is_single_text: bool = False
     """Whether the caller sent one text instead of a list of messages, which cannot be compacted."""
-    restore: Callable[[int], Mapping[int, Any]] = _restore_nothing
+    restore_messages: Callable[[int], Mapping[int, Any]] = _restore_nothing
     """Return replacements, by index, of messages that refer to content among the first `covered` messages."""
 
     size: int = field(init=False)

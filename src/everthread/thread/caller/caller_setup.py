@@ -33,11 +33,11 @@ class CallerSetup:
     """The dependencies and settings of threads whose callers send their whole history."""
 
     store: Store
-    engine: Callable[[Services], ContextEngine]
+    make_engine: Callable[[Services], ContextEngine]
     engine_key: str
     """Identifies the engine and its options. A rewrite is used only with the engine and options that made it."""
-    summarizer: Callable[[SummarizerContext], Summarizer]
-    window: Callable[[Api, str, str, str], Awaitable[int]]
+    make_summarizer: Callable[[SummarizerContext], Summarizer]
+    find_window: Callable[[Api, str, str, str], Awaitable[int]]
     """Look up a model's window: `window(api, model, upstream, betas)`. Called once per model and upstream."""
     options: SessionOptions = field(default_factory=SessionOptions)
     uses_processes: bool = False

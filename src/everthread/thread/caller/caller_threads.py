@@ -1,7 +1,7 @@
 """Manage the threads of callers that send their whole history with every call.
 
     call = await threads.open(history, settings)    # find the thread, or begin one
-    await threads.prepare(call)                     # compact if needed; call.edits() lists the changes
+    await threads.prepare(call)                     # compact if needed; call.list_edits() lists the changes
     again = await threads.recover(call, refusal)    # after a refusal of the provider
     answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
     await threads.record(call, outcome, answer)     # store it, prepare the next compaction
@@ -38,7 +38,7 @@ from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
 from everthread.thread.managed_thread import ManagedThread, ThreadServices
 from everthread.thread.matching.thread_index import ThreadIndex
-from everthread.thread.matching.thread_match import Family, ThreadMatch
+from everthread.thread.matching.thread_match import ClientScope, ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import compute_max_output
@@ -109,13 +109,13 @@ class CallerThreads:
         memory = None if thread is None else self._memories.find(thread)
         return nullcontext() if memory is None else memory.matching_lock
 
-    def hold_session_while_reading(self, family: Family) -> AbstractContextManager[None]:
+    def hold_session_while_reading(self, family: ClientScope) -> AbstractContextManager[None]:
         """Return a context that makes other calls of a session wait while an answered call is still being read."""
         return self._index.hold_session_while_reading(family)
 
     async def open(
         self,
-        sent: CallerHistory,
+        caller_history: CallerHistory,
         settings: CallSettings,
         thread: str = "",
         known_length: int = 0,
@@ -125,14 +125,16 @@ class CallerThreads:
         `thread`, `known_length`: set if the caller knows that the history continues this thread after
         `known_length` messages.
         """
-        match = self._index.match_end(sent, thread, known_length)
-        match = match or await self._index.find_match(sent, settings)
-        memory = await self._load_memory(match, is_shortened=sent.leading_compaction is not None)
-        call = PreparedCall(sent, settings, match, memory)
+        match = self._index.match_end(caller_history, thread, known_length)
+        match = match or await self._index.find_match(caller_history, settings)
+        memory = await self._load_memory(
+            match, is_shortened=caller_history.leading_compaction is not None
+        )
+        call = PreparedCall(caller_history, settings, match, memory)
         window = await self.load_window(settings)
         call.limits.window = await self.limits.find_window(settings.limit_key, window)
         await CallerContext(call, self._services).load_caps()
-        if len(sent):
+        if len(caller_history):
             self._recorder.expect_request(call)
         return call
 
@@ -144,7 +146,7 @@ class CallerThreads:
         if key not in self._windows:
             if len(self._windows) >= _MAX_WINDOWS:
                 self._windows.clear()
-            self._windows[key] = await self.setup.window(
+            self._windows[key] = await self.setup.find_window(
                 settings.api,
                 settings.model,
                 settings.upstream,
@@ -187,7 +189,7 @@ class CallerThreads:
             return
         context = CallerContext(call, self._services)
         async with call.memory.compaction_lock:
-            await context.look_up()
+            await context.load_rewrite_state()
             if call.is_compaction_undone and not context.size.is_full:
                 call.decision = PolicyDecision("send")
                 return
@@ -200,7 +202,7 @@ class CallerThreads:
         memory = call.memory
         if memory.is_payload_shrunk or memory.continues_other or memory.has_hidden_rounds:
             return False
-        budget = call.budget(options)
+        budget = call.compute_budget(options)
         min_tokens = (
             MIN_THRESHOLD_SHARE * budget.threshold if options.economics else budget.background_start
         )
@@ -210,12 +212,12 @@ class CallerThreads:
         """Return the prompt tokens of a call with this rewrite or none."""
         return self._sizer.count_tokens(call, rewrite)
 
-    def measure(self, call: PreparedCall) -> PromptTokens:
+    def remember_prompt(self, call: PreparedCall) -> PromptTokens:
         """Return the tokens of the prompt that is about to be sent, and remember which rewrite it uses."""
         key = None if call.rewrite is None else rewrite_key(call.rewrite)
-        is_new = key is not None and key != call.memory.last_rewrite
-        call.memory.last_rewrite = key
-        context = call.memory.context
+        is_new = key is not None and key != call.memory.last_rewrite_key
+        call.memory.last_rewrite_key = key
+        context = call.memory.learnt
         call.estimate = self._sizer.estimate_tokens(call, call.rewrite)
         tokens_before = self._sizer.count_tokens(call, None)
         tokens_after = self._sizer.count_tokens(call, call.rewrite)
@@ -336,7 +338,7 @@ class CallerThreads:
         """Store the answer and its usage, and learn from the usage."""
         reported = outcome.usage if outcome.is_success and not outcome.estimated else None
         if reported is not None:
-            calibration = call.memory.context.calibration
+            calibration = call.memory.learnt.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
             thread = self._managed_thread(call)
             for observed in (*earlier_usage, reported):
@@ -351,7 +353,7 @@ class CallerThreads:
             window = UsedWindow(
                 call.model,
                 call.limits.window,
-                threshold=call.budget(self.setup.options).threshold,
+                threshold=call.compute_budget(self.setup.options).threshold,
             )
             state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
             await self._recorder.store_outcome(call, answer, usage, state)
@@ -404,7 +406,7 @@ class CallerThreads:
     def start_worker(self) -> None:
         """Start a worker process now, so that the first compaction does not wait for it."""
         setup = EngineSetup(
-            self.setup.engine,
+            self.setup.make_engine,
             "gpt-4o",
             self.setup.options.budget(128_000),
             self.setup.summary_key,

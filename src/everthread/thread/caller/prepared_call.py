@@ -26,7 +26,7 @@ from everthread.thread.wire_messages import encode_value
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class MessageEdit:
     """Our own text in place of the caller's messages from `start` to `end`."""
 
     start: int
@@ -138,11 +138,11 @@ class PreparedCall:
         is_caller_cap_fine = caller_cap is None or (cap is not None and caller_cap <= cap)
         return None if self.attempts.cap is None and is_caller_cap_fine else cap
 
-    def budget(self, options: ContextOptions) -> Budget:
+    def compute_budget(self, options: ContextOptions) -> Budget:
         """Return the budget of the call, with room for the answer it asks for, up to a quarter of the window."""
         caller_cap = self.settings.output_cap
         cap = caller_cap if caller_cap and caller_cap > 0 else options.max_tokens
-        factor = self.memory.context.calibration.factor(self.model)
+        factor = self.memory.learnt.calibration.factor(self.model)
         fixed_tokens = round(self.settings.tokens * factor)
         key = (self.model, self.limits.window, cap, fixed_tokens)
         cached_budget = self.memory.last_budget
@@ -167,41 +167,45 @@ class PreparedCall:
             *caller_messages,
         ]
 
-    def restored_messages(self, length: int) -> dict[int, Any]:
+    def find_restored_messages(self, length: int) -> dict[int, Any]:
         """Return replacements, by index, of messages that refer to content which a rewrite of this length covers."""
         if length not in self._restored:
-            self._restored[length] = dict(self.caller_history.restore(length))
+            self._restored[length] = dict(self.caller_history.restore_messages(length))
         return self._restored[length]
 
-    def edits(self) -> list[Edit]:
+    def list_edits(self) -> list[MessageEdit]:
         """Return our changes of the caller's messages. They do not overlap."""
         edits = []
         if self.rewrite is not None:
-            edits.append(Edit(0, self.rewrite.replaced_count, self.rewrite.replacement.decode()))
-        for start, end, hidden in self.rounds.rounds_after(self.covered_count):
-            edits.append(Edit(start, end, ",".join(hidden.texts)))
+            edits.append(
+                MessageEdit(0, self.rewrite.replaced_count, self.rewrite.replacement.decode())
+            )
+        for start, end, hidden in self.rounds.list_rounds_after(self.covered_count):
+            edits.append(MessageEdit(start, end, ",".join(hidden.texts)))
             if hidden.blocks:
                 text = self._add_blocks(self.caller_history.wire_messages[end], hidden.blocks)
-                edits.append(Edit(end, end + 1, text))
+                edits.append(MessageEdit(end, end + 1, text))
         edited_indexes = {edit.start for edit in edits}
-        restored = self.restored_messages(self.covered_count) if self.rewrite is not None else {}
+        restored = (
+            self.find_restored_messages(self.covered_count) if self.rewrite is not None else {}
+        )
         for index, value in restored.items():
             if index not in edited_indexes:
-                edits.append(Edit(index, index + 1, encode_value(value)))
+                edits.append(MessageEdit(index, index + 1, encode_value(value)))
         return edits
 
-    def items(self) -> list[int | dict[str, Any]]:
+    def list_items(self) -> list[int | dict[str, Any]]:
         """Return the messages to send: the caller's own by index, and ours in the form of the protocol."""
         items: list[int | dict[str, Any]] = []
         index = 0
-        for edit in sorted(self.edits(), key=lambda edit: edit.start):
+        for edit in sorted(self.list_edits(), key=lambda edit: edit.start):
             items += range(index, edit.start)
             items += self._list_edit_items(edit)
             index = edit.end
         items += range(index, len(self.caller_history))
         return items
 
-    def _list_edit_items(self, edit: Edit) -> list[int | dict[str, Any]]:
+    def _list_edit_items(self, edit: MessageEdit) -> list[int | dict[str, Any]]:
         """Return the messages of an edit, with the index in place of each message that it leaves unchanged."""
         messages = split_messages(edit.text)
         covered_texts = [

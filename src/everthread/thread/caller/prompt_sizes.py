@@ -32,7 +32,7 @@ class PromptSizer:
 
     def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
         """Return the prompt's tokens as the provider counts them. `rewrite`: the one in use, or None."""
-        calibration = call.memory.context.calibration
+        calibration = call.memory.learnt.calibration
         return calibration.project(call.model, self.estimate_tokens(call, rewrite))
 
     def estimate_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
@@ -61,14 +61,14 @@ class PromptSizer:
         """Return the tokens of hidden rounds and restored files, less those of the messages they replace."""
         sizes = call.caller_history.sizes
         tokens = 0
-        for index, value in call.restored_messages(length).items():
+        for index, value in call.find_restored_messages(length).items():
             key = ("restored", call.caller_history.history.digest(index + 1))
             tokens += self._count_together(call, key, [value]) - sizes[index]
         texts, wire_messages = call.rounds.list_added_messages(length)
         if not texts:
             return tokens
         tokens += self._count_together(call, ("hidden", *texts), wire_messages)
-        for start, end, _ in call.rounds.rounds_after(length):
+        for start, end, _ in call.rounds.list_rounds_after(length):
             tokens -= sum(sizes[start:end])
         return tokens
 

@@ -23,7 +23,7 @@ RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""
 MAX_RECALL_ROUNDS = 3
 """Maximum rounds of lookups for one answer. After these the tool is no longer offered."""
-RECALL_SECONDS = 90.0
+RECALL_TIMEOUT_SECONDS = 90.0
 """Seconds after the first round from which on no further round begins."""
 ROUNDS_STATE = "recall"
 _MAX_KEPT_ROUNDS = 100
@@ -93,31 +93,33 @@ class CallRounds:
         self.wire_messages = []
         self.call_count = 0
 
-    def load(self, rows: Sequence[Mapping[str, Any]], sent: CallerHistory, api: Api) -> None:
+    def load(
+        self, rows: Sequence[Mapping[str, Any]], caller_history: CallerHistory, api: Api
+    ) -> None:
         """Load the thread's stored rounds whose answers are in the history."""
         self.earlier_rounds = []
         for row in rows:
             hidden = HiddenRounds(**row)
-            span = hidden.find_span(sent.history)
+            span = hidden.find_span(caller_history.history)
             if span is None:
                 continue
-            if not hidden.blocks or _can_take_blocks(sent, span[1], api):
+            if not hidden.blocks or _can_take_blocks(caller_history, span[1], api):
                 self.earlier_rounds.append((*span, hidden))
 
-    def rounds_after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
+    def list_rounds_after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
         """Return the rounds to put back after a rewrite of this length, each with the span that it replaces."""
         return [entry for entry in self.earlier_rounds if entry[0] >= length]
 
     def list_added_messages(self, length: int) -> tuple[list[str], list[Any]]:
         """Return the texts and values that are added after a rewrite of this length."""
         texts: list[str] = []
-        for _, _, hidden in self.rounds_after(length):
+        for _, _, hidden in self.list_rounds_after(length):
             texts += hidden.texts
         wire_messages = [json.loads(text) for text in texts]
         return texts + self.texts, wire_messages + self.wire_messages
 
     def collect_rows(
-        self, sent: CallerHistory, answered_history: History, covered_count: int
+        self, caller_history: CallerHistory, answered_history: History, covered_count: int
     ) -> list[dict[str, Any]]:
         """Return the rounds that later prompts need, in stored form; empty if this answer had none.
 
@@ -125,7 +127,7 @@ class CallRounds:
         """
         if not self.call_count or not self.last_round_texts:
             return []
-        history = sent.history
+        history = caller_history.history
         rounds = HiddenRounds(
             history.digest(len(history)),
             history.skeleton(len(history)),
@@ -134,7 +136,7 @@ class CallRounds:
             texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )
-        rows = [asdict(hidden) for _, _, hidden in self.rounds_after(covered_count)]
+        rows = [asdict(hidden) for _, _, hidden in self.list_rounds_after(covered_count)]
         return [*rows, asdict(rounds)][-_MAX_KEPT_ROUNDS:]
 
 

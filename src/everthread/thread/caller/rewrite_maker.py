@@ -36,7 +36,7 @@ from everthread.thread.events import CompactionDone, CompactionVoid, Listener, S
 from everthread.thread.payload_shrinking import shrink_messages
 from everthread.thread.wire_messages import decode_messages
 
-PRUNE_ONLY = -1
+PRUNE_ONLY_STRENGTH = -1
 """The strength of a rewrite that keeps every message and only drops images and stores large results."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
 
@@ -202,7 +202,7 @@ class RewriteMaker:
         state = replace(task.base_state, model="", tokens=0).dump()
         rewrite = replace(
             _make_rewrite(task, messages, start_replacement),
-            strength=PRUNE_ONLY,
+            strength=PRUNE_ONLY_STRENGTH,
             depth=task.base_rewrite.depth if task.base_rewrite else 0,
             state=state if task.base_rewrite else {},
         )
@@ -249,7 +249,7 @@ def _make_rewrite(
         start_replacement.replacement, messages.messages, messages.protected_count
     )
     return Rewrite(
-        tenant=task.caller_history.family.tenant,
+        tenant=task.caller_history.client_scope.tenant,
         engine=task.engine_key,
         digest=history.digest(length),
         strength=int(task.order.level),
@@ -285,7 +285,7 @@ def _make_new_rewrite(
         rewrite,
         make_compaction_record(result.compaction, task.order, cost),
         replace(result.context, leading_count=lead_count),
-        scope=task.caller_history.family.scope,
+        scope=task.caller_history.client_scope.session_scope,
         digest=task.caller_history.digest,
         base_session=task.base_rewrite.session if task.base_rewrite else "",
         digests=task.caller_history.history.digests,

@@ -11,7 +11,7 @@ from everthread.store.rewrite_records import Rewrite, RewriteSearch
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.caller.start_replacement import (
-    rename_reader,
+    rename_reading_tools,
 )
 from everthread.thread.events import (
     Drifted,
@@ -48,7 +48,7 @@ class RewriteFinder:
 
     async def find(
         self,
-        sent: CallerHistory,
+        caller_history: CallerHistory,
         engine_keys: Sequence[str],
         last_search: RewriteSearch | None,
         *,
@@ -58,9 +58,9 @@ class RewriteFinder:
 
         `state_keys`: scope and key of each stored state to load as well.
         """
-        history = sent.history
+        history = caller_history.history
         candidates, search, stored_states = await self._store.match_rewrites(
-            sent.family.tenant,
+            caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
             history.skeletons,
@@ -76,7 +76,7 @@ class RewriteFinder:
         return FoundRewrite(None, search, stored_states)
 
     async def adopt_longer(
-        self, sent: CallerHistory, thread: str, engine_key: str, length: int
+        self, caller_history: CallerHistory, thread: str, engine_key: str, length: int
     ) -> Rewrite | None:
         """Return a rewrite longer than `length` that was made when the client had other reading tools.
 
@@ -88,11 +88,11 @@ class RewriteFinder:
             other_engine, other_names = split_tools_key(other_key)
             if other_engine != engine or not names or other_names in ((), names):
                 continue
-            rewrite = (await self.find(sent, [other_key], None)).rewrite
+            rewrite = (await self.find(caller_history, [other_key], None)).rewrite
             if rewrite is not None and rewrite.replaced_count > length:
                 length = rewrite.replaced_count
                 text = rewrite.replacement.decode()
-                renamed = rename_reader(text, other_names, names)
+                renamed = rename_reading_tools(text, other_names, names)
                 adopted = replace(rewrite, engine=engine_key, replacement=renamed.encode())
         return None if adopted is None else await self._store.put_rewrite(adopted)
 

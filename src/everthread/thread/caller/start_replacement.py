@@ -46,10 +46,10 @@ def replace_start(
     ):
         tail_count += 1
     replacement = StartReplacement(tail_count, wire_messages[: len(wire_messages) - tail_count])
-    return name_reading_tool(replacement, sent, request.tools)
+    return mention_reading_tool(replacement, sent, request.tools)
 
 
-def name_reading_tool(
+def mention_reading_tool(
     start_replacement: StartReplacement,
     sent: Sequence[Any],
     tools: Sequence[Mapping[str, Any]] | None,
@@ -67,7 +67,7 @@ def name_reading_tool(
     return replace(start_replacement, replacement=replacement)
 
 
-def rename_reader(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
+def rename_reading_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
     """Adapt a replacement made for a client with other reading tools, so that it names the present ones."""
     text = rename_tools(text, old_names, new_names)
     old_reader = _choose_reader(old_names)

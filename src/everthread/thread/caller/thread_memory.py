@@ -11,7 +11,7 @@ from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import RewriteSearch
 from everthread.thread.caller.rewrite_maker import RewriteDraft
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.preparation import Preparation
 
 MAX_THREADS = 5_000
@@ -22,14 +22,14 @@ _REWRITE_FIELD = "rewrite"
 class ThreadMemory:
     """The memory of a thread in one process; not needed to continue the thread."""
 
-    context: ContextState = field(default_factory=ContextState)
+    learnt: LearntUsage = field(default_factory=LearntUsage)
     is_payload_shrunk: bool = False
     """Whether a request had too many bytes, so that its smaller form is used regardless of tokens."""
-    last_rewrite: str | None = None
+    last_rewrite_key: str | None = None
     """The key of the rewrite that was sent last, in this process or an earlier one."""
     last_search: RewriteSearch | None = None
     """The result of the last search for its rewrites."""
-    engine_keys: list[str] = field(default_factory=list)
+    last_engine_keys: list[str] = field(default_factory=list)
     """The keys of that search; if they differ from the present ones, the client's tools have changed."""
     is_stored: bool = False
     """Whether the thread is in the store, so that the client may be told its id."""
@@ -48,7 +48,7 @@ class ThreadMemory:
 
     def dump(self) -> dict[str, Any]:
         """Return the part that is stored with the thread, as JSON values."""
-        return {**self.context.dump(), _REWRITE_FIELD: self.last_rewrite}
+        return {**self.learnt.dump(), _REWRITE_FIELD: self.last_rewrite_key}
 
 
 class ThreadMemories:
@@ -69,8 +69,8 @@ class ThreadMemories:
     ) -> ThreadMemory:
         """Remember a thread that is new to this process, with its stored state."""
         memory = self._memories[thread] = ThreadMemory(
-            ContextState.load(state),
-            last_rewrite=state.get(_REWRITE_FIELD) if state is not None else None,
+            LearntUsage.load(state),
+            last_rewrite_key=state.get(_REWRITE_FIELD) if state is not None else None,
             is_stored=is_stored,
         )
         return memory

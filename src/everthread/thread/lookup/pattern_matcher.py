@@ -13,7 +13,7 @@ from everthread.errors import InputError
 
 MAX_PATTERN_CHARS = 1_000
 """Maximum characters of a pattern."""
-PATTERN_SECONDS = 2.0
+PATTERN_TIMEOUT_SECONDS = 2.0
 """Maximum seconds of a pattern for all texts of a search together."""
 MAX_REPEATS = 10_000
 """Maximum product of counted repetitions, which are unrolled in memory."""
@@ -44,7 +44,7 @@ class PatternMatcher:
                 f"a pattern has 1 to {MAX_PATTERN_CHARS:,} characters, not {len(pattern):,}"
             )
         self._pattern = compile_pattern(pattern, regex.MULTILINE)
-        self._seconds = PATTERN_SECONDS
+        self._seconds = PATTERN_TIMEOUT_SECONDS
 
     def scan(self, texts: Sequence[str], snippet_chars: int) -> list[str]:
         """Return the words around the first match in each text, without secrets; empty if nothing matches.

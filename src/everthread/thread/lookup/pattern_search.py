@@ -19,7 +19,7 @@ from everthread.thread.lookup.lookup_cache import MESSAGES_PER_QUERY
 from everthread.thread.lookup.pattern_matcher import PatternMatcher
 from everthread.thread.lookup.word_search import EXCERPT_CHARS
 
-SEARCH_SECONDS = 5.0
+SEARCH_TIMEOUT_SECONDS = 5.0
 """A search by pattern returns its results after this time; the next page continues from there."""
 
 
@@ -37,7 +37,7 @@ async def search_pattern(
         skipped = max(0, query.offset - start)
         if skipped >= len(texts):
             continue
-        deadline = deadline or time.monotonic() + SEARCH_SECONDS
+        deadline = deadline or time.monotonic() + SEARCH_TIMEOUT_SECONDS
         matching_texts = [
             (index, text)
             for index, text in enumerate(texts[skipped:], start + skipped)

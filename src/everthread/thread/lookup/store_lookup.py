@@ -54,7 +54,7 @@ class StoreLookup:
         thread: str | None,
         *,
         reach: SearchScope = "thread",
-        family: bool = False,
+        include_related: bool = False,
         skip_visible: bool = False,
         cache: LookupCache | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class StoreLookup:
         self.tenant = tenant
         self.thread = thread
         self._reach: SearchScope = reach if thread is not None else "all"
-        self._has_family = family and thread is not None
+        self._includes_related = include_related and thread is not None
         self._skips_visible = skip_visible
         self.cache = cache or LookupCache()
 
@@ -75,11 +75,11 @@ class StoreLookup:
         """List the threads that are searched; empty if all threads of the tenant are."""
         if self.thread is None or self._reach == "all":
             return []
-        return await self._list_family(self.thread)
+        return await self._list_related(self.thread)
 
-    async def _list_family(self, thread: str) -> list[str]:
+    async def _list_related(self, thread: str) -> list[str]:
         """List the threads to search for this one: itself, and its family if that is included."""
-        return await self.store.family(thread) if self._has_family else [thread]
+        return await self.store.family(thread) if self._includes_related else [thread]
 
     async def search(
         self,
@@ -109,7 +109,7 @@ class StoreLookup:
             text,
             self.tenant,
             searched_thread,
-            include_family=self._has_family and searched_thread is not None,
+            include_family=self._includes_related and searched_thread is not None,
             role=role,
             tool=tool,
             limit=page_size,
@@ -135,7 +135,7 @@ class StoreLookup:
     async def _list_searched(self, thread: str | None) -> list[str]:
         """List the threads that a search by pattern reads; the earliest first, so that an offset stays valid."""
         if thread is not None:
-            return await self._list_family(thread)
+            return await self._list_related(thread)
         rows = await self.store.list_threads(tenant=self.tenant, limit=MAX_PATTERN_THREADS)
         first_sessions = sorted(
             (row.first for row in rows), key=lambda first: (first.started, first.id)
@@ -198,7 +198,7 @@ class StoreLookup:
     async def _check_output(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
             lists = [
-                await self.store.outputs(thread) for thread in await self._list_family(self.thread)
+                await self.store.outputs(thread) for thread in await self._list_related(self.thread)
             ]
             if not any(output.id == output_id for outputs in lists for output in outputs):
                 raise UnknownIdError(f"this conversation has no stored output {output_id}")
@@ -212,7 +212,7 @@ class StoreLookup:
         # A branch has its parent's messages too.
         if await self.turn_of(message_id) is not None:
             return stored_message, self.thread
-        if self._reach == "all" or thread in await self._list_family(self.thread):
+        if self._reach == "all" or thread in await self._list_related(self.thread):
             return stored_message, thread
         raise UnknownIdError(f"this conversation has no message {message_id}")
 

@@ -11,7 +11,7 @@ from everthread.errors import UnknownIdError
 from everthread.store.records import Session, StoredMessage
 from everthread.store.store import Store
 
-_SEARCHED_MESSAGES = 8
+_SEARCHED_MESSAGE_COUNT = 8
 """Number of messages that are searched for the user's first words."""
 _MAX_READ_CHARS = 4_000
 """Maximum characters to read of the user's first words, enough to recognise a secret."""
@@ -25,13 +25,13 @@ async def load_title(store: Store, session: Session) -> str:
     """
     if session.branched_at is not None and await _has_parents_title(store, session):
         messages = await store.history(
-            session.id, after=session.branched_at, limit=_SEARCHED_MESSAGES
+            session.id, after=session.branched_at, limit=_SEARCHED_MESSAGE_COUNT
         )
         if title := _title_from_words(messages):
             return title
     if session.title:
         return redact(session.title)
-    messages = await store.history(session.id, limit=_SEARCHED_MESSAGES)
+    messages = await store.history(session.id, limit=_SEARCHED_MESSAGE_COUNT)
     if title := _title_from_words(messages):
         return title
     instructions = content_text(session.system).strip() if messages else ""

@@ -218,7 +218,7 @@ _MESSAGE_FIELDS = frozenset(
         "function_call",
     }
 )
-_ITEM_FIELDS = {
+_IDENTITY_FIELDS_BY_ITEM_TYPE = {
     "function_call": frozenset({"type", "call_id", "name", "arguments"}),
     "custom_tool_call": frozenset({"type", "call_id", "name", "input"}),
     "function_call_output": frozenset({"type", "call_id", "output"}),
@@ -231,7 +231,9 @@ _IGNORED_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestam
 
 def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that identify a message, without ids, metadata, states and annotations."""
-    fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
+    fields = (
+        _MESSAGE_FIELDS if "role" in value else _IDENTITY_FIELDS_BY_ITEM_TYPE.get(kind_of(value))
+    )
     if fields is None:
         message = {key: part for key, part in value.items() if key not in _IGNORED_FIELDS}
     else:

@@ -11,7 +11,7 @@ from everthread.thread.matching.history_relations import (
     KnownLink,
 )
 from everthread.thread.matching.thread_ends import ThreadEnds
-from everthread.thread.matching.thread_match import Family, LinkKey
+from everthread.thread.matching.thread_match import ClientScope, LinkKey
 from everthread.thread.matching.thread_names import is_thread_named
 
 MAX_LINKS = 10_000
@@ -30,15 +30,15 @@ class LinkCache:
         """The digest of the last known link of threads that clients name."""
         self._thread_ends = ThreadEnds(max_links)
 
-    def find_link(self, family: Family, history: History) -> KnownLink | None:
+    def find_link(self, client_scope: ClientScope, history: History) -> KnownLink | None:
         """Find the last link of a thread that a history continues.
 
         An earlier link is found only if the history ends there.
         """
-        earlier_link = self._earlier_links.get((*family, history.digest(len(history))))
+        earlier_link = self._earlier_links.get((*client_scope, history.digest(len(history))))
         if earlier_link is not None:
             return KnownLink(earlier_link, len(history))
-        tenant, scope = family
+        tenant, scope = client_scope
         prefixes = zip(
             range(len(history), 0, -1),
             reversed(history.digests),
@@ -57,23 +57,25 @@ class LinkCache:
                 return KnownLink(link_match, length)
         return None
 
-    def find_by_thread_end(self, family: Family, history: History) -> KnownLink | None:
+    def find_by_thread_end(self, client_scope: ClientScope, history: History) -> KnownLink | None:
         """Find the thread whose last messages are in a history that lacks the thread's beginning."""
-        thread_end = self._thread_ends.find(family, history)
+        thread_end = self._thread_ends.find(client_scope, history)
         if thread_end is None:
             return None
         digest, length = thread_end
-        link_match = self._last_links.get((*family, digest))
+        link_match = self._last_links.get((*client_scope, digest))
         return None if link_match is None else KnownLink(link_match, length)
 
-    def list_last_links(self, family: Family, keys: Sequence[str]) -> list[ThreadLinkMatch]:
+    def list_last_links(
+        self, client_scope: ClientScope, keys: Sequence[str]
+    ) -> list[ThreadLinkMatch]:
         """List the last links of threads with one of these digests or skeletons."""
-        link_matches = (self._last_links.get((*family, key)) for key in keys)
+        link_matches = (self._last_links.get((*client_scope, key)) for key in keys)
         return [link_match for link_match in link_matches if link_match is not None]
 
-    def ends_at(self, family: Family, thread: str, digest: str) -> bool:
+    def ends_at(self, client_scope: ClientScope, thread: str, digest: str) -> bool:
         """Return whether the last known link of a thread has this digest."""
-        link_match = self._last_links.get((*family, digest))
+        link_match = self._last_links.get((*client_scope, digest))
         if (
             link_match is None
             or link_match.link.thread != thread
@@ -88,7 +90,7 @@ class LinkCache:
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember a thread's new last link in place of the previous one."""
-        if self._update_last(link):
+        if self._update_last_link(link):
             return
         for key in _list_previous_keys(link, history):
             earlier_link = self._last_links.get(key)
@@ -105,7 +107,7 @@ class LinkCache:
         if is_thread_named(link.scope):
             self._named_thread_ends[link.thread] = link.digest
 
-    def _update_last(self, link: ThreadLink) -> bool:
+    def _update_last_link(self, link: ThreadLink) -> bool:
         """Replace a remembered last link by its stored form; return False if it is not remembered."""
         key = (link.tenant, link.scope, link.digest)
         known_link = self._last_links.get(key)
@@ -119,7 +121,7 @@ class LinkCache:
             self._last_links[link.tenant, link.scope, link.skeleton] = link_match
         return True
 
-    def update_earlier(self, link: ThreadLink, next_digest: str) -> bool:
+    def update_earlier_link(self, link: ThreadLink, next_digest: str) -> bool:
         """Update a remembered link that is no longer its thread's last one with its stored form.
 
         `next_digest`: the digest of the next link. Return False if the link is not remembered as an earlier one.

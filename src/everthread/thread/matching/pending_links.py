@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from everthread.thread.matching.history import History
-from everthread.thread.matching.thread_match import Family, LinkKey, ThreadMatch
+from everthread.thread.matching.thread_match import ClientScope, LinkKey, ThreadMatch
 
 
 class PendingLink:
@@ -32,13 +32,13 @@ class PendingLinks:
 
     def __init__(self) -> None:
         self._pending: dict[LinkKey, PendingLink] = {}
-        self._unread_counts = Counter[Family]()
+        self._unread_counts = Counter[ClientScope]()
         """For each session, the number of answered requests that are not read yet and so have no link."""
         self._request_read = asyncio.Event()
 
     def expect_link(self, match: ThreadMatch, history: History) -> tuple[PendingLink, bool]:
         """Announce the link at the end of a history. Return the link, and whether it is new."""
-        pending = PendingLink((*match.family, history.digest(len(history))))
+        pending = PendingLink((*match.client_scope, history.digest(len(history))))
         adds_messages = len(history) > match.matched_count or match.is_new
         is_new = not match.is_inside and adds_messages and pending.key not in self._pending
         if is_new:
@@ -56,11 +56,11 @@ class PendingLinks:
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
         """Return whether the link that a history continues is not stored yet."""
-        return (*match.family, match.previous) in self._pending
+        return (*match.client_scope, match.previous) in self._pending
 
     async def wait_for_previous(self, match: ThreadMatch) -> bool:
         """Wait for the link that a history continues; return whether it is in the expected thread."""
-        pending = self._pending.get((*match.family, match.previous))
+        pending = self._pending.get((*match.client_scope, match.previous))
         if pending is None:
             return True
         if pending.store_now is not None:
@@ -69,31 +69,31 @@ class PendingLinks:
         return pending.thread == match.source or (match.is_named and pending.thread is not None)
 
     @contextmanager
-    def hold_session_while_reading(self, family: Family) -> Iterator[None]:
+    def hold_session_while_reading(self, client_scope: ClientScope) -> Iterator[None]:
         """Make `wait_for_answers` wait while an answered request is still being read."""
-        self._unread_counts[family] += 1
+        self._unread_counts[client_scope] += 1
         try:
             yield
         finally:
-            self._unread_counts[family] -= 1
-            if not self._unread_counts[family]:
-                del self._unread_counts[family]
+            self._unread_counts[client_scope] -= 1
+            if not self._unread_counts[client_scope]:
+                del self._unread_counts[client_scope]
             self._request_read.set()
             self._request_read = asyncio.Event()
 
-    async def wait_for_answers(self, family: Family, *, is_expected: bool) -> None:
+    async def wait_for_answers(self, client_scope: ClientScope, *, is_expected: bool) -> None:
         """Wait until the pending answers of a client's session are stored.
 
         `is_expected`: whether the caller's own request was announced. Answers whose requests are being stored may wait
         for that request, so this does not wait for them.
         """
-        while family in self._unread_counts:
+        while client_scope in self._unread_counts:
             await self._request_read.wait()
         answers = [
             pending
             for pending in self._pending.values()
             if pending.is_answer
-            and pending.key[:2] == tuple(family)
+            and pending.key[:2] == tuple(client_scope)
             and not (is_expected and pending.waits_for_request)
         ]
         for pending in answers:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from everthread.core.recent_dict import RecentDict
 from everthread.store.rewrite_records import ThreadLink
 from everthread.thread.matching.history import History
-from everthread.thread.matching.thread_match import Family, LinkKey
+from everthread.thread.matching.thread_match import ClientScope, LinkKey
 
 MIN_END_MESSAGES = 4
 """Minimum messages of a thread's end by which it is found in a history without its beginning."""
@@ -30,7 +30,7 @@ class ThreadEnds:
         key = (link.tenant, link.scope, skeletons[-1])
         self._ends[key] = link.digest, skeletons
 
-    def find(self, family: Family, history: History) -> tuple[str, int] | None:
+    def find(self, client_scope: ClientScope, history: History) -> tuple[str, int] | None:
         """Find a thread whose end is in a history; return the digest of its last link, and the end's position."""
         positions = [
             (position, identity.skeleton)
@@ -40,7 +40,7 @@ class ThreadEnds:
         skeletons = [skeleton for _, skeleton in positions]
         for end in range(len(positions) - 1, 0, -1):
             position, last_skeleton = positions[end - 1]
-            thread_end = self._ends.get((*family, last_skeleton))
+            thread_end = self._ends.get((*client_scope, last_skeleton))
             if thread_end is not None and has_thread_end_before(skeletons, end, thread_end[1]):
                 return thread_end[0], position
         return None

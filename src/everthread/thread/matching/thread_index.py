@@ -45,7 +45,7 @@ from everthread.thread.matching.reminders import (
     with_reminder,
 )
 from everthread.thread.matching.thread_match import (
-    Family,
+    ClientScope,
     LinkKey,
     ThreadMatch,
     ThreadStep,
@@ -84,8 +84,8 @@ class ThreadQuery:
     """Whether to search this process's memory too, or only the store."""
 
     @property
-    def family(self) -> Family:
-        return self.caller_history.family
+    def client_scope(self) -> ClientScope:
+        return self.caller_history.client_scope
 
     @property
     def history(self) -> History:
@@ -100,7 +100,7 @@ class ThreadIndex:
         self._cache = LinkCache(max_entries)
         self._pending = PendingLinks()
         self._roles = ThreadRoles(store)
-        self._named_threads: dict[Family, str] = {}
+        self._named_threads: dict[ClientScope, str] = {}
         self._replacements: RecentDict[LinkKey, str] = RecentDict(max_entries)
         """By the name of a compaction, the digest of the history that it replaces."""
         self._new_replacements: list[LinkKey] = []
@@ -111,31 +111,33 @@ class ThreadIndex:
     # Finding
 
     async def find_match(
-        self, sent: CallerHistory, settings: CallSettings, *, uses_memory: bool = True
+        self, caller_history: CallerHistory, settings: CallSettings, *, uses_memory: bool = True
     ) -> ThreadMatch:
         """Find the thread that a history belongs to.
 
         The memory may be outdated; the store then refuses the next append.
         """
-        query = ThreadQuery(sent, settings, uses_memory)
-        thread = await self._find_named_thread(sent.family)
+        query = ThreadQuery(caller_history, settings, uses_memory)
+        thread = await self._find_named_thread(caller_history.client_scope)
         if thread is not None:
             return await self._match_named(query, thread)
         match = await self._match_by_history(query)
         self._roles.remember(match.thread, settings.request)
         return match
 
-    def match_end(self, sent: CallerHistory, thread: str, length: int) -> ThreadMatch | None:
+    def match_end(
+        self, caller_history: CallerHistory, thread: str, length: int
+    ) -> ThreadMatch | None:
         """Match a history that continues a thread after its first `length` messages.
 
         Return None unless the thread is known to end with these messages. The caller has compared them, the system
         prompt and the tools with the thread's last call.
         """
-        digest = sent.history.digest(length)
-        if not digest or not self._cache.ends_at(sent.family, thread, digest):
+        digest = caller_history.history.digest(length)
+        if not digest or not self._cache.ends_at(caller_history.client_scope, thread, digest):
             return None
         return ThreadMatch(
-            sent.family,
+            caller_history.client_scope,
             thread,
             matched_count=length,
             previous=digest,
@@ -144,7 +146,7 @@ class ThreadIndex:
 
     async def _match_by_history(self, query: ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known link."""
-        family = query.family
+        client_scope = query.client_scope
         history = query.history
         known_link = await self._find_link(query)
         replaced_match = await self._match_replaced(query, known_link)
@@ -154,7 +156,7 @@ class ThreadIndex:
             return await self._match_unknown(query)
         link = known_link.link_match.link
         match = ThreadMatch(
-            family,
+            client_scope,
             link.thread,
             matched_count=known_link.length,
             previous=link.digest,
@@ -178,22 +180,22 @@ class ThreadIndex:
         `known_link`: the longest known link of the history as sent.
         """
         compaction = query.caller_history.leading_compaction
-        if compaction is None or (known_link and known_link.length > compaction.end):
+        if compaction is None or (known_link and known_link.length > compaction.message_count):
             return None
-        key = (*query.family, compaction.key)
+        key = (*query.client_scope, compaction.key)
         digest = self._replacements.get(key) or await self._store.get_state(
             _REPLACEMENTS_STATE, _find_replacement_key(key)
         )
         if not digest:
             return None
-        link_match = await self._store.find_link(*query.family, [digest])
+        link_match = await self._store.find_link(*query.client_scope, [digest])
         if link_match is None or link_match.link.last_message_id is None:
             return None
         link = link_match.link
         match = ThreadMatch(
-            query.family,
+            query.client_scope,
             link.thread,
-            matched_count=compaction.end,
+            matched_count=compaction.message_count,
             previous=link.digest,
             expected_end=link.digest,
         )
@@ -218,25 +220,25 @@ class ThreadIndex:
     async def _match_side_call(self, query: ThreadQuery, match: ThreadMatch) -> ThreadMatch:
         """Return the match of a side call: a new thread beside the matched conversation."""
         digest = query.history.digest(len(query.history))
-        thread = derive_thread_id(*query.family, previous=match.previous, digest=digest)
+        thread = derive_thread_id(*query.client_scope, previous=match.previous, digest=digest)
         return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
     async def _match_unknown(self, query: ThreadQuery) -> ThreadMatch:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
-        family = query.family
+        client_scope = query.client_scope
         history = query.history
         opening = count_opening_messages(query.caller_history.wire_messages)
-        thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
+        thread = derive_thread_id(*client_scope, previous="", digest=history.digest(opening))
         continued = await self._find_continued(query)
-        return ThreadMatch(family, thread, branch_of=continued)
+        return ThreadMatch(client_scope, thread, branch_of=continued)
 
     async def _find_continued(self, query: ThreadQuery) -> tuple[str, int] | None:
         """Find a thread that the client compacted itself; return it and its last message.
 
         The client's summary was an answer in the same session, so its words are at the end of that conversation.
         """
-        family = query.family
-        if not family.scope or not query.caller_history.is_conversation:
+        client_scope = query.client_scope
+        if not client_scope.session_scope or not query.caller_history.is_conversation:
             return None
         runs = list_opening_runs(query.caller_history.wire_messages)
         if len(runs) < MIN_REPEATED_RUNS:
@@ -244,10 +246,15 @@ class ThreadIndex:
         # The client has received its summary, which may not be stored yet.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
-                await self._pending.wait_for_answers(family, is_expected=not query.uses_memory)
-        session = find_session_name(family.scope)
+                await self._pending.wait_for_answers(
+                    client_scope, is_expected=not query.uses_memory
+                )
+        session = find_session_name(client_scope.session_scope)
         end = await self._store.conversation_end(
-            family.tenant, session, query.caller_history.client.platform, _MAX_COMPARED_MESSAGES
+            client_scope.tenant,
+            session,
+            query.caller_history.client.platform,
+            _MAX_COMPARED_MESSAGES,
         )
         if end is None or not repeats_stored_words(runs, end.last_bodies):
             return None
@@ -258,7 +265,7 @@ class ThreadIndex:
         # Read the end first: if another link is stored from now on, the store refuses the append.
         end = await self._find_named_end(thread, uses_memory=query.uses_memory)
         known_link = await self._find_link(query)
-        match = ThreadMatch(query.family, thread, expected_end=end)
+        match = ThreadMatch(query.client_scope, thread, expected_end=end)
         message: int | None = 0
         if known_link is not None:
             link = known_link.link_match.link
@@ -271,11 +278,11 @@ class ThreadIndex:
     async def _find_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest known link of a history, also with a removed reminder put back."""
         known_link = (
-            self._cache.find_link(query.family, query.history) if query.uses_memory else None
+            self._cache.find_link(query.client_scope, query.history) if query.uses_memory else None
         )
         known_link = known_link or await self._find_stored_link(query)
         if known_link is None:
-            known_link = self._cache.find_by_thread_end(query.family, query.history)
+            known_link = self._cache.find_by_thread_end(query.client_scope, query.history)
         matched_length = known_link.length if known_link else 0
         reminded_link = await self._match_without_reminder(query, matched_length)
         return reminded_link or known_link
@@ -283,12 +290,12 @@ class ThreadIndex:
     async def _find_stored_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest link of a history in the store."""
         history = query.history
-        exact_match = await self._store.find_link(*query.family, history.digests)
+        exact_match = await self._store.find_link(*query.client_scope, history.digests)
         matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
             similar_matches = await self._store.find_links_by_skeleton(
-                *query.family, history.skeletons_after(matched_length)
+                *query.client_scope, history.skeletons_after(matched_length)
             )
         return find_longest_link(history, exact_match, similar_matches)
 
@@ -356,7 +363,7 @@ class ThreadIndex:
         )
         max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
         reminders = [
-            *self._reminders.get(query.family.tenant, ()),
+            *self._reminders.get(query.client_scope.tenant, ()),
             *itertools.islice(list_reminders(wire_messages[newest_index]), max_reminders),
         ][:max_reminders]
         earlier_history = query.history.first_messages(previous_index)
@@ -378,7 +385,7 @@ class ThreadIndex:
             for link_match in await self._list_end_links(query, reminded_histories):
                 for reminder, reminded_history in zip(reminders, reminded_histories, strict=True):
                     if ends_at_link(reminded_history, length, link_match):
-                        self._keep_reminder(query.family.tenant, reminder)
+                        self._keep_reminder(query.client_scope.tenant, reminder)
                         return KnownLink(link_match, length)
         return None
 
@@ -386,17 +393,17 @@ class ThreadIndex:
         self, query: ThreadQuery, histories: Sequence[History]
     ) -> Sequence[ThreadLinkMatch]:
         """List the links at which one of these histories ends."""
-        family = query.family
+        client_scope = query.client_scope
         digests = [history.digest(len(history)) for history in histories]
         skeletons = [history.skeleton(len(history)) for history in histories]
         if query.uses_memory:
-            link_matches = self._cache.list_last_links(family, [*digests, *skeletons])
+            link_matches = self._cache.list_last_links(client_scope, [*digests, *skeletons])
             if link_matches:
                 return link_matches
-        stored_link = await self._store.find_link(*family, digests)
+        stored_link = await self._store.find_link(*client_scope, digests)
         if stored_link:
             return [stored_link]
-        return await self._store.find_links_by_skeleton(*family, skeletons)
+        return await self._store.find_links_by_skeleton(*client_scope, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         """Keep a reminder of a tenant's clients, to try it first next time."""
@@ -421,22 +428,22 @@ class ThreadIndex:
         end = await self._store.last_link(thread)
         return "" if end is None else end.digest
 
-    async def _find_named_thread(self, family: Family) -> str | None:
+    async def _find_named_thread(self, client_scope: ClientScope) -> str | None:
         """Return the thread that a client named, a stored or a new one; None if it named none."""
-        if not is_thread_named(family.scope):
+        if not is_thread_named(client_scope.session_scope):
             return None
-        if family not in self._named_threads:
-            thread = derive_thread_id(*family, previous="", digest="")
+        if client_scope not in self._named_threads:
+            thread = derive_thread_id(*client_scope, previous="", digest="")
             try:
-                session = await self._store.session(find_session_name(family.scope))
-                if (session.tenant, session.platform) == (family.tenant, PLATFORM):
+                session = await self._store.session(find_session_name(client_scope.session_scope))
+                if (session.tenant, session.platform) == (client_scope.tenant, PLATFORM):
                     thread = session.thread
             except UnknownIdError:
                 pass  # the name is not an id but the client's own
             if len(self._named_threads) >= self._max_entries:
                 self._named_threads.clear()
-            self._named_threads[family] = thread
-        return self._named_threads[family]
+            self._named_threads[client_scope] = thread
+        return self._named_threads[client_scope]
 
     # Links on their way into the store
 
@@ -447,9 +454,11 @@ class ThreadIndex:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def hold_session_while_reading(self, family: Family) -> contextlib.AbstractContextManager[None]:
+    def hold_session_while_reading(
+        self, client_scope: ClientScope
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a context that makes other requests of a session wait while an answered one is still being read."""
-        return self._pending.hold_session_while_reading(family)
+        return self._pending.hold_session_while_reading(client_scope)
 
     def finish_pending(self, pending: PendingLink, thread: str | None) -> None:
         """Note that a link is now stored in `thread`, or could not be stored if `thread` is None."""
@@ -463,9 +472,9 @@ class ThreadIndex:
     async def wait_for_others(self, match: ThreadMatch) -> bool:
         """Wait for the links a request depends on; return whether its match still holds."""
         is_certain = await self._pending.wait_for_previous(match)
-        if match.is_new and match.scope:
+        if match.is_new and match.session_scope:
             # A subagent belongs to the answer that called it, which the client has already received.
-            await self._pending.wait_for_answers(match.family, is_expected=True)
+            await self._pending.wait_for_answers(match.client_scope, is_expected=True)
         return is_certain
 
     # Appending
@@ -496,7 +505,7 @@ class ThreadIndex:
             steps, end_matches, links, next_links, strict=False
         ):
             if link is not None:
-                if next_link is None or not self._cache.update_earlier(link, next_link.digest):
+                if next_link is None or not self._cache.update_earlier_link(link, next_link.digest):
                     self._cache.remember(link, step.history)
                 is_same = end_match.thread == link.thread
                 matches.append(end_match if is_same else replace(end_match, thread=link.thread))
@@ -504,7 +513,7 @@ class ThreadIndex:
 
     def expect_replacement(self, match: ThreadMatch, history: History, name: str) -> None:
         """Remember that the compaction of this name replaces a history, until `store_replacements` stores it."""
-        key = (*match.family, name)
+        key = (*match.client_scope, name)
         self._replacements[key] = history.digest(len(history))
         self._new_replacements.append(key)
 
@@ -537,7 +546,7 @@ class ThreadIndex:
 def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
     """Return the match of a history that differs after a stored message."""
     thread = derive_thread_id(
-        *match.family,
+        *match.client_scope,
         previous=match.previous,
         digest=history.digest(len(history)),
     )

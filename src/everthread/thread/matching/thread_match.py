@@ -13,11 +13,11 @@ from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_names import is_thread_named
 
 
-class Family(NamedTuple):
+class ClientScope(NamedTuple):
     """The owner and the client's session, within which threads are searched."""
 
     tenant: str
-    scope: str
+    session_scope: str
     """The client's session; empty if the client names none."""
 
 
@@ -29,7 +29,7 @@ LinkKey = tuple[str, str, str]
 class ThreadMatch:
     """The thread that a history belongs to, and how much of the history is stored."""
 
-    family: Family
+    client_scope: ClientScope
     thread: str
     matched_count: int = 0
     """Number of the history's messages that are stored."""
@@ -48,16 +48,16 @@ class ThreadMatch:
 
     @property
     def tenant(self) -> str:
-        return self.family.tenant
+        return self.client_scope.tenant
 
     @property
-    def scope(self) -> str:
-        return self.family.scope
+    def session_scope(self) -> str:
+        return self.client_scope.session_scope
 
     @property
     def is_named(self) -> bool:
         """Whether the client named the thread. Then none of its requests is a branch."""
-        return is_thread_named(self.scope)
+        return is_thread_named(self.session_scope)
 
     @property
     def is_new(self) -> bool:
@@ -79,7 +79,7 @@ class ThreadMatch:
         length = len(history)
         digest = history.digest(length)
         return ThreadMatch(
-            self.family,
+            self.client_scope,
             self.thread,
             matched_count=length,
             previous=digest,
@@ -92,7 +92,7 @@ class ThreadMatch:
         length = len(history)
         return ThreadLink(
             tenant=self.tenant,
-            scope=self.scope,
+            scope=self.session_scope,
             digest=history.digest(length),
             previous=self.previous,
             skeleton=history.skeleton(length),

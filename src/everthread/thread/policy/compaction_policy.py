@@ -22,7 +22,7 @@ from everthread.core.costs.compaction_economics import (
 from everthread.core.costs.prices import prices_for
 from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES, CallPrices
 from everthread.thread.policy.context_options import ContextOptions
-from everthread.thread.policy.context_state import ContextState
+from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 
 COLD_CACHE = "cold-cache"
@@ -69,7 +69,7 @@ class CompactionPolicy:
     def decide(
         self,
         size: PromptSize,
-        state: ContextState,
+        learnt: LearntUsage,
         prices: CallPrices,
         *,
         reason: str,
@@ -80,70 +80,70 @@ class CompactionPolicy:
             return PolicyDecision("send")
         cost_decision = None
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            cost_decision = self.weigh_costs(size, state, prices)
+            cost_decision = self.weigh_costs(size, learnt, prices)
         if size.tokens < size.budget.threshold:
             if cost_decision is None or cost_decision.action != "now":
                 return PolicyDecision("send")
             if self._options.background and not is_summary_ready and not prices.has_free_summary:
                 return PolicyDecision("send")  # the call would wait for a model's summary
-            if self._is_too_soon(size, state) or self.is_ineffective(
-                size.grown_to_threshold, state
+            if self._is_too_soon(size, learnt) or self.is_ineffective(
+                size.grown_to_threshold, learnt
             ):
                 return PolicyDecision("send", cost_decision=cost_decision)
             return PolicyDecision("compact", COLD_CACHE, cost_decision=cost_decision)
         is_later_cheaper = cost_decision is not None and cost_decision.action == "later"
-        if is_later_cheaper or self._is_too_soon(size, state):
+        if is_later_cheaper or self._is_too_soon(size, learnt):
             return PolicyDecision("wait", cost_decision=cost_decision)
-        if self.is_ineffective(size, state):
+        if self.is_ineffective(size, learnt):
             return PolicyDecision("send", cost_decision=cost_decision)
         return PolicyDecision("compact", reason, size.is_full, cost_decision)
 
-    def _is_too_soon(self, size: PromptSize, state: ContextState) -> bool:
+    def _is_too_soon(self, size: PromptSize, learnt: LearntUsage) -> bool:
         """Return whether a compaction would follow the last one too soon.
 
         Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        if not self._options.economics or not state.tokens_after_compaction:
+        if not self._options.economics or not learnt.tokens_after_compaction:
             return False
         calls_by_window = size.budget.window // WINDOW_TOKENS_PER_CALL
         min_calls = min(
             MAX_CALLS_BETWEEN_COMPACTIONS, max(MIN_CALLS_BETWEEN_COMPACTIONS, calls_by_window)
         )
-        is_recent = state.call_pattern.since_rewrite < min_calls
-        return is_recent and size.tokens < size.delay_limit
+        is_recent = learnt.call_pattern.since_rewrite < min_calls
+        return is_recent and size.tokens < size.max_delayed_tokens
 
-    def should_prepare(self, size: PromptSize, state: ContextState, prices: CallPrices) -> bool:
+    def should_prepare(self, size: PromptSize, learnt: LearntUsage, prices: CallPrices) -> bool:
         """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
         may_prepare = self._options.enabled and self._options.background and not prices.is_journal
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        cost_decision = self.weigh_costs(size.grown_to_threshold, state, prices)
+        cost_decision = self.weigh_costs(size.grown_to_threshold, learnt, prices)
         return (cost_decision is None or cost_decision.action == "now") and not self.is_ineffective(
-            size.grown_to_threshold, state
+            size.grown_to_threshold, learnt
         )
 
     def should_prepare_when_idle(
-        self, size: PromptSize, state: ContextState, prices: CallPrices
+        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
     ) -> bool:
         """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
-        rates = self._find_rates(prices, size.tokens, state)
+        rates = self._find_rates(prices, size.tokens, learnt)
         may_prepare = self._options.enabled and self._options.background and not prices.is_journal
         if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
         cost_decision = decide_compaction(
-            replace(self._make_case(size, state, prices, rates), cold_reason="the pause")
+            replace(self._make_case(size, learnt, prices, rates), cold_reason="the pause")
         )
         is_worthwhile = (
             cost_decision.action == "now" and cost_decision.savings > 2 * cost_decision.cost
         )
-        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, state)
+        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, learnt)
 
-    def should_compact_when_idle(self, size: PromptSize, state: ContextState) -> bool:
+    def should_compact_when_idle(self, size: PromptSize, learnt: LearntUsage) -> bool:
         """Return whether to compact shortly before the cache expires."""
         options = self._options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
-            options.enabled and options.idle and is_large and not self.is_ineffective(size, state)
+            options.enabled and options.idle and is_large and not self.is_ineffective(size, learnt)
         )
 
     def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
@@ -154,50 +154,50 @@ class CompactionPolicy:
             and size.tokens >= size.budget.hygiene_limit
         )
 
-    def is_ineffective(self, size: PromptSize, state: ContextState) -> bool:
+    def is_ineffective(self, size: PromptSize, learnt: LearntUsage) -> bool:
         """Return whether the last compactions showed that another would save nothing yet."""
-        if size.tokens < state.retry_above_tokens:
+        if size.tokens < learnt.retry_above_tokens:
             return True
-        return state.pause.is_active(size.tokens, self._wall_clock())
+        return learnt.pause.is_active(size.tokens, self._wall_clock())
 
     # Dollars
 
-    def find_cold_reason(self, state: ContextState) -> str:
+    def find_cold_reason(self, learnt: LearntUsage) -> str:
         """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
-        if state.cache_change:
-            return state.cache_change
+        if learnt.cache_change:
+            return learnt.cache_change
         now = self._wall_clock()
-        last_call = state.call_pattern.last
-        ttl = self.find_cache_lifetime(state)
-        if last_call is None or not state.call_pattern.is_cold(now, ttl=ttl):
+        last_call = learnt.call_pattern.last
+        ttl = self.find_cache_lifetime(learnt)
+        if last_call is None or not learnt.call_pattern.is_cold(now, ttl=ttl):
             return ""
         return (
             f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
         )
 
-    def find_cache_lifetime(self, state: ContextState) -> float:
+    def find_cache_lifetime(self, learnt: LearntUsage) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
-        return state.call_pattern.lifetime or self._options.cache_seconds
+        return learnt.call_pattern.lifetime or self._options.cache_seconds
 
     def weigh_costs(
-        self, size: PromptSize, state: ContextState, prices: CallPrices
+        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
     ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
-        rates = self._find_rates(prices, size.tokens, state)
+        rates = self._find_rates(prices, size.tokens, learnt)
         if rates is None:
             return None
-        return decide_compaction(self._make_case(size, state, prices, rates))
+        return decide_compaction(self._make_case(size, learnt, prices, rates))
 
     def find_miss_cost(
-        self, size: PromptSize, state: ContextState, prices: CallPrices
+        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
     ) -> float | None:
         """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
-        rates = self._find_rates(prices, size.tokens, state)
+        rates = self._find_rates(prices, size.tokens, learnt)
         if rates is None:
             return None
-        return rates.at_read_share(state.call_pattern.read_share).miss_cost(size.tokens)
+        return rates.at_read_share(learnt.call_pattern.read_share).miss_cost(size.tokens)
 
-    def _find_rates(self, prices: CallPrices, tokens: int, state: ContextState) -> Rates | None:
+    def _find_rates(self, prices: CallPrices, tokens: int, learnt: LearntUsage) -> Rates | None:
         if not self._options.economics:
             return None
         has_no_prices = prices.provider in PROVIDERS_WITHOUT_PRICES
@@ -207,7 +207,7 @@ class CompactionPolicy:
             provider=None if has_no_prices else prices.provider,
             prompt_tokens=tokens,
         )
-        is_kept_long = self.find_cache_lifetime(state) >= CACHE_SECONDS["1h"]
+        is_kept_long = self.find_cache_lifetime(learnt) >= CACHE_SECONDS["1h"]
         ttl = "1h" if prices.uses_marks and is_kept_long else "5m"
         return Rates.from_prices(
             list_prices,
@@ -216,7 +216,7 @@ class CompactionPolicy:
         )
 
     def _make_case(
-        self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates
+        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices, rates: Rates
     ) -> CompactionCase:
         budget = size.budget
         summary_tokens = budget.summary_size(
@@ -224,17 +224,17 @@ class CompactionPolicy:
         )
         tokens_after = max(
             size.fixed_tokens + budget.tail_tokens + summary_tokens,
-            min(state.tokens_after_compaction, budget.max_compacted_tokens),
+            min(learnt.tokens_after_compaction, budget.max_compacted_tokens),
         )
         return CompactionCase(
             tokens=size.tokens,
             tokens_after=min(size.tokens, tokens_after),
             fixed_tokens=size.fixed_tokens,
             threshold=budget.threshold,
-            limit=size.delay_limit,
+            limit=size.max_delayed_tokens,
             summary_cost=prices.quote_summary(size.tokens, summary_tokens) or 0.0,
             rates=rates,
-            call_pattern=state.call_pattern,
-            cold_reason=self.find_cold_reason(state),
+            call_pattern=learnt.call_pattern,
+            cold_reason=self.find_cold_reason(learnt),
             is_mid_turn=size.is_mid_turn,
         )

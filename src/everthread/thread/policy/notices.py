@@ -6,9 +6,11 @@ MIN_FADING_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
 
 
-def make_fading_notice(count: int, advice: str = "A new conversation starts afresh") -> str:
+def make_fading_notice(
+    compaction_count: int, advice: str = "A new conversation starts afresh"
+) -> str:
     return (
-        f"This conversation was compacted {count} times; older detail may fade. {advice}; "
+        f"This conversation was compacted {compaction_count} times; older detail may fade. {advice}; "
         "what must last belongs into the system prompt or a memory."
     )
 

@@ -32,7 +32,7 @@ class PromptSize:
         return max(self.budget.threshold, window - reserve - window // 50)
 
     @property
-    def delay_limit(self) -> int:
+    def max_delayed_tokens(self) -> int:
         """The size up to which a compaction that is due may be delayed."""
         window = self.budget.window
         reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)

@@ -16,7 +16,7 @@ RETRY_GROWTH_FACTOR = 1.10
 
 
 @dataclass(slots=True)
-class ContextState:
+class LearntUsage:
     """State learnt from the calls of one thread and stored with it, so that any process can continue."""
 
     calibration: Calibration = field(default_factory=Calibration)
@@ -61,7 +61,7 @@ class ContextState:
         }
 
     @classmethod
-    def load(cls, state: Any) -> ContextState:
+    def load(cls, state: Any) -> LearntUsage:
         fields = state if isinstance(state, Mapping) else {}
         return cls(
             calibration=Calibration.load(state),
