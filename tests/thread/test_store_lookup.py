@@ -177,7 +177,7 @@ async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
 async def test_a_hostile_pattern_is_refused_in_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr(pattern_matcher, "PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(pattern_matcher, "PATTERN_TIMEOUT_SECONDS", 0.2)
 
     thread = await store_thread(store, "a" * 40_000 + "!")
     with pytest.raises(InputError):
