@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
 from everthread.gateway.access.authentication import Authenticator, Caller
-from everthread.gateway.api.http import AnswerSender, make_error_answer
+from everthread.gateway.api.http import make_error_response
 from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
@@ -20,7 +20,7 @@ from everthread.gateway.monitoring.health import FindProblem, Health
 from everthread.gateway.monitoring.log_lines import add_request_id
 from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
-from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.client_connection import ClientGone, limit_send_time
 from everthread.gateway.request.request_head import (
     RequestHead,
     find_client_api,
@@ -142,12 +142,8 @@ class GatewayApp:
             head = RequestHead.read(scope, Caller(), max_bytes=self.proxy.limits.header_bytes)
             self._check_path(head)
         except Refused as refused:
-            await self._refuse(
-                self._proxy_route,
-                RequestHead.read_unchecked(scope, Caller()),
-                send,
-                refused=refused,
-            )
+            scope = {**scope, "state": {"head": RequestHead.read_unchecked(scope, Caller())}}
+            await self._refuse(self._proxy_route, scope, receive, send=send, refused=refused)
             return
         state = {**scope.get("state", {}), "head": head}
         scope = {**scope, "raw_path": head.raw_path, "path": head.path, "state": state}
@@ -159,7 +155,7 @@ class GatewayApp:
                 else None
             )
         except Refused as refused:
-            await self._refuse(route, head, send, refused=refused)
+            await self._refuse(route, scope, receive, send=send, refused=refused)
             return
         if origin is not None:
             send = add_cors(send, origin)
@@ -218,7 +214,7 @@ class GatewayApp:
         try:
             caller = await route.find_caller(head)
         except Refused as refused:
-            await self._refuse(route, head, send, refused=refused)
+            await self._refuse(route, scope, receive, send=send, refused=refused)
             return
         scope["state"] |= {"head": replace(head, caller=caller), "caller": caller}
         if route.shows_threads:
@@ -242,7 +238,6 @@ class GatewayApp:
             has_begun = True
             await send(message)
 
-        head = scope["state"]["head"]
         refusal = Refused(
             503,
             "store_unavailable",
@@ -250,7 +245,7 @@ class GatewayApp:
             retry_after=1,
         )
         if await store_watch.is_unresponsive():
-            await self._refuse(route, head, send, refused=refusal)
+            await self._refuse(route, scope, receive, send=send, refused=refusal)
             return
         work = asyncio.create_task(self._answer(route, scope, receive, send=send_and_note))
         try:
@@ -259,7 +254,7 @@ class GatewayApp:
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not has_begun:
-                await self._refuse(route, head, send, refused=refusal)
+                await self._refuse(route, scope, receive, send=send, refused=refusal)
             else:
                 await work
         finally:
@@ -276,14 +271,15 @@ class GatewayApp:
         return send_and_count
 
     async def _refuse(
-        self, route: RoutePolicy, head: RequestHead, send: Send, *, refused: Refused
+        self, route: RoutePolicy, scope: Scope, receive: Receive, *, send: Send, refused: Refused
     ) -> None:
         """Refuse a request in the form of the app that would have answered."""
         seconds = self.proxy.limits.write_seconds
         with contextlib.suppress(ClientGone):
             if route.is_threads_api:
-                await AnswerSender(send, seconds).answer(make_error_answer(refused))
+                await make_error_response(refused)(scope, receive, limit_send_time(send, seconds))
             else:
+                head: RequestHead = scope["state"]["head"]
                 writer = ResponseWriter(send, head, self.proxy.metrics, seconds)
                 await writer.refuse(refused)
                 writer.log()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from everthread.gateway.error_answers import (
 from everthread.gateway.header_selection import Headers
 from everthread.gateway.monitoring.log_lines import log_fields
 from everthread.gateway.monitoring.metrics import Metrics
-from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.client_connection import limit_send_time
 from everthread.gateway.request.request_head import RequestHead
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -33,10 +32,9 @@ class ResponseWriter:
     """Write one response. Raise `ClientGone` if the client takes too long to read a piece."""
 
     def __init__(self, send: Send, head: RequestHead, metrics: Metrics, seconds: float) -> None:
-        self._send = send
+        self._send = limit_send_time(send, seconds)
         self._head = head
         self._metrics = metrics
-        self._seconds = seconds
         self._started_at = time.monotonic()
         self.status: int | None = None
         self._remaining_bytes = -1
@@ -65,7 +63,7 @@ class ResponseWriter:
             int(value) for name, value in headers if name == b"content-length" and value.isdigit()
         ]
         self._remaining_bytes = lengths[0] if len(lengths) == 1 else -1
-        await self._send_message(
+        await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
@@ -89,7 +87,7 @@ class ResponseWriter:
         """Send a piece. The response is complete when the stated length is reached."""
         self._remaining_bytes -= len(data)
         self._is_complete = self._remaining_bytes == 0
-        await self._send_message(
+        await self._send(
             {
                 "type": "http.response.body",
                 "body": data,
@@ -99,9 +97,7 @@ class ResponseWriter:
 
     async def end(self, data: bytes = b"") -> None:
         if not self._is_complete:
-            await self._send_message(
-                {"type": "http.response.body", "body": data, "more_body": False}
-            )
+            await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def refuse(self, refused: Refused) -> None:
         """Send an error of the gateway in the client's protocol; do nothing if the answer has begun."""
@@ -139,10 +135,3 @@ class ResponseWriter:
             f"{head.method} {head.path} {status or 'unanswered'} in {seconds:.3f} s",
             filled,
         )
-
-    async def _send_message(self, message: dict[str, object]) -> None:
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise ClientGone from None

@@ -1,17 +1,18 @@
-"""Read requests to the threads API and send answers: JSON, or the events of a turn."""
+"""Endpoints of the threads API: read their requests and make their responses, JSON or the events of a turn."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope
 
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_turn_view
@@ -19,74 +20,27 @@ from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.body_limits import read_body
-from everthread.gateway.request.client_connection import ClientGone, run_while_connected
+from everthread.gateway.request.client_connection import run_while_connected
 from everthread.gateway.request.request_head import RequestHead
 from everthread.store.turn_records import QueuedTurn
 
 
-@dataclass(frozen=True, slots=True)
-class JsonAnswer:
-    """An answer with a JSON body."""
-
-    body: BaseModel | Mapping[str, Any]
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def encode_body(self) -> bytes:
-        if isinstance(self.body, BaseModel):
-            return self.body.model_dump_json().encode("utf-8", "replace")
-        return json.dumps(self.body).encode()
+def make_json_response(
+    body: BaseModel | Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    if isinstance(body, BaseModel):
+        content = body.model_dump_json().encode("utf-8", "replace")
+    else:
+        content = json.dumps(body).encode()
+    return Response(content, status, headers, media_type="application/json")
 
 
-def make_error_answer(refusal: Refused) -> JsonAnswer:
-    headers = {"x-everthread-error": refusal.code}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
-    return JsonAnswer(
-        {"error": {"code": refusal.code, "message": refusal.message}},
-        refusal.status,
-        headers,
-    )
-
-
-class AnswerSender:
-    """Send an answer to one client. Raise `ClientGone` if the client takes too long to read a part of it."""
-
-    def __init__(self, send: Send, seconds: float) -> None:
-        self._send = send
-        self._seconds = seconds
-        self.has_started = False
-        """Whether an answer has begun, so that no other can be sent."""
-
-    async def answer(self, answer: JsonAnswer) -> None:
-        data = answer.encode_body()
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(data)),
-            **answer.headers,
-        }
-        await self.send_start(answer.status, headers)
-        await self.send_body(data, has_more=False)
-
-    async def send_start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.has_started = True
-        raw = [
-            (name.encode("latin-1"), value.encode("latin-1", "replace"))
-            for name, value in headers.items()
-        ]
-        await self._send_message({"type": "http.response.start", "status": status, "headers": raw})
-
-    async def send_body(self, data: bytes, *, has_more: bool) -> None:
-        await self._send_message(
-            {"type": "http.response.body", "body": data, "more_body": has_more}
-        )
-
-    async def _send_message(self, message: dict[str, object]) -> None:
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise ClientGone from None
+def make_error_response(refused: Refused) -> Response:
+    headers = {"x-everthread-error": refused.code}
+    if refused.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(refused.retry_after)))
+    body = {"error": {"code": refused.code, "message": refused.message}}
+    return make_json_response(body, refused.status, headers)
 
 
 T = TypeVar("T")
@@ -108,7 +62,6 @@ class ApiRequest:
     body: Any
     headers: Mapping[str, str]
     scope: Scope
-    sender: AnswerSender
 
     @property
     def tenant(self) -> str:
@@ -123,15 +76,15 @@ class ApiRequest:
         return await run_while_connected(work, self.scope)
 
 
-Handler = Callable[[Any, ApiRequest], Awaitable[JsonAnswer | None]]
-"""A method that answers a request; it returns None if it has sent a stream itself."""
+EndpointHandler = Callable[[Any, ApiRequest], Awaitable[BaseModel | Response]]
+"""A method that answers a request: with a body for status 200, or with a whole response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One path and method of the API."""
 
-    handler: Handler
+    handler: EndpointHandler
     method: str
     path: str
     answer: type[BaseModel]
@@ -150,10 +103,10 @@ class Endpoint:
 
 def endpoint(
     method: str, path: str, answer: type[BaseModel], **options: Any
-) -> Callable[[Handler], Handler]:
+) -> Callable[[EndpointHandler], EndpointHandler]:
     """Mark a method as the handler of a path. Its docstring becomes the OpenAPI summary."""
 
-    def mark_handler(handler: Handler) -> Handler:
+    def mark_handler(handler: EndpointHandler) -> EndpointHandler:
         handler.__dict__["endpoint"] = Endpoint(handler, method, path, answer, **options)
         return handler
 
@@ -220,39 +173,43 @@ def _describe_problems(error: ValidationError) -> str:
 
 
 HEARTBEAT_COMMENT = b": still here\n\n"
-STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
 
 
-def encode_event(event: TurnEvent) -> bytes:
-    data = event.data if event.turn is None else make_turn_view(event.turn).model_dump(mode="json")
-    return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
+def make_event_response(
+    turn: QueuedTurn, events: AsyncGenerator[TurnEvent, None], heartbeat_seconds: float
+) -> Response:
+    """Stream the events of a turn until it is over or the gateway closes."""
+    headers = {
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+        "x-everthread-turn": turn.id,
+    }
+    chunks = _encode_events(events, heartbeat_seconds)
+    return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
 
 
-async def send_events(
-    sender: AnswerSender,
-    turn: QueuedTurn,
-    events: AsyncIterator[TurnEvent],
-    heartbeat_seconds: float,
-) -> None:
-    """Send the events until the turn is over or the gateway closes."""
-    await sender.send_start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
+async def _encode_events(
+    events: AsyncGenerator[TurnEvent, None], heartbeat_seconds: float
+) -> AsyncIterator[bytes]:
+    """Yield the encoded events, with a comment whenever none has come for `heartbeat_seconds`."""
     next_event = asyncio.ensure_future(anext(events, None))
     try:
         while True:
             finished, _ = await asyncio.wait({next_event}, timeout=heartbeat_seconds)
             if not finished:
-                await sender.send_body(HEARTBEAT_COMMENT, has_more=True)
+                yield HEARTBEAT_COMMENT
                 continue
             event = next_event.result()
             if event is None:
                 break
-            await sender.send_body(encode_event(event), has_more=True)
+            yield _encode_event(event)
             next_event = asyncio.ensure_future(anext(events, None))
-        await sender.send_body(b"", has_more=False)
     finally:
         next_event.cancel()
         await asyncio.gather(next_event, return_exceptions=True)
+        await events.aclose()
+
+
+def _encode_event(event: TurnEvent) -> bytes:
+    data = event.data if event.turn is None else make_turn_view(event.turn).model_dump(mode="json")
+    return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()

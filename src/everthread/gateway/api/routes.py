@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
+
+from starlette.responses import Response
 
 from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
@@ -13,7 +14,12 @@ from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agent_pool import PreviewThread
-from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, send_events
+from everthread.gateway.api.http import (
+    ApiRequest,
+    endpoint,
+    make_event_response,
+    make_json_response,
+)
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.schemas import (
     Branch,
@@ -82,7 +88,7 @@ class ThreadRoutes:
         status=201,
         errors=(503,),
     )
-    async def create(self, request: ApiRequest) -> JsonAnswer:
+    async def create(self, request: ApiRequest) -> Response:
         """Begin a thread."""
         try:
             session = await self._queue.create(
@@ -92,14 +98,14 @@ class ThreadRoutes:
             if request.body.model is not None:
                 raise Refused(400, "invalid_model", redact(str(error))) from error
             raise Refused(503, "misconfigured", redact(str(error))) from error
-        return JsonAnswer(
+        return make_json_response(
             await self._load_detail(session),
             201,
             {"location": f"/api/threads/{session.id}"},
         )
 
     @endpoint("GET", "/api/threads", Threads, query=Page)
-    async def list_threads(self, request: ApiRequest) -> JsonAnswer:
+    async def list_threads(self, request: ApiRequest) -> Threads:
         """Return the threads, the last active first."""
         page = request.query
         rows, next_offset = page.split(
@@ -115,15 +121,15 @@ class ThreadRoutes:
             make_thread_item(row, thread_settings, title)
             for row, thread_settings, title in zip(rows, settings, titles, strict=True)
         ]
-        return JsonAnswer(Threads(items=items, next=next_offset))
+        return Threads(items=items, next=next_offset)
 
     @endpoint("GET", _THREAD_PATH, ThreadDetail, errors=(404,))
-    async def get(self, request: ApiRequest) -> JsonAnswer:
+    async def get(self, request: ApiRequest) -> ThreadDetail:
         """Return one thread and its open turns."""
-        return JsonAnswer(await self._load_detail(await self._load_first_session(request)))
+        return await self._load_detail(await self._load_first_session(request))
 
     @endpoint("GET", f"{_THREAD_PATH}/history", Messages, query=HistoryQuery, errors=(404,))
-    async def history(self, request: ApiRequest) -> JsonAnswer:
+    async def history(self, request: ApiRequest) -> Messages:
         """Return the whole conversation, or the context the model sees."""
         tip = await self._store.get_compression_tip((await self._load_first_session(request)).id)
         page = request.query
@@ -131,9 +137,7 @@ class ThreadRoutes:
         rows, next_offset = page.split(
             await load_messages(tip, start=page.offset, limit=page.limit + 1)
         )
-        return JsonAnswer(
-            Messages(items=[make_message_view(row) for row in rows], next=next_offset)
-        )
+        return Messages(items=[make_message_view(row) for row in rows], next=next_offset)
 
     @endpoint(
         "POST",
@@ -144,39 +148,38 @@ class ThreadRoutes:
         errors=_TURN_ERRORS,
         streams=True,
     )
-    async def send(self, request: ApiRequest) -> JsonAnswer | None:
+    async def send(self, request: ApiRequest) -> Response:
         """Send a message: it is queued and answered in its turn."""
         content = request.body.model_dump(mode="json")["content"]
         turn = await self._submit(request, {"role": "user", "content": content})
         if request.wants_events:
-            await self._stream_events(request, turn, 0)
-            return None
-        return _make_turn_answer(await self._wait_for_end(request, turn, request.query.wait))
+            return self._stream_events(turn, 0)
+        return _make_turn_response(await self._wait_for_end(request, turn, request.query.wait))
 
     @endpoint("GET", f"{_THREAD_PATH}/turns", Turns, query=Page, errors=(404,))
-    async def list_turns(self, request: ApiRequest) -> JsonAnswer:
+    async def list_turns(self, request: ApiRequest) -> Turns:
         """Return the turns, the newest first."""
         first_session = await self._load_first_session(request)
         page = request.query
         rows, next_offset = page.split(
             await self._store.turns(first_session.id, limit=page.limit + 1, offset=page.offset)
         )
-        return JsonAnswer(Turns(items=[make_turn_view(row) for row in rows], next=next_offset))
+        return Turns(items=[make_turn_view(row) for row in rows], next=next_offset)
 
     @endpoint("GET", _TURN_PATH, TurnView, errors=(404,))
-    async def get_turn(self, request: ApiRequest) -> JsonAnswer:
+    async def get_turn(self, request: ApiRequest) -> TurnView:
         """Return the state of a turn."""
-        return JsonAnswer(make_turn_view(await self._load_turn(request)))
+        return make_turn_view(await self._load_turn(request))
 
     @endpoint("GET", f"{_TURN_PATH}/events", TurnView, errors=(404,), streams=True)
-    async def stream_turn_events(self, request: ApiRequest) -> None:
+    async def stream_turn_events(self, request: ApiRequest) -> Response:
         """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
         last_event_id = request.headers.get("last-event-id", "")
         after_number = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else 0
-        await self._stream_events(request, await self._load_turn(request), after_number)
+        return self._stream_events(await self._load_turn(request), after_number)
 
     @endpoint("POST", f"{_THREAD_PATH}/cancel", Cancelled, body=Cancel, errors=(404,))
-    async def cancel(self, request: ApiRequest) -> JsonAnswer:
+    async def cancel(self, request: ApiRequest) -> Cancelled:
         """Stop the turn that runs."""
         first_session = await self._load_first_session(request)
         if request.body.turn is not None:
@@ -190,9 +193,7 @@ class ThreadRoutes:
         stopped_turns = [
             await self._queue.cancel(request.tenant, turn.id) for turn in reversed(chosen_turns)
         ]
-        return JsonAnswer(
-            Cancelled(turns=[make_turn_view(turn) for turn in reversed(stopped_turns)])
-        )
+        return Cancelled(turns=[make_turn_view(turn) for turn in reversed(stopped_turns)])
 
     @endpoint(
         "POST",
@@ -201,7 +202,7 @@ class ThreadRoutes:
         body=Compress,
         errors=_TURN_ERRORS,
     )
-    async def compress(self, request: ApiRequest) -> JsonAnswer:
+    async def compress(self, request: ApiRequest) -> CommandView | Response:
         """Compact the history now, or preview that."""
         first_session = await self._load_first_session(request)
         if await self._is_kept_by_client(first_session):
@@ -214,17 +215,17 @@ class ThreadRoutes:
         return await self._run_command(request, " ".join(command_parts))
 
     @endpoint("GET", f"{_THREAD_PATH}/compactions", Compactions, errors=(404,))
-    async def compactions(self, request: ApiRequest) -> JsonAnswer:
+    async def compactions(self, request: ApiRequest) -> Compactions:
         """Return the compactions, the newest first."""
         first_session = await self._load_first_session(request)
         items = [
             make_compaction_view(record)
             for record in reversed(await self._store.compactions(first_session.id))
         ]
-        return JsonAnswer(Compactions(items=items))
+        return Compactions(items=items)
 
     @endpoint("POST", f"{_THREAD_PATH}/undo", CommandView, errors=_TURN_ERRORS)
-    async def undo(self, request: ApiRequest) -> JsonAnswer:
+    async def undo(self, request: ApiRequest) -> CommandView | Response:
         """Take the last compaction back."""
         first_session = await self._load_first_session(request)
         if not await self._is_kept_by_client(first_session):
@@ -234,7 +235,7 @@ class ThreadRoutes:
         except NothingToUndoError as error:
             raise Refused(STATUS_BY_CODE["command_failed"], "command_failed", str(error)) from error
         text = "The last compaction was taken back: the next request goes on without it."
-        return JsonAnswer(CommandView(text=text, data={"thread": first_session.id}))
+        return CommandView(text=text, data={"thread": first_session.id})
 
     @endpoint(
         "POST",
@@ -244,7 +245,7 @@ class ThreadRoutes:
         status=201,
         errors=(404, 409),
     )
-    async def branch(self, request: ApiRequest) -> JsonAnswer:
+    async def branch(self, request: ApiRequest) -> Response:
         """Continue in a copy of the thread."""
         first_session = await self._load_first_session(request)
         tip = await self._load_last_session(first_session)
@@ -275,21 +276,21 @@ class ThreadRoutes:
                 404, "not_found", "The thread has no such message to branch at."
             ) from None
         await self._queue.agents.inherit_model(first_session.id, session.id)
-        return JsonAnswer(
+        return make_json_response(
             await self._load_detail(session),
             201,
             {"location": f"/api/threads/{session.id}"},
         )
 
     @endpoint("GET", f"{_THREAD_PATH}/state", StateView, errors=(404,))
-    async def state(self, request: ApiRequest) -> JsonAnswer:
+    async def state(self, request: ApiRequest) -> StateView:
         """Return the current state of the work: files, commands, open errors, to-do list."""
         first_session = await self._load_first_session(request)
         figures = describe_state(await load_thread_state(self._store, first_session.id))
-        return JsonAnswer(StateView(thread=first_session.id, **figures))
+        return StateView(thread=first_session.id, **figures)
 
     @endpoint("GET", f"{_THREAD_PATH}/usage", UsageView, errors=(404,))
-    async def usage(self, request: ApiRequest) -> JsonAnswer:
+    async def usage(self, request: ApiRequest) -> UsageView:
         """Return the tokens and the cost of a thread."""
         first_session = await self._load_first_session(request)
         records_by_part = await load_thread_usage(self._store, first_session.id)
@@ -297,20 +298,20 @@ class ThreadRoutes:
             key: make_usage_figures(sum_calls(key, records))
             for key, records in records_by_part.items()
         }
-        return JsonAnswer(UsageView(thread=first_session.id, sums=sums))
+        return UsageView(thread=first_session.id, sums=sums)
 
     @endpoint("GET", f"{_THREAD_PATH}/search", Hits, query=Find, errors=(404,))
-    async def search_thread(self, request: ApiRequest) -> JsonAnswer:
+    async def search_thread(self, request: ApiRequest) -> Hits:
         """Search one thread."""
         return await self._search(request, (await self._load_first_session(request)).id)
 
     @endpoint("GET", "/api/search", Hits, query=Find)
-    async def search(self, request: ApiRequest) -> JsonAnswer:
+    async def search(self, request: ApiRequest) -> Hits:
         """Search everything that was said."""
         return await self._search(request, None)
 
     @endpoint("GET", "/api/insights", InsightsView, query=Days)
-    async def insights(self, request: ApiRequest) -> JsonAnswer:
+    async def insights(self, request: ApiRequest) -> InsightsView:
         """Return the usage and the cost over all threads."""
         days = request.query.days
         end_time = time.time() + 1
@@ -318,7 +319,7 @@ class ThreadRoutes:
         insights = await self._store.insights(
             since=start_time, until=end_time, tenant=request.tenant
         )
-        return JsonAnswer(InsightsView(days=days, **make_insights_figures(insights)))
+        return InsightsView(days=days, **make_insights_figures(insights))
 
     async def _load_first_session(self, request: ApiRequest) -> Session:
         """Return the first session of the thread that the path names."""
@@ -330,7 +331,7 @@ class ThreadRoutes:
 
     async def _preview_client_thread(
         self, request: ApiRequest, first_session: Session
-    ) -> JsonAnswer:
+    ) -> CommandView:
         """Preview the compaction of a thread whose client keeps the history; it cannot be compacted from here."""
         if not request.body.preview:
             raise Refused(
@@ -340,7 +341,7 @@ class ThreadRoutes:
                 "To compact a list of messages now, use POST /v1/compact.",
             )
         preview = await self._preview(self._store, first_session.id, request.body.focus)
-        return JsonAnswer(CommandView(text=preview.text, data=dict(preview.data)))
+        return CommandView(text=preview.text, data=dict(preview.data))
 
     async def _load_last_session(self, first_session: Session) -> Session:
         return await self._store.session(await self._store.get_compression_tip(first_session.id))
@@ -367,7 +368,7 @@ class ThreadRoutes:
             turns=[make_turn_view(turn) for turn in turns],
         )
 
-    async def _search(self, request: ApiRequest, thread: str | None) -> JsonAnswer:
+    async def _search(self, request: ApiRequest, thread: str | None) -> Hits:
         query = request.query
         search_query = SearchQuery(
             query.q,
@@ -381,28 +382,24 @@ class ThreadRoutes:
         )
         page = await self._store.find(search_query)
         items = [HitView.model_validate(hit) for hit in page.hits]
-        return JsonAnswer(
-            Hits(
-                items=items,
-                next=query.offset + query.limit if page.has_more else None,
-                near=page.is_approximate,
-            )
+        return Hits(
+            items=items,
+            next=query.offset + query.limit if page.has_more else None,
+            near=page.is_approximate,
         )
 
-    async def _run_command(self, request: ApiRequest, line: str) -> JsonAnswer:
+    async def _run_command(self, request: ApiRequest, line: str) -> CommandView | Response:
         turn = await self._wait_for_end(request, await self._submit(request, line), WAIT_SECONDS)
         result = turn.result or {}
         if turn.state != "answered":
-            return _make_turn_answer(turn)
+            return _make_turn_response(turn)
         if result.get("failed"):
             raise Refused(
                 STATUS_BY_CODE["command_failed"],
                 "command_failed",
                 str(result.get("text")),
             )
-        return JsonAnswer(
-            CommandView(text=str(result.get("text")), data=dict(result.get("data") or {}))
-        )
+        return CommandView(text=str(result.get("text")), data=dict(result.get("data") or {}))
 
     async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
         key = request.headers.get("idempotency-key")
@@ -438,31 +435,25 @@ class ThreadRoutes:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
-    async def _stream_events(
-        self, request: ApiRequest, turn: QueuedTurn, after_number: int
-    ) -> None:
-        async with contextlib.aclosing(
-            self._queue.events(turn, after_number=after_number)
-        ) as events:
-            await request.run_while_connected(
-                send_events(request.sender, turn, events, self._heartbeat_seconds)
-            )
+    def _stream_events(self, turn: QueuedTurn, after_number: int) -> Response:
+        events = self._queue.events(turn, after_number=after_number)
+        return make_event_response(turn, events, self._heartbeat_seconds)
 
 
-def _make_turn_answer(turn: QueuedTurn) -> JsonAnswer:
+def _make_turn_response(turn: QueuedTurn) -> Response:
     """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
     view = make_turn_view(turn)
     if turn.is_open:
-        return JsonAnswer(
+        return make_json_response(
             view,
             202,
             headers | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"},
         )
     if turn.state == "answered":
-        return JsonAnswer(view, 200, headers)
+        return make_json_response(view, 200, headers)
     problem = view.error or ErrorDetail(code=turn.state, message="The turn has no answer.")
-    return JsonAnswer(
+    return make_json_response(
         ErrorView(error=problem, turn=view),
         STATUS_BY_CODE.get(problem.code, 502),
         headers,

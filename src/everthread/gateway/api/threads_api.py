@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from everthread.core.secrets.redaction import redact
@@ -15,20 +16,20 @@ from everthread.gateway.admission import Admission
 from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.agent_pool import PreviewThread
 from everthread.gateway.api.http import (
-    AnswerSender,
     ApiRequest,
     Endpoint,
-    JsonAnswer,
     list_endpoints,
-    make_error_answer,
+    make_error_response,
+    make_json_response,
     read_request,
 )
 from everthread.gateway.api.openapi import make_openapi_document
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import ThreadRoutes
+from everthread.gateway.api.turn_failures import INTERNAL_ERROR_TEXT
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.client_connection import ClientGone
+from everthread.gateway.request.client_connection import ClientGone, limit_send_time
 from everthread.gateway.request.request_head import RequestHead
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -57,8 +58,12 @@ class ThreadsApi:
         self._admission = Admission(self._limits.concurrent)
         self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
         endpoints = list_endpoints(ThreadRoutes)
-        self._routes = [(_compile_path(endpoint.path), endpoint) for endpoint in endpoints]
-        self._openapi_answer = JsonAnswer(make_openapi_document(endpoints))
+        self._routes = [
+            (re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID_PATTERN})", endpoint.path), endpoint)
+            for endpoint in endpoints
+        ]
+        """A regular expression for the path of each endpoint."""
+        self._openapi_response = make_json_response(make_openapi_document(endpoints))
 
     async def start(self) -> None:
         await self.queue.start()
@@ -69,32 +74,24 @@ class ThreadsApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head: RequestHead = scope["state"]["head"]
-        sender = AnswerSender(send, self._limits.write_seconds)
+        send = limit_send_time(send, self._limits.write_seconds)
         with contextlib.suppress(ClientGone):
             try:
                 with self._admission.enter(head.caller.admission_group):
-                    answer = await self._answer(head, scope, receive, sender)
+                    response = await self._answer(head, scope, receive)
+                    await response(scope, receive, send)
             except Refused as refused:
-                answer = make_error_answer(refused)
+                await make_error_response(refused)(scope, receive, send)
             except ClientGone:
                 raise
             except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
                 _LOG.exception("%s %s failed", head.method, redact(head.path))
-                answer = make_error_answer(
-                    Refused(
-                        500,
-                        "internal",
-                        "Something went wrong here; the gateway's log tells what.",
-                    )
-                )
-            if answer is not None and not sender.has_started:
-                await sender.answer(answer)
+                failure = Refused(500, "internal", INTERNAL_ERROR_TEXT)
+                await make_error_response(failure)(scope, receive, send)
 
-    async def _answer(
-        self, head: RequestHead, scope: Scope, receive: Receive, sender: AnswerSender
-    ) -> JsonAnswer | None:
+    async def _answer(self, head: RequestHead, scope: Scope, receive: Receive) -> Response:
         if head.path == OPENAPI_PATH and head.method == "GET":
-            return self._openapi_answer
+            return self._openapi_response
         endpoint, names = self._find_endpoint(head)
         if endpoint.method == "POST":
             head.caller.admit()
@@ -107,10 +104,10 @@ class ThreadsApi:
             body=body,
             headers=head.headers,
             scope=scope,
-            sender=sender,
         )
         try:
-            return await endpoint.handler(self._handlers, request)
+            answer = await endpoint.handler(self._handlers, request)
+            return answer if isinstance(answer, Response) else make_json_response(answer)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such thread.") from None
         except InputError as error:
@@ -131,7 +128,7 @@ class ThreadsApi:
         matches = [
             (endpoint, match)
             for pattern, endpoint in self._routes
-            if (match := pattern.fullmatch(head.path))
+            if (match := re.fullmatch(pattern, head.path))
         ]
         for endpoint, match in matches:
             if endpoint.method == head.method:
@@ -142,7 +139,3 @@ class ThreadsApi:
 
     def _may_use_tools(self, caller: Caller) -> bool:
         return "tools" in caller.scopes or (self._tools and caller.key_id is None)
-
-
-def _compile_path(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID_PATTERN})", path))

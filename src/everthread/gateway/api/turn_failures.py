@@ -35,6 +35,7 @@ STATUS_BY_CODE = {
     "command_failed": 409,
 }
 """HTTP status by the code of a turn that ended without an answer."""
+INTERNAL_ERROR_TEXT = "Something went wrong here. The gateway's log has the details."
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
@@ -44,7 +45,4 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, EverthreadError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), "failed")
         return {"code": code, "message": redact(str(error))}
-    return {
-        "code": "internal",
-        "message": "Something went wrong here; the gateway's log tells what.",
-    }
+    return {"code": "internal", "message": INTERNAL_ERROR_TEXT}

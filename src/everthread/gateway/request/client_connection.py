@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 DISCONNECT_EXTENSION = "everthread.disconnect"
 """The extension of an ASGI scope that contains the `DisconnectWatchers` of its connection."""
@@ -37,6 +37,19 @@ class DisconnectWatchers:
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
     """The client disconnected before its request was complete."""
+
+
+def limit_send_time(send: Send, seconds: float) -> Send:
+    """Limit the time of each message. Raise `ClientGone` if the client takes longer to read it."""
+
+    async def send_in_time(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            raise ClientGone from None
+
+    return send_in_time
 
 
 async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
