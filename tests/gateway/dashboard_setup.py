@@ -130,7 +130,8 @@ class Browser:
 
     async def log_in(self) -> Browser:
         """By a link."""
-        assert (await self.get(self.pages.access.make_login_link())).status == 200
+        response = await self.get(self.pages.access.make_login_link())
+        assert response.status == 200
         return self
 
 
@@ -168,11 +169,11 @@ async def open_dashboard_setup(
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    made = DashboardSetup(store, Dashboard(ThreadCosts(store, size), access, **more))
+    setup = DashboardSetup(store, Dashboard(ThreadCosts(store, size), access, **more))
     try:
-        yield made
+        yield setup
     finally:
-        await made.close()
+        await setup.close()
 
 
 def make_turn(number: int, *, words: int = 40) -> list[Any]:
@@ -226,7 +227,7 @@ async def make_thread(
         [NewMessage(body, created=1_700_000_000.0 + at) for at, body in enumerate(bodies)],
     )
     for number in range(turns):
-        used = CanonicalUsage(30, 40, 1_500 * number, 1_500)
+        used = CanonicalUsage(30, 40, cache_read_tokens=1_500 * number, cache_write_tokens=1_500)
         await store.record_usage(
             NewUsage(
                 thread,
@@ -259,11 +260,23 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
             "added": 2,
             "checked": 4,
             "unverified": 1,
-            "phases": [{"name": "prune", "before": 9_000, "after": 8_000, "note": "old"}],
+            "phases": [
+                {
+                    "name": "prune",
+                    "before": 9_000,
+                    "after": 8_000,
+                    "note": "old",
+                }
+            ],
         },
         reason="in-loop",
         duration=0.25,
         cost=Decimal(0),
     )
-    made = await store.continue_session(tip, kept, seen_count=len(messages), compaction=record)
-    return made.session.id
+    continuation = await store.continue_session(
+        tip,
+        kept,
+        seen_count=len(messages),
+        compaction=record,
+    )
+    return continuation.session.id

@@ -55,11 +55,17 @@ class GatewaySetup:
     async def start(
         self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
     ) -> str:
-        known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
+        upstreams = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
         seconds = more.pop("manage_seconds", None)
         limits = f"  limits: {{manage_seconds: {seconds}}}\n" if seconds else ""
         config = parse_config(f"gateway:\n  port: 0\n{limits}" + more.pop("settings", ""))
-        opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
+        opened = open_gateway(
+            config,
+            auth=auth,
+            store=self.store,
+            upstreams=upstreams,
+            **more,
+        )
         self.urls.append((await self.exit_stack.enter_async_context(opened)).url)
         return self.urls[-1]
 
@@ -71,7 +77,12 @@ class GatewaySetup:
         mode: Mode | None = None,
         **limits: Any,
     ) -> str:
-        token, new = issue_key(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
+        token, new = issue_key(
+            tenant=tenant,
+            scopes=scopes,
+            mode=mode,
+            limits=KeyLimits(**limits),
+        )
         await self.store.create_key(new)
         return token
 
@@ -91,12 +102,14 @@ class GatewaySetup:
         return cast("anthropic.AsyncAnthropic", self._client("claude", url, key))
 
     def _client(self, kind: str, url: str, key: str) -> Any:
-        known = self.clients.get((kind, url, key))
-        if known is None:
-            made = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
-            known = self.clients[kind, url, key] = made(base_url=url, api_key=key, max_retries=0)
-            self.exit_stack.push_async_callback(known.close)
-        return known
+        client = self.clients.get((kind, url, key))
+        if client is None:
+            create_client = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
+            client = self.clients[kind, url, key] = create_client(
+                base_url=url, api_key=key, max_retries=0
+            )
+            self.exit_stack.push_async_callback(client.close)
+        return client
 
 
 @asynccontextmanager
@@ -120,11 +133,15 @@ async def open_setup_with_models(
     async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)
-        yield GatewaySetup(provider, store, stack, folder / "gateway.db")
+        yield GatewaySetup(provider, store, exit_stack=stack, file=folder / "gateway.db")
 
 
 def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:
-    return client.messages.create(model=CLAUDE, max_tokens=100, messages=messages)
+    return client.messages.create(
+        model=CLAUDE,
+        max_tokens=100,
+        messages=messages,
+    )
 
 
 def ask_chat(client: openai.AsyncOpenAI, messages: Any = HELLO, **more: Any) -> Any:

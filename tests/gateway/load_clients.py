@@ -1,4 +1,4 @@
-"""Many clients at once before a provider with faults, and what must be true of provider, clients and store after it."""
+"""Many clients at once before a provider with faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,21 +14,18 @@ import anthropic
 import httpx2
 import openai
 
-from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
-from everthread.lab.provider.answers import Record
-from everthread.lab.provider.faults import ANSWERED_FAULTS, FaultKind, FaultPlan
-from everthread.store.store import Store
+from everthread.lab.provider.faults import FaultKind, FaultPlan
+from tests.gateway.gateway_setup import FILLER
+from tests.gateway.manager_setup import APIS
 
-APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 NAMES: dict[Api, str] = {
     "openai_chat": "gpt-4o",
     "openai_responses": "gpt-5",
     "anthropic": "claude-sonnet-5",
 }
-FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 RATES: dict[FaultKind, float] = {
     "rate_limit": 0.03,
     "server_error": 0.03,
@@ -105,7 +102,12 @@ class LoadClient:
         self.history.append({"role": "user", "content": f"{FILLER * self.words}{mark}"})
         for attempt in range(200):
             try:
-                answer = await self.sdk.ask(self.urls(), self.api, self.history, stream=self.stream)
+                answer = await self.sdk.ask(
+                    self.urls(),
+                    self.api,
+                    self.history,
+                    stream=self.stream,
+                )
             except FailedError as failed:
                 self.failures[failed.kind] += 1
                 if failed.unexpected_error:
@@ -232,139 +234,3 @@ class Sdk:
                 base_url=url, api_key=self._key, max_retries=0, timeout=self._timeout
             )
         return self._claudes[url]
-
-
-# What must be true afterwards
-
-
-def list_fail_open_metrics(metrics: str) -> list[str]:
-    """Decisions that failed. A header not known in time (`tells`) does not count: it depends on the machine."""
-    lines = [
-        line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total{")
-    ]
-    return [line for line in lines if 'step="tells"' not in line]
-
-
-def is_complete(record: Record) -> bool:
-    """Whether the provider said all it had to say."""
-    said = record.status == 200 and not record.error and "gone" not in record.events
-    return said and (not record.fault or record.fault in ANSWERED_FAULTS)
-
-
-def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
-    """Return requests that the provider refused without a planned fault."""
-    return [(record.number, record.error) for record in log if record.error and not record.fault]
-
-
-def find_foreign_answers(log: Iterable[Record], clients: Iterable[LoadClient]) -> list[str]:
-    """Return answers that a client kept but never received."""
-    said = {
-        (mark_of(record.request), text_of(record.reply.message))
-        for record in log
-        if record.request and record.reply
-    }
-    return [
-        answer["content"]
-        for talker in clients
-        for asked, answer in zip(talker.history[::2], talker.history[1::2], strict=True)
-        if (MARK.findall(asked["content"])[-1], answer["content"]) not in said
-    ]
-
-
-History = list[tuple[str, str]]
-Threads = dict[str, History]
-
-
-async def load_histories(store: Store) -> Threads:
-    """Return the stored messages, by thread."""
-    found: Threads = {}
-    while rows := await store.list_threads(limit=100, offset=len(found)):
-        for row in rows:
-            stored = await store.history(row.first.id)
-            found[row.first.thread] = [(item.body["role"], text_of(item.body)) for item in stored]
-    return found
-
-
-async def find_problems(
-    store: Store,
-    log: Sequence[Record],
-    clients: Sequence[LoadClient],
-    *,
-    allows_unread_answers: bool = False,
-    max_lost_usages: int = 0,
-) -> dict[str, list[Any]]:
-    """What is wrong, by kind; `ends`: answers that no client got may be in the store, at the end of a thread each;
-    `lost`: of so many calls the usage may be missing, because who would have stored it was killed."""
-    threads = await load_histories(store)
-    found: dict[str, list[Any]] = {
-        "wrong requests": [*find_wrong_requests(log)],
-        "answers of others": [*find_foreign_answers(log, clients)],
-        "errors of ours": [problem for talker in clients for problem in talker.unexpected_errors],
-        "histories": find_differing_histories(threads, clients, ends=allows_unread_answers),
-        "usage": await _usage(store, threads, log, max_lost_usages),
-        "store": list((await store.check()).problems),
-    }
-    return {kind: some for kind, some in found.items() if some}
-
-
-async def count_compactions(store: Store) -> int:
-    return sum([len(await store.compactions(thread)) for thread in await load_histories(store)])
-
-
-def find_differing_histories(
-    threads: Threads, talkers: Iterable[LoadClient], *, ends: bool
-) -> list[Any]:
-    """Clients of which the store has not each message once, in one thread."""
-    by_client: dict[str, list[History]] = {}
-    for history in threads.values():
-        by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
-    differing: list[Any] = []
-    for talker in talkers:
-        wanted = [(message["role"], message["content"]) for message in talker.history]
-        stored = by_client.pop(f"[c{talker.number}-0]", [])
-        others = [history for history in stored if history != wanted]
-        if ends:
-            others = [history for history in others if history[:-1] != wanted[: len(history) - 1]]
-        if others or stored.count(wanted) != 1:
-            differing.append(
-                (
-                    talker.number,
-                    talker.api,
-                    len(wanted),
-                    [_comparable(history) for history in stored],
-                )
-            )
-    return [*differing, *by_client.items()]
-
-
-def _comparable(history: History) -> list[str]:
-    return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
-
-
-async def _usage(store: Store, threads: Threads, log: Sequence[Record], lost: int) -> list[Any]:
-    """Calls that are in the provider's log or in the store only. A broken answer counts as far as it was sent."""
-    rows = [row for thread in threads for row in await store.usage(thread) if row.task == "main"]
-    told = Counter(_figures(row.usage) for row in rows if not row.estimated)
-    said = Counter(
-        _figures(record.canonical_usage) for record in log if is_complete(record) and record.usage
-    )
-    broken = Counter(
-        record.prompt_tokens for record in log if not is_complete(record) or not record.usage
-    )
-    surplus = Counter(sum(figures) - figures[1] for figures in (told - said).elements())
-    guessed = sum(1 for row in rows if row.estimated)
-    missing = said - told
-    wrong: list[Any] = [
-        *(missing.items() if missing.total() > lost else ()),
-        *(surplus - broken).items(),
-    ]
-    return [*wrong, f"{guessed} estimates"] if guessed > broken.total() else wrong
-
-
-def _figures(usage: CanonicalUsage) -> tuple[int, int, int, int]:
-    return (
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-    )

@@ -92,7 +92,7 @@ class ManagerSetup:
         def writer(context: SummarizerContext) -> Any:
             return summarizer or JournalWriter(context.counter)
 
-        made = ProxyManager(
+        proxy_manager = ProxyManager(
             CallerSetup(
                 cast("Store", store) if store is not None else self.store,
                 engine,
@@ -110,8 +110,8 @@ class ManagerSetup:
             offer_recall=recall,
             record_delay=record_delay,
         )
-        self.managers.append(made)
-        return made
+        self.managers.append(proxy_manager)
+        return proxy_manager
 
     def events_of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -144,7 +144,12 @@ async def open_manager_setup(
         Provider(models, script) as provider,
         open_setup_without_provider(folder) as setup,
     ):
-        yield ProviderSetup(setup.store, window, managers=setup.managers, provider=provider)
+        yield ProviderSetup(
+            setup.store,
+            window,
+            managers=setup.managers,
+            provider=provider,
+        )
 
 
 @asynccontextmanager
@@ -180,7 +185,13 @@ class HistoryClient:
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
         frame = codec.encode_request(
-            Request(self.model, [], self.system, self.tools, dict(self.extra))
+            Request(
+                self.model,
+                [],
+                system=self.system,
+                tools=self.tools,
+                params=dict(self.extra),
+            )
         )
         listed = "input" if self.api == "openai_responses" else "messages"
         return {**frame, listed: [*(frame.get(listed) or []), *self.messages]}
@@ -190,12 +201,12 @@ class HistoryClient:
         return Incoming(
             self.api,
             PATHS[self.api],
-            self.headers,
-            raw,
-            raw,
-            self.tenant,
-            upstream,
-            self.mode,
+            headers=self.headers,
+            raw=raw,
+            body=raw,
+            tenant=self.tenant,
+            upstream_url=upstream,
+            mode=self.mode,
         )
 
     def add_user_message(self, text: Any) -> None:
@@ -216,7 +227,11 @@ class HistoryClient:
         message: Any = result_message(call_id, text)
         if self.api == "openai_responses":
             self.messages.append(
-                {"type": "function_call_output", "call_id": call_id, "output": text}
+                {
+                    "type": "function_call_output",
+                    "call_id": call_id,
+                    "output": text,
+                }
             )
         else:
             self.messages += CODECS[self.api].encode_messages([message])
@@ -265,10 +280,10 @@ async def send_request(
     return Exchange(
         incoming,
         sent,
-        answer.status_code,
-        reply,
-        answer.text if reply is None else "",
-        tries,
+        status=answer.status_code,
+        reply=reply,
+        error=answer.text if reply is None else "",
+        attempts=tries,
     )
 
 

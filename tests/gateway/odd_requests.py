@@ -9,7 +9,12 @@ import zlib
 from tests.gateway.raw_http import encode_chunk, post_request
 
 MODEL = "gpt-4o"
-PLAIN = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).encode()
+PLAIN = json.dumps(
+    {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+).encode()
 _CHAT = b"POST /v1/chat/completions HTTP/1.1\r\n"
 _HOST = b"Host: 127.0.0.1\r\n"
 _LONG = str(len(PLAIN)).encode()

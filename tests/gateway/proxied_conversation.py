@@ -84,7 +84,11 @@ class ProxiedConversation:
     async def ask(self, text: str = "", **more: Any) -> Reply:
         if text:
             self.client.add_user_message(text)
-        body = {**self.client.body(), **more, "stream": self.streams}
+        body = {
+            **self.client.body(),
+            **more,
+            "stream": self.streams,
+        }
         codec = CODECS[self.client.api]
         sent = {
             "x-api-key": "k",
@@ -148,7 +152,10 @@ def _unmarked(message: Any) -> Any:
     content = message.get("content")
     if not isinstance(content, list):
         return (
-            {**message, "content": [{"type": "text", "text": content}]}
+            {
+                **message,
+                "content": [{"type": "text", "text": content}],
+            }
             if isinstance(content, str)
             else message
         )
@@ -170,4 +177,4 @@ async def open_conversation(
             extra={"max_tokens": 500} if api == "anthropic" else {},
             **more,
         )
-        yield ProxiedConversation(setup, url, client, streams)
+        yield ProxiedConversation(setup, url, client=client, streams=streams)

@@ -49,19 +49,19 @@ async def read_message(
     head = await reader.readuntil(b"\r\n\r\n")
     line, *rest = head[:-4].split(b"\r\n")
     fields = [(name, value.strip()) for name, _, value in (text.partition(b":") for text in rest)]
-    heard = RawMessage(line, fields)
-    if heard.header_values.get("transfer-encoding") == "chunked":
+    message = RawMessage(line, fields)
+    if message.header_values.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
             piece = await reader.readexactly(size)
-            heard.chunks.append(piece)
+            message.chunks.append(piece)
             if on_chunk:
                 on_chunk(piece)
             await reader.readexactly(2)
         await reader.readline()
-        heard.body = b"".join(heard.chunks)
-    elif "content-length" in heard.header_values:
-        heard.body = await reader.readexactly(int(heard.header_values["content-length"]))
-    return heard
+        message.body = b"".join(message.chunks)
+    elif "content-length" in message.header_values:
+        message.body = await reader.readexactly(int(message.header_values["content-length"]))
+    return message
 
 
 WriteAnswer = Callable[[RawMessage, asyncio.StreamWriter], Awaitable[None]]
@@ -111,7 +111,7 @@ def fixed_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: byte
     """A whole answer."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        write_answer(writer, status, headers, body)
+        write_answer(writer, status, headers=headers, body=body)
 
     return answer
 
@@ -156,7 +156,12 @@ class PassThroughManager:
 
     async def prepare(self, incoming: Incoming) -> PassThroughTurn:
         self.prepared.append(incoming)
-        return PassThroughTurn(self, incoming, await self.outgoing(incoming), self.thread)
+        return PassThroughTurn(
+            self,
+            incoming,
+            outgoing=await self.outgoing(incoming),
+            thread=self.thread,
+        )
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
@@ -226,9 +231,11 @@ async def open_raw_gateway(
     make_item: MakeItem | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
     """The gateway's address, and its proxy."""
-    known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
+    configured_upstreams = (
+        [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
+    )
     proxy = Proxy(
-        Routes(known),
+        Routes(configured_upstreams),
         manager or PassThroughManager(),
         features=make_features(
             include_usage=include_usage, make_item=make_item, telemetry=telemetry

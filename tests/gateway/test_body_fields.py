@@ -69,8 +69,8 @@ def test_refuses_a_duplicate_field(pairs: list[tuple[str, Any]], blank: str, esc
 def test_never_raises_for_bytes_that_are_not_json(body: bytes) -> None:
     found = peek_field(body, "model")
     assert found is None or found.start < len(body)
-    asked = add_usage_option(body)
-    assert asked is None or b"include_usage" in asked
+    changed = add_usage_option(body)
+    assert changed is None or b"include_usage" in changed
 
 
 @given(
@@ -84,11 +84,11 @@ def test_asking_for_usage_changes_nothing_else(
     body: dict[str, Any], options: Any, absent: bool
 ) -> None:
     sent = body if absent else {**body, "stream_options": options}
-    asked = add_usage_option(json.dumps(sent).encode())
+    changed = add_usage_option(json.dumps(sent).encode())
     silent = absent or (options is not None and "include_usage" not in options)
-    assert (asked is not None) == (body.get("stream") is True and silent)
-    if asked is not None:
-        assert json.loads(asked) == {
+    assert (changed is not None) == (body.get("stream") is True and silent)
+    if changed is not None:
+        assert json.loads(changed) == {
             **sent,
             "stream_options": {
                 **(sent.get("stream_options") or {}),

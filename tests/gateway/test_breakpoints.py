@@ -14,7 +14,10 @@ from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_
 
 OPENAI = "https://api.openai.com/v1"
 MARK = {"mode": "explicit"}
-TOOL = {"type": "function", "function": {"name": "read", "parameters": {}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "read", "parameters": {}},
+}
 
 
 @dataclass
@@ -44,7 +47,11 @@ async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api
     body = await sent_by(tmp_path, client)
     first, *rest = body["messages" if api == "openai_chat" else "input"]
     kind = "text" if api == "openai_chat" else "input_text"
-    part = {"type": kind, "text": "Be brief.", "prompt_cache_breakpoint": MARK}
+    part = {
+        "type": kind,
+        "text": "Be brief.",
+        "prompt_cache_breakpoint": MARK,
+    }
     assert first == {"role": role, "content": [part]}
     assert rest == client.messages[1:], "nothing else is changed"
 
@@ -75,7 +82,13 @@ async def test_instructions_get_no_breakpoint_so_the_first_message_does(
             messages=[
                 {
                     "role": "user",
-                    "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": MARK}],
+                    "content": [
+                        {
+                            "type": "text",
+                            "text": "a",
+                            "prompt_cache_breakpoint": MARK,
+                        }
+                    ],
                 }
             ],
         ),

@@ -24,7 +24,11 @@ from tests.gateway.raw_http import (
 )
 
 CONVERSATIONS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
-PATHS = [*CONVERSATIONS, "/v1/messages/count_tokens", "/v1/embeddings?x=%2f&y"]
+PATHS = [
+    *CONVERSATIONS,
+    "/v1/messages/count_tokens",
+    "/v1/embeddings?x=%2f&y",
+]
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(
     lambda text: f"x-{text}".encode()
 )
@@ -60,18 +64,22 @@ async def test_passes_a_complete_answer_through_unchanged(
     answer: bytes,
     replied: list[tuple[bytes, bytes]],
 ) -> None:
-    theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
+    theirs = [
+        *JSON,
+        (b"authorization", b"Bearer sk-client"),
+        *fields,
+    ]
     async with raw_gateway(fixed_answer(status, replied, answer)) as (url, upstream):
-        heard = await send_bytes(url, post_request(path, sent, *theirs))
+        response = await send_bytes(url, post_request(path, sent, *theirs))
         (request,) = upstream.received
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
     assert request.body == sent
     assert comparable_headers(request.headers) == theirs
-    assert heard.status == status
-    assert heard.body == answer
-    assert comparable_headers(heard.headers)[: len(replied)] == replied
+    assert response.status == status
+    assert response.body == answer
+    assert comparable_headers(response.headers)[: len(replied)] == replied
     notice = [] if path in CONVERSATIONS else [b"x-everthread-notice"]
-    assert [name for name, _ in comparable_headers(heard.headers)[len(replied) :]] == [
+    assert [name for name, _ in comparable_headers(response.headers)[len(replied) :]] == [
         b"content-security-policy",
         b"x-content-type-options",
         *notice,
@@ -87,17 +95,19 @@ async def test_passes_a_complete_answer_through_unchanged(
 )
 async def test_passes_a_stream_through_piece_by_piece(pieces: list[bytes], path: str) -> None:
     """The next piece is sent when the client heard the one before: nothing is held back."""
-    heard = asyncio.Semaphore(0)
+    received_chunks = asyncio.Semaphore(0)
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(response_head(200, STREAM))
         for piece in pieces:
             writer.write(encode_chunk(piece))
-            await heard.acquire()
+            await received_chunks.acquire()
         writer.write(b"0\r\n\r\n")
 
     async with raw_gateway(answer) as (url, _):
-        found = await send_bytes(url, post_request(path, b"{}"), on_chunk=lambda _: heard.release())
+        found = await send_bytes(
+            url, post_request(path, b"{}"), on_chunk=lambda _: received_chunks.release()
+        )
     assert found.chunks == pieces
 
 
@@ -106,15 +116,22 @@ async def test_passes_compressed_bodies_through_unchanged(path: str) -> None:
     manager = PassThroughManager()
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
-    said = fixed_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
-    async with raw_gateway(said, manager) as (url, upstream):
-        heard = await send_bytes(
-            url, post_request(path, packed, *JSON, (b"content-encoding", b"gzip"))
+    write_answer = fixed_answer(200, [*JSON, (b"content-encoding", b"gzip")], answer)
+    async with raw_gateway(write_answer, manager) as (url, upstream):
+        response = await send_bytes(
+            url,
+            post_request(
+                path,
+                packed,
+                *JSON,
+                (b"content-encoding", b"gzip"),
+            ),
         )
         assert upstream.received[0].body == packed
         assert upstream.received[0].header_values["content-encoding"] == "gzip"
-    assert heard.body == answer
-    assert [incoming.body for incoming in manager.prepared] in (
+    assert response.body == answer
+    bodies = [incoming.body for incoming in manager.prepared]
+    assert bodies in (
         [],
         [b'{"model": "m", "messages": []}'],
     )

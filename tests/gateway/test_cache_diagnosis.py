@@ -10,7 +10,9 @@ from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
 
-DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}
+DIAGNOSED = {
+    "diagnostics": {"cache_miss_reason": {"type": "system_changed"}},
+}
 
 
 def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
@@ -20,24 +22,37 @@ def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
         "output_tokens": 9,
     }
     raw = DIAGNOSED if is_diagnosed else {}
-    return Reply({"role": "assistant", "content": "Yes."}, "stop", usage, raw=dict(raw))
+    return Reply(
+        {"role": "assistant", "content": "Yes."},
+        "stop",
+        usage,
+        raw=dict(raw),
+    )
 
 
 async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, None) as setup:
         manager = setup.manager()
-        asked = {"max_tokens": 400, "diagnostics": {"previous_message_id": "msg_1"}}
-        client = HistoryClient("anthropic", extra=asked)
+        fields = {
+            "max_tokens": 400,
+            "diagnostics": {"previous_message_id": "msg_1"},
+        }
+        client = HistoryClient("anthropic", extra=fields)
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
             client.add_user_message(f"Note {number}: {text_of_tokens(50, 'ledger')}")
             turn = await manager.prepare(client.incoming())
             assert turn.outgoing.body == client.incoming().raw, "nothing is added"
-            reply = answer_of(prompt, read=3_900 * (number == 1), is_diagnosed=number == 2)
+            reply = answer_of(
+                prompt,
+                read=3_900 * (number == 1),
+                is_diagnosed=number == 2,
+            )
             await turn.record(Outcome(200, reply, read_usage("anthropic", reply)))
             client.add_reply(reply)
         (row,) = await setup.store.list_threads(tenant="t")
         calls = await setup.store.call_rows([row.first.id])
-        assert [call.cache_miss for call in calls] == ["", "", "system changed"]
+        cache_misses = [call.cache_miss for call in calls]
+        assert cache_misses == ["", "", "system changed"]
         (miss,) = make_calls_view(calls, [], ttl=300.0).misses
         assert miss.is_reported
         assert miss.cause == "system changed (says the provider)"

@@ -24,15 +24,21 @@ class Telegram:
         self.sent: list[tuple[int, str]] = []
 
     def write(self, number: int, chat: int, user: int, text: str) -> None:
-        message = {"chat": {"id": chat}, "from": {"id": user}, "text": text}
+        message = {
+            "chat": {"id": chat},
+            "from": {"id": user},
+            "text": text,
+        }
         self.updates.append({"update_id": number, "message": message})
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
-        asked = json.loads(request.content)
+        request_body = json.loads(request.content)
         if request.url.path.endswith("getUpdates"):
-            found = [update for update in self.updates if update["update_id"] >= asked["offset"]]
+            found = [
+                update for update in self.updates if update["update_id"] >= request_body["offset"]
+            ]
             return httpx2.Response(200, json={"ok": True, "result": found})
-        self.sent.append((asked["chat_id"], asked["text"]))
+        self.sent.append((request_body["chat_id"], request_body["text"]))
         return httpx2.Response(200, json={"ok": True, "result": {}})
 
 
@@ -42,11 +48,36 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
     async with httpx2.AsyncClient(
         transport=transport, base_url="https://telegram.example/botx/"
     ) as client:
-        bot = Bot(client, api.client_of("ann"), {7, 8}, tmp_path / "bot.json")
-        telegram.write(1, chat=70, user=7, text="Hello")
-        telegram.write(2, chat=80, user=8, text="Good morning")
-        telegram.write(3, chat=70, user=7, text="Again")
-        telegram.write(4, chat=90, user=9, text="A stranger")
+        bot = Bot(
+            client,
+            api.client_of("ann"),
+            {7, 8},
+            tmp_path / "bot.json",
+        )
+        telegram.write(
+            1,
+            chat=70,
+            user=7,
+            text="Hello",
+        )
+        telegram.write(
+            2,
+            chat=80,
+            user=8,
+            text="Good morning",
+        )
+        telegram.write(
+            3,
+            chat=70,
+            user=7,
+            text="Again",
+        )
+        telegram.write(
+            4,
+            chat=90,
+            user=9,
+            text="A stranger",
+        )
         await bot.poll()
         assert [text for chat, text in telegram.sent if chat == 70] == [
             "re: Hello",
@@ -57,10 +88,16 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
         # Another process continues, and an update that Telegram sends again is the same turn.
         state = json.loads((tmp_path / "bot.json").read_text())
         (tmp_path / "bot.json").write_text(json.dumps({**state, "offset": 3}))
-        later = Bot(client, api.client_of("ann"), {7}, tmp_path / "bot.json")
+        later = Bot(
+            client,
+            api.client_of("ann"),
+            {7},
+            tmp_path / "bot.json",
+        )
         await later.poll()
         threads = state["threads"]
-        assert await api.history(threads["70"]) == [
+        history = await api.history(threads["70"])
+        assert history == [
             "Hello",
             "re: Hello",
             "Again",
@@ -69,20 +106,33 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
 
 
 async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiSetup) -> None:
-    hook = Webhook(api.client_of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
+    hook = Webhook(
+        api.client_of("ann"),
+        SECRET,
+        tmp_path / "hook.json",
+        clock=lambda: NOW,
+    )
     transport = httpx2.ASGITransport(app=hook.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://hook.example") as service:
-        body = json.dumps({"event": "e-1", "chat": "room-7", "text": "Hello"}).encode()
+        body = json.dumps(
+            {
+                "event": "e-1",
+                "chat": "room-7",
+                "text": "Hello",
+            }
+        ).encode()
         thread = ""
         for _ in range(2):
             answer = await service.post(
                 "/", content=body, headers=signed_headers(SECRET, NOW, body)
             )
-            assert (answer.status_code, answer.json()["text"]) == (200, "re: Hello")
+            assert answer.status_code == 200
+            assert answer.json()["text"] == "re: Hello"
             expected = signed_headers(SECRET, NOW, answer.content)
             assert expected.items() <= dict(answer.headers).items()
             thread = answer.json()["thread"]
-        assert await api.history(thread) == ["Hello", "re: Hello"]
+        history = await api.history(thread)
+        assert history == ["Hello", "re: Hello"]
         good = signed_headers(SECRET, NOW, body)
         for content, headers in [
             (body, {}),
@@ -92,8 +142,12 @@ async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiSetup) -> N
             (body, signed_headers(SECRET, NOW + 301, body)),
             (body, {**good, "x-everthread-timestamp": "soon"}),
         ]:
-            assert (await service.post("/", content=content, headers=headers)).status_code == 401
+            response = await service.post("/", content=content, headers=headers)
+            assert response.status_code == 401
         none = b"[]"
-        assert (
-            await service.post("/", content=none, headers=signed_headers(SECRET, NOW, none))
-        ).status_code == 400
+        response = await service.post(
+            "/",
+            content=none,
+            headers=signed_headers(SECRET, NOW, none),
+        )
+        assert response.status_code == 400

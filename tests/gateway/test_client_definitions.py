@@ -21,7 +21,11 @@ async def send_all(
 ) -> list[list[Any]]:
     """Send a growing history, one round more each time; return what went upstream, past several compactions."""
     manager = setup.manager(background=False)
-    client = HistoryClient(api, system=None, extra={key: body[key] for key in ("tools",)})
+    client = HistoryClient(
+        api,
+        system=None,
+        extra={key: body[key] for key in ("tools",)},
+    )
     listed = "input" if api == "openai_responses" else "messages"
     client.messages = list(body[listed])
     sent: list[list[Any]] = []

@@ -40,18 +40,29 @@ NUMBERS = itertools.count()
 
 def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> ClaudeClient:
     """A client that names its session, as Claude Code does."""
-    return ClaudeClient(http, url, [READ], {"x-claude-code-session-id": name})
+    return ClaudeClient(
+        http,
+        url,
+        tools=[READ],
+        headers={"x-claude-code-session-id": name},
+    )
 
 
 def answer_or_recall(request: Request) -> Any:
     """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
-    asked = text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
-    if "detailed summary" in asked:
+    question = text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
+    if "detailed summary" in question:
         return SUMMARY
     tools = [tool["function"]["name"] for tool in request.tools or ()]
-    if "Where is the key" in asked and "recall" in tools:
+    if "Where is the key" in question and "recall" in tools:
         call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
-        return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
+        return Reply(
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call],
+            }
+        )
     results = [text_of(message) for message in request.messages if message["role"] == "tool"]
     return f"Found: {results[-1]}" if results else "Noted."
 
@@ -89,7 +100,8 @@ async def test_recall_finds_messages_from_before_the_clients_compaction(
         after = await session.say(f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report.")
         assert after != before
         stored = await gateways.store.session(after)
-        assert (stored.kind, stored.parent) == ("branch", before)
+        assert stored.kind == "branch"
+        assert stored.parent == before
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
         history = [text_of(message.body) for message in await gateways.store.history(after)]
@@ -141,7 +153,8 @@ async def test_another_conversation_of_the_session_is_not_its_continuation(
         "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
         "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
     )
-    assert (await gateways.store.session(thread)).parent is None
+    stored_session = await gateways.store.session(thread)
+    assert stored_session.parent is None
 
 
 async def test_a_branch_recalls_messages_of_its_parent(
@@ -178,7 +191,11 @@ def tool_use(number: int, path: str) -> dict[str, Any]:
 
 
 def tool_result(number: int, text: str) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": text}
+    return {
+        "type": "tool_result",
+        "tool_use_id": f"toolu_{number}",
+        "content": text,
+    }
 
 
 async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
@@ -243,25 +260,34 @@ async def test_state_and_search_reach_all_threads_of_a_session(
     await gateways.wait_for_texts(other, 4)
     assert other != thread
     state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
-    assert "/src/parser.py" in [file["path"] for file in state["files"]]
+    paths = [file["path"] for file in state["files"]]
+    assert "/src/parser.py" in paths
     found = await http.get(f"{url}/api/threads/{thread}/search", params={"q": "lexer"})
-    assert [hit["thread"] for hit in found.json()["items"]] == [other]
+    threads = [hit["thread"] for hit in found.json()["items"]]
+    assert threads == [other]
     stranger = await open_session(http, url, "s-2").say("Mend something else.")
     apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
     assert apart["files"] == []
     stored = ("--store", str(gateways.file))
     assert "parser.py" in everthread("sessions", "state", thread, *stored).stdout
-    shown = everthread("sessions", "search", "lexer", "--thread", thread, *stored)
-    assert "lexer" in shown.stdout
+    output = everthread(
+        "sessions",
+        "search",
+        "lexer",
+        "--thread",
+        thread,
+        *stored,
+    )
+    assert "lexer" in output.stdout
 
 
 async def test_reworded_and_lengthened_answers_stay_in_one_thread(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    said = iter(range(1_000))
+    numbers = iter(range(1_000))
 
     def script(_: Request) -> str:
-        number = next(said)
+        number = next(numbers)
         return f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
 
     async with open_setup(tmp_path, script=script) as gateways:
@@ -304,17 +330,22 @@ async def test_another_answer_of_the_model_begins_a_branch(
     )
     async with open_setup(tmp_path, script=lambda _: next(said)) as gateways:
         url = await gateways.start("none", key=None)
-        asked = [{"role": "user", "content": "When does it open?"}]
-        body = {"model": CHAT, "messages": asked}
+        question = [{"role": "user", "content": "When does it open?"}]
+        body = {"model": CHAT, "messages": question}
         answers = [await http.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)]
         threads = [answer.headers["x-everthread-thread"] for answer in answers]
         second = answers[-1].json()["choices"][0]["message"]
-        messages = [*asked, second, {"role": "user", "content": "Thanks."}]
+        messages = [
+            *question,
+            second,
+            {"role": "user", "content": "Thanks."},
+        ]
         answer = await http.post(
             f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages}
         )
         branch = answer.headers["x-everthread-thread"]
-        assert threads[0] == threads[1] != branch
+        assert threads[0] == threads[1]
+        assert threads[1] != branch
         stored = [text_of(message.body) for message in await gateways.store.history(branch)]
         assert stored[1] == "The office opens at ten on every day."
 

@@ -23,13 +23,14 @@ async def test_returns_a_smaller_conversation_with_a_receipt(
     url = await gateways.start("none", key=None)
     answer = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 8_000})
     assert answer.status_code == 200, answer.text
-    made = answer.json()
-    assert made["receipt"]["changed"] is True
-    assert made["receipt"]["reason"] == ""
-    assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
-    assert len(made[field]) < len(client.messages)
-    assert made[field][-1] == client.messages[-1]
-    assert len(await gateways.store.history(made["handle"])) == len(client.messages)
+    result = answer.json()
+    assert result["receipt"]["changed"] is True
+    assert result["receipt"]["reason"] == ""
+    assert result["receipt"]["tokens_after"] < result["receipt"]["tokens_before"]
+    assert len(result[field]) < len(client.messages)
+    assert result[field][-1] == client.messages[-1]
+    history = await gateways.store.history(result["handle"])
+    assert len(history) == len(client.messages)
     assert not gateways.provider.log, "no provider is asked"
     again = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
     receipt = again.json()["receipt"]
@@ -47,7 +48,10 @@ async def test_explains_why_a_history_may_not_be_compacted(
         "input": [{"role": "user", "content": "And now?"}],
         "previous_response_id": "resp_1",
     }
-    chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
+    chat = {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
     url = await gateways.start("none", key=None)
     answer = await http.post(f"{url}/v1/compact", json=kept)
     why = "the provider keeps or changes this history itself (previous_response_id)"
@@ -55,8 +59,13 @@ async def test_explains_why_a_history_may_not_be_compacted(
     refused = await http.post(f"{url}/v1/compact", content=b"[]")
     assert refused.status_code == 400
     many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
-    assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
-    off = await gateways.start("none", key=None, settings="compression: {enabled: false}\n")
+    response = await http.post(f"{url}/v1/compact", content=many)
+    assert response.status_code == 413
+    off = await gateways.start(
+        "none",
+        key=None,
+        settings="compression: {enabled: false}\n",
+    )
     answer = await http.post(f"{off}/v1/compact", json=chat)
     assert (
         answer.json()["receipt"]["reason"] == "compression is disabled (compression.enabled: false)"

@@ -49,7 +49,14 @@ def history() -> list[Any]:
 async def open_served(
     folder: Path, *, compacts: bool
 ) -> AsyncIterator[tuple[GatewaySetup, str, httpx2.AsyncClient]]:
-    models = [ServedModel("gpt-5", 16_000, shows="max_model_len", compacts=compacts)]
+    models = [
+        ServedModel(
+            "gpt-5",
+            16_000,
+            shows="max_model_len",
+            compacts=compacts,
+        )
+    ]
     async with (
         open_setup(folder) as setup,
         Provider(models) as provider,
@@ -61,11 +68,11 @@ async def open_served(
 
 async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> None:
     async with open_served(tmp_path, compacts=True) as (gateways, url, http):
-        asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
-        answer = await http.post(f"{url}/v1/responses", json=asked)
+        request_body = {"model": "gpt-5", "input": [*history(), TRIGGER]}
+        answer = await http.post(f"{url}/v1/responses", json=request_body)
         assert answer.headers["x-everthread-notice"] == "passed on unmanaged: compaction_trigger"
         [item] = answer.json()["output"]
-        assert gateways.provider.log[-1].body == asked
+        assert gateways.provider.log[-1].body == request_body
         at_path = await http.post(
             f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()}
         )
@@ -73,14 +80,16 @@ async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> No
         thread = answer.headers["x-everthread-thread"]
         while len(await gateways.store.usage(thread)) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # recorded after the client has the answer
-        more = {"model": "gpt-5", "input": [item, {"role": "user", "content": "Go on"}]}
+        more = {
+            "model": "gpt-5",
+            "input": [item, {"role": "user", "content": "Go on"}],
+        }
         following = await http.post(f"{url}/v1/responses", json=more)
         assert following.headers["x-everthread-thread"] == thread
         sent = gateways.provider.log[-1].body
         assert sent["input"] == more["input"]
-        assert [tool["name"] for tool in sent["tools"]] == ["recall"], (
-            "the model can look up what the item replaces"
-        )
+        names = [tool["name"] for tool in sent["tools"]]
+        assert names == ["recall"], "the model can look up what the item replaces"
 
 
 @pytest.mark.parametrize("way", ["whole", "stream", "path"])
@@ -103,11 +112,12 @@ async def test_makes_and_expands_compaction_items_for_other_upstreams(
         assert answer.status_code == 200, answer.text
         if way == "stream":
             events = [json.loads(event.data) for event in SseParser().feed(answer.content)]
-            assert [event["sequence_number"] for event in events] == list(range(len(events)))
-            made = events[-1]["response"]
+            sequence_numbers = [event["sequence_number"] for event in events]
+            assert sequence_numbers == list(range(len(events)))
+            response = events[-1]["response"]
         else:
-            made = answer.json()
-        [item] = made["output"]
+            response = answer.json()
+        [item] = response["output"]
         assert item["type"] == "compaction"
         thread = (await gateways.store.list_threads())[0].first.id
         again: dict[str, Any] = {
@@ -142,12 +152,16 @@ async def test_codex_keeps_its_thread_through_compactions_made_here(
             "role": "developer",
             "content": text_of_tokens(400, "rules"),
         }
-        task = {"type": "message", "role": "user", "content": FACT}
-        said: list[Any] = []
+        task = {
+            "type": "message",
+            "role": "user",
+            "content": FACT,
+        }
+        messages: list[Any] = []
         threads = set()
 
         async def ask(*more: Any) -> Any:
-            body = {"model": "gpt-5", "input": [developer, task, *said, *more]}
+            body = {"model": "gpt-5", "input": [developer, task, *messages, *more]}
             headers = {"session_id": "codex-1", "user-agent": "codex_exec/0.166"}
             answer = await http.post(f"{url}{path}", json=body, headers=headers)
             assert answer.status_code == 200, answer.text
@@ -157,12 +171,24 @@ async def test_codex_keeps_its_thread_through_compactions_made_here(
             for turn in range(5):
                 answer = await ask()
                 threads.add(answer.headers["x-everthread-thread"])
-                said += answer.json()["output"]
+                messages += answer.json()["output"]
                 text = f"Ledger {turn}: {text_of_tokens(400, f'ledger {turn} {len(threads)}')}"
-                said.append({"type": "message", "role": "user", "content": text})
+                messages.append(
+                    {
+                        "type": "message",
+                        "role": "user",
+                        "content": text,
+                    }
+                )
             [item] = (await ask(TRIGGER)).json()["output"]
-            said = [item]
-        said.append({"type": "message", "role": "user", "content": "The end."})
+            messages = [item]
+        messages.append(
+            {
+                "type": "message",
+                "role": "user",
+                "content": "The end.",
+            }
+        )
         threads.add((await ask()).headers["x-everthread-thread"])
         sent = gateways.provider.log[-1].body["input"]
         assert [one for one in sent if one.get("role") == "developer"] == [developer]
@@ -181,7 +207,9 @@ def test_leaves_an_item_of_another_maker_unchanged() -> None:
     assert read_item({"type": "compaction"}, KEY) is None
     forged = {**item, "encrypted_content": "everthread1.ä.x"}
     assert read_item(forged, KEY) is None
-    body = {"input": [forged, item, {"role": "user", "content": "x"}]}
+    body = {
+        "input": [forged, item, {"role": "user", "content": "x"}],
+    }
     expanded = expand_items(json.dumps(body).encode(), KEY)
     assert expanded is not None
     assert json.loads(expanded.body)["input"] == [
@@ -191,13 +219,19 @@ def test_leaves_an_item_of_another_maker_unchanged() -> None:
     ]
     assert expanded.end == 2
     item = make_item([*values, {"role": "user", "content": "more"}], KEY)
-    kept = {"input": [*values, item, {"role": "user", "content": "x"}]}
+    kept = {
+        "input": [*values, item, {"role": "user", "content": "x"}],
+    }
     expanded = expand_items(json.dumps(kept).encode(), KEY)
     assert expanded is not None
-    said = [one["content"] for one in json.loads(expanded.body)["input"]]
-    assert said == ["hi", "more", "x"], "what the client keeps is not repeated"
+    contents = [one["content"] for one in json.loads(expanded.body)["input"]]
+    assert contents == ["hi", "more", "x"], "what the client keeps is not repeated"
     assert expand_items(json.dumps({"input": [forged]}).encode(), KEY) is None
     assert not asks_for_compaction(
-        json.dumps({"input": [TRIGGER, {"role": "user", "content": "x"}]}).encode()
+        json.dumps(
+            {
+                "input": [TRIGGER, {"role": "user", "content": "x"}],
+            }
+        ).encode()
     )
     assert not asks_for_compaction(b'{"input": "compaction_trigger"}')

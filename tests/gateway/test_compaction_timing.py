@@ -46,7 +46,7 @@ async def test_after_a_long_pause_compacts_below_the_threshold(
     async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall_clock=wall, background=False)
-        await fill(setup, manager, client, 0.7)
+        await fill(setup, manager, client=client, share=0.7)
         wall.advance(TTL - 10)
         client.add_user_message("Still there?")
         soon = await setup.send(manager, client)
@@ -77,10 +77,10 @@ async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
     monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
     wall = SteppedClock(1_760_000_000.0)
     async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        asked = {"prompt_cache_options": {"ttl": ttl}}
-        client = HistoryClient("openai_responses", extra=asked)
+        cache_options = {"prompt_cache_options": {"ttl": ttl}}
+        client = HistoryClient("openai_responses", extra=cache_options)
         manager = setup.manager(wall_clock=wall, background=False)
-        await fill(setup, manager, client, 0.7)
+        await fill(setup, manager, client=client, share=0.7)
         wall.advance(6 * 3_600)
         client.add_user_message("Back again.")
         late = await setup.send(manager, client)
@@ -110,8 +110,13 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     alarm = ManualTimer()
     async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall_clock=wall, background=False, idle=True, timer=alarm)
-        await fill(setup, manager, client, 0.7)
+        manager = setup.manager(
+            wall_clock=wall,
+            background=False,
+            idle=True,
+            timer=alarm,
+        )
+        await fill(setup, manager, client=client, share=0.7)
         assert alarm.then is not None
         assert alarm.seconds == 0.8 * TTL
         wall.advance(alarm.seconds)
@@ -129,7 +134,7 @@ async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
     async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(background=False, timer=alarm)
-        await fill(setup, manager, client, 0.7)
+        await fill(setup, manager, client=client, share=0.7)
         assert alarm.then is None
 
 
@@ -138,7 +143,7 @@ async def test_without_economics_compacts_only_at_the_threshold(tmp_path: Path) 
     async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
         client = HistoryClient("anthropic", extra={"max_tokens": 400})
         manager = setup.manager(wall_clock=wall, economics=False)
-        await fill(setup, manager, client, 0.7)
+        await fill(setup, manager, client=client, share=0.7)
         wall.advance(2 * TTL)
         client.add_user_message("Back again.")
         exchange = await setup.send(manager, client)

@@ -16,6 +16,7 @@ from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
+from tests.gateway.gateway_setup import FILLER
 
 WINDOW = 6_000
 NAMES = {
@@ -23,7 +24,6 @@ NAMES = {
     "openai_responses": "gpt-5",
     "anthropic": "claude-sonnet-5",
 }
-FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 
 
 @asynccontextmanager
@@ -79,11 +79,15 @@ class Client:
             return (await stream.get_final_response()).output_text
 
     async def _anthropic_answer(self) -> str:
-        asked: Any = {"model": self._model, "messages": self.history, "max_tokens": 300}
+        request_body: Any = {
+            "model": self._model,
+            "messages": self.history,
+            "max_tokens": 300,
+        }
         if not self._stream:
-            answer: Any = await self._anthropic.messages.create(**asked)
+            answer: Any = await self._anthropic.messages.create(**request_body)
             return str(answer.content[0].text)
-        async with self._anthropic.messages.stream(**asked) as stream:
+        async with self._anthropic.messages.stream(**request_body) as stream:
             return await stream.get_final_text()
 
 
@@ -134,8 +138,10 @@ async def test_records_threads_and_usage(tmp_path: Path) -> None:
     store = open_store(tmp_path / "gateway.db")
     try:
         (thread,) = await store.list_threads()
-        assert len(await store.history(thread.first.id)) == 4
-        assert len(await store.usage(thread.first.id)) == 2
+        history = await store.history(thread.first.id)
+        assert len(history) == 4
+        usage = await store.usage(thread.first.id)
+        assert len(usage) == 2
     finally:
         await store.close()
 

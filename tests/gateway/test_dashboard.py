@@ -52,28 +52,34 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
         CallRow(
             "t",
             float(at),
-            "gpt-4o",
-            "main",
-            "default",
-            "agent",
-            prompt,
-            10,
-            0,
-            0,
-            Decimal(1),
+            model="gpt-4o",
+            task="main",
+            tenant="default",
+            client="agent",
+            input=prompt,
+            output=10,
+            cache_read=0,
+            cache_write=0,
+            cost=Decimal(1),
         )
         for at, prompt in enumerate(prompts)
     ]
-    made = CompactionRecord(
+    compaction = CompactionRecord(
         1,
         "t",
-        "s",
-        "s",
-        0.5,
-        None,
-        NewCompaction(tokens_before=100_000, tokens_after=10_000),
+        parent="s",
+        session="s",
+        created=0.5,
+        reverted_at=None,
+        record=NewCompaction(tokens_before=100_000, tokens_after=10_000),
     )
-    found = compare_thread(calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300)
+    found = compare_thread(
+        calls,
+        [compaction],
+        price=lambda *_: None,
+        window=lambda _: 100_000,
+        ttl=300,
+    )
     assert found.outgrown == tuple(calls[3:])
     assert found.calls == 3
 
@@ -86,9 +92,11 @@ async def test_does_not_show_a_learnt_output_cap_as_the_window(
     await dashboard.store.learn_limit(
         LimitKey("http://lab.test", MODEL), 4_321, source="stated", kind="output"
     )
-    assert (await me.get(f"/dashboard/threads/{thread}")).visible_text == before
+    response = await me.get(f"/dashboard/threads/{thread}")
+    assert response.visible_text == before
     await dashboard.store.learn_limit(LimitKey("http://lab.test", MODEL), 54_321, source="stated")
-    assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).visible_text
+    response = await me.get(f"/dashboard/threads/{thread}")
+    assert "54,321" in response.visible_text
 
 
 async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
@@ -101,10 +109,13 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             assert "of 16,000 tokens" in page
             assert "The window: 16,000 tokens (the model's own)." in page
             assert "as the test says" not in page
-            assert "of 16,000" in (await me.get("/")).text
+            response = await me.get("/")
+            assert "of 16,000" in response.text
 
         await dashboard.store.learn_limit(
-            LimitKey(model.base_url, model.name), 12_000, source="an error"
+            LimitKey(model.base_url, model.name),
+            12_000,
+            source="an error",
         )
         async with open_conversation(
             model, store=dashboard.store, resume=conversation.id
@@ -133,8 +144,10 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
 
 
 async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
-    assert "No conversation yet" in (await me.get("/")).visible_text
-    assert "Nothing was found" in (await me.get("/?q=apple")).visible_text
+    response = await me.get("/")
+    assert "No conversation yet" in response.visible_text
+    response = await me.get("/?q=apple")
+    assert "Nothing was found" in response.visible_text
     overview = await me.get("/dashboard/overview")
     for page in (await me.get("/"), overview):
         assert "everthread wrap claude" in page.visible_text
@@ -144,8 +157,10 @@ async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
         "/dashboard/threads/nobody/compactions/1",
         "/dashboard/nowhere",
     ):
-        assert (await me.get(path)).status == 404
-    assert (await me.http.get("/dashboard")).headers["location"] == "/"
+        response = await me.get(path)
+        assert response.status == 404
+    redirect = await me.http.get("/dashboard")
+    assert redirect.headers["location"] == "/"
 
 
 async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -> None:
@@ -175,7 +190,12 @@ async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browse
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
     await dashboard.store.record_usage(
-        NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02"))
+        NewUsage(
+            tip,
+            MODEL,
+            CanonicalUsage(4_000, 50),
+            cost=Decimal("0.02"),
+        )
     )
     page = await me.get(f"/dashboard/threads/{thread}")
     for words in (
@@ -234,18 +254,19 @@ async def test_shows_and_undoes_a_compaction(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.visible_text
-        assert (await dashboard.store.session(thread)).is_live
-        assert (
-            await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
-        ).status == 409
-        assert "undo" not in str(
-            [given.get("action") for given in (await me.get(where)).elements("form")]
-        )
+        session = await dashboard.store.session(thread)
+        assert session.is_live
+        response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        assert response.status == 409
+        response = await me.get(where)
+        assert "undo" not in str([given.get("action") for given in response.elements("form")])
         branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
         assert branched.status == 303
-        made = branched.headers["location"].split("/")[-1].split("?")[0]
-        assert (await dashboard.store.session(made)).kind == "branch"
-        assert "A branch" in (await me.get(branched.headers["location"])).visible_text
+        branch = branched.headers["location"].split("/")[-1].split("?")[0]
+        session = await dashboard.store.session(branch)
+        assert session.kind == "branch"
+        response = await me.get(branched.headers["location"])
+        assert "A branch" in response.visible_text
 
     assert "was undone by this machine" in caplog.text
 
@@ -259,10 +280,8 @@ async def test_refuses_to_change_a_thread_during_a_turn(
     form = (await me.get(where)).form("/undo")
     lease = await dashboard.store.acquire(thread, "somebody", 60)
     assert lease is not None
-    assert (
-        "a turn of this thread is under way"
-        in (await me.post(f"/dashboard/threads/{thread}/undo", form)).visible_text
-    )
+    response = await me.post(f"/dashboard/threads/{thread}/undo", form)
+    assert "a turn of this thread is under way" in response.visible_text
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
@@ -270,22 +289,28 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
     where = f"/dashboard/threads/{thread}/pin"
-    said = await me.post(
+    pinned_page = await me.post(
         where, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
-    assert "Pinned: every later compaction" in said.visible_text
-    assert [pin.text for pin in await dashboard.store.pins(thread)] == [
-        "Never touch the audit log."
-    ]
+    assert "Pinned: every later compaction" in pinned_page.visible_text
+    pins = await dashboard.store.pins(thread)
+    texts = [pin.text for pin in pins]
+    assert texts == ["Never touch the audit log."]
     first = (await dashboard.store.history(thread, limit=1))[0]
     page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
-    assert (await me.post(where, page.form("/pin"))).status == 303
-    assert len(await dashboard.store.pins(thread)) == 2
-    shown = await me.get(f"/dashboard/threads/{thread}")
-    assert (await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))).status == 303
-    assert len(await dashboard.store.pins(thread)) == 1
-    assert (await me.post(where, form | {"text": " "})).status == 409
-    assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
+    response = await me.post(where, page.form("/pin"))
+    assert response.status == 303
+    pins = await dashboard.store.pins(thread)
+    assert len(pins) == 2
+    thread_page = await me.get(f"/dashboard/threads/{thread}")
+    response = await me.post(f"/dashboard/threads/{thread}/unpin", thread_page.form("/unpin"))
+    assert response.status == 303
+    pins = await dashboard.store.pins(thread)
+    assert len(pins) == 1
+    response = await me.post(where, form | {"text": " "})
+    assert response.status == 409
+    response = await me.post(where, form | {"text": "x" * 70_000})
+    assert response.status == 413
 
 
 async def test_shows_the_summary_that_replaces_the_beginning(
@@ -296,8 +321,18 @@ async def test_shows_the_summary_that_replaces_the_beginning(
             dashboard.store,
             new_link(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
         )
-    rewrite = Rewrite("t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}')
-    made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
+    rewrite = Rewrite(
+        "t",
+        "e",
+        digest="d3",
+        strength=0,
+        replaced_count=3,
+        skeleton="s3",
+        results="",
+        thread="A",
+        replacement=b'{"role":"user","content":"said d1"}',
+    )
+    compaction = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
     summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
     context = ProxiedContext(
         [ContextEntry(0), summary, ContextEntry(3)],
@@ -305,7 +340,15 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         compacted_count=4,
         inherited_count=0,
     )
-    await dashboard.store.commit_rewrite(NewRewrite(rewrite, made, context, scope="", digest="d4"))
+    await dashboard.store.commit_rewrite(
+        NewRewrite(
+            rewrite,
+            compaction,
+            context,
+            scope="",
+            digest="d4",
+        )
+    )
     page = await me.get("/dashboard/threads/A")
     assert [tag for tag in page.elements("span") if "view" in str(tag.get("class")).split()] != []
     fates = [
@@ -343,7 +386,8 @@ async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, m
     ):
         assert words in page.visible_text
     assert "1 call without a known price" in page.visible_text
-    assert (await me.get("/dashboard/overview?days=x")).status == 200
+    response = await me.get("/dashboard/overview?days=x")
+    assert response.status == 200
 
 
 async def test_overview_leads_with_calls_beyond_the_window(
@@ -382,7 +426,8 @@ async def test_lists_branches_under_their_conversation(
     assert twig.id in nested
     shared = f"/dashboard/threads/{branch.id}/messages/{first.id}"
     assert shared in page.links(r"/messages/\d+$"), "where it left"
-    assert (await me.get(shared)).status == 200
+    response = await me.get(shared)
+    assert response.status == 200
     assert thread in page.text.partition('<ol class="branches">')[0]
     assert "The <code>ledger</code> work" in page.text
 
@@ -390,10 +435,20 @@ async def test_lists_branches_under_their_conversation(
 def test_draws_days_without_gaps() -> None:
     since = 1_700_000_000.0 // DAY_SECONDS * DAY_SECONDS
     names = [format_utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
-    rows = [UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1)) for name in names]
+    rows = [
+        UsageRow(
+            name,
+            calls=2,
+            input=100,
+            cache_read=300,
+            cost=Decimal(1),
+        )
+        for name in names
+    ]
     savings = CostComparison(saved_by={"day": {names[0]: 0.5}})
     drawn = draw_days(rows, savings, since)
-    assert [chart.title for chart in drawn] == [
+    titles = [chart.title for chart in drawn]
+    assert titles == [
         "Prompt tokens by day",
         "Dollars by day",
         "Share of the prompts read from the cache",
@@ -405,30 +460,47 @@ def test_draws_days_without_gaps() -> None:
 
 
 async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
-    asked: list[TrialRequest] = []
+    trial_requests: list[TrialRequest] = []
 
     async def trial(request: TrialRequest) -> TrialResult:
-        asked.append(request)
+        trial_requests.append(request)
         runs = [
-            TrialRun(name, [100, 200, 300], [2], 0.5, (3, 2, 1))
+            TrialRun(
+                name,
+                [100, 200, 300],
+                compactions=[2],
+                cost=0.5,
+                facts=(3, 2, 1),
+            )
             for name in ("as configured", "with these")
         ]
-        return TrialResult([*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"])
+        return TrialResult(
+            [
+                *runs,
+                TrialRun(
+                    "without",
+                    [100],
+                    compactions=[],
+                    cost=None,
+                    refused=True,
+                ),
+            ],
+            ["a note"],
+        )
 
     async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
         me = await dashboard.browser().log_in()
         thread = await make_thread(dashboard.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
-        assert (form["threshold"], form["ratio"]) == ("50", "20")
+        assert form["threshold"] == "50"
+        assert form["ratio"] == "20"
         page = await me.post(
             f"/dashboard/threads/{thread}/try",
             form | {"threshold": "30", "ratio": "999"},
         )
-        assert (asked[0].threshold, asked[0].ratio, len(asked[0].messages)) == (
-            0.30,
-            0.80,
-            32,
-        )
+        assert trial_requests[0].threshold == 0.30
+        assert trial_requests[0].ratio == 0.80
+        assert len(trial_requests[0].messages) == 32
         for words in (
             "with these",
             "1, then refused",
@@ -437,7 +509,8 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
             "compression.threshold 0.30",
         ):
             assert words in page.visible_text
-        assert await dashboard.store.get_compression_tip(thread) == thread
+        tip = await dashboard.store.get_compression_tip(thread)
+        assert tip == thread
 
 
 async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
@@ -455,10 +528,13 @@ async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
     page = asyncio.create_task(
         dashboard.pages(scope, asyncio.Event().wait, sent.put)  # type: ignore[arg-type] # the browser stays
     )
-    assert (await sent.get())["status"] == 200
-    assert (await sent.get())["body"] == b"retry: 2000\n\n"
+    response = await sent.get()
+    assert response["status"] == 200
+    response = await sent.get()
+    assert response["body"] == b"retry: 2000\n\n"
     await dashboard.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
-    assert (await sent.get())["body"] == b"event: changed\ndata: yes\n\n"
+    response = await sent.get()
+    assert response["body"] == b"event: changed\ndata: yes\n\n"
     dashboard.pages.close()
     await page
 
@@ -472,4 +548,5 @@ def test_each_summary_line_links_to_its_message() -> None:
     marker, task = split_summary(text, sources)
     assert marker.lines[0].sources == ()
     assert [line.sources for line in task.lines] == [(3,), ()]
-    assert [line.is_item for line in task.lines] == [False, True]
+    list_items = [line.is_item for line in task.lines]
+    assert list_items == [False, True]

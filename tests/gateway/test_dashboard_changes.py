@@ -62,7 +62,10 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
 def _as_parts(message: dict[str, object]) -> dict[str, object]:
     content = message.get("content")
     return (
-        {**message, "content": [{"type": "text", "text": content}]}
+        {
+            **message,
+            "content": [{"type": "text", "text": content}],
+        }
         if isinstance(content, str)
         else message
     )
@@ -77,10 +80,12 @@ async def test_stores_and_shows_failures_that_were_passed_through(
             "model": "nobody-knows-it",
             "messages": [{"role": "user", "content": "hi"}],
         }
-        assert (await http.post(f"{url}/v1/chat/completions", json=body)).status_code == 404
+        response = await http.post(f"{url}/v1/chat/completions", json=body)
+        assert response.status_code == 404
         while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
-        assert await gateways.store.failures(tenant="default") == [(REFUSED, 1)]
+        failures = await gateways.store.failures(tenant="default")
+        assert failures == [(REFUSED, 1)]
     async with open_dashboard_setup(tmp_path) as here:
         await here.store.add_failures({("default", "", REFUSED): 3})
         me = await here.browser().log_in()
@@ -91,39 +96,53 @@ async def test_stores_and_shows_failures_that_were_passed_through(
 async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
     async with open_dashboard_setup(tmp_path) as setup:
         thread = await make_thread(setup.store, turns=4)
-        said = await setup.store.history(thread)
+        history_before = await setup.store.history(thread)
         first = Rewrite(
             "default",
             "chat compressor",
-            "digest",
-            0,
-            8,
-            "skeleton",
-            "",
-            thread,
-            b'{"role":"user"}',
+            digest="digest",
+            strength=0,
+            replaced_count=8,
+            skeleton="skeleton",
+            results="",
+            thread=thread,
+            replacement=b'{"role":"user"}',
         )
-        made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
+        new_compaction = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
         summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
         context = ProxiedContext(
-            [summary], range(len(said)), compacted_count=len(said), inherited_count=0
+            [summary],
+            range(len(history_before)),
+            compacted_count=len(history_before),
+            inherited_count=0,
         )
-        compaction = NewRewrite(first, made, context, scope="", digest="")
+        compaction = NewRewrite(
+            first,
+            new_compaction,
+            context,
+            scope="",
+            digest="",
+        )
         await setup.store.commit_rewrite(compaction)
         [record] = await setup.store.compactions(thread)
         me = await setup.browser().log_in()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
-        assert (
-            await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
-        ).status == 303
-        assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).visible_text
+        response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        assert response.status == 303
+        response = await me.get(f"/dashboard/threads/{thread}")
+        assert "undone" in response.visible_text
         matches, *_ = await setup.store.match_rewrites(
-            "default", ["chat compressor"], ["digest"], ["skeleton"] * len(said)
+            "default",
+            ["chat compressor"],
+            digests=["digest"],
+            skeletons=["skeleton"] * len(history_before),
         )
         assert matches == [([], [])]
-        assert [one.id for one in await setup.store.history(thread)] == [one.id for one in said]
-        shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
-        assert "undone" in shown.visible_text, "it can still be read"
+        history = await setup.store.history(thread)
+        ids = [one.id for one in history]
+        assert ids == [one.id for one in history_before]
+        undone_page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
+        assert "undone" in undone_page.visible_text, "it can still be read"
         await setup.store.commit_rewrite(compaction)
         await setup.store.undo(thread)
         with pytest.raises(NothingToUndoError):

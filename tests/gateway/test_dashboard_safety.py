@@ -61,7 +61,7 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
 
 
 async def test_escapes_hostile_text_on_every_page(dashboard: DashboardSetup, me: Browser) -> None:
-    said: list[Any] = [
+    messages: list[Any] = [
         {"role": "user", "content": HOSTILE},
         calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
         {
@@ -71,9 +71,17 @@ async def test_escapes_hostile_text_on_every_page(dashboard: DashboardSetup, me:
             "content": [{"type": "text", "text": HOSTILE}],
         },
         {"role": "user", "content": None},
-        {"role": HOSTILE, "content": {"odd": HOSTILE}},
+        {
+            "role": HOSTILE,
+            "content": {"odd": HOSTILE},
+        },
     ]
-    thread = await make_thread(dashboard.store, title=HOSTILE, said=said, turns=4)
+    thread = await make_thread(
+        dashboard.store,
+        title=HOSTILE,
+        said=messages,
+        turns=4,
+    )
     await compact_thread(dashboard.store, thread)
     for page in await every_page(me, thread):
         assert page.status == 200
@@ -100,13 +108,18 @@ async def test_hides_secrets_and_logs_each_reveal(
     caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        said: list[Any] = [
+        messages: list[Any] = [
             {
                 "role": "user",
                 "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on " + "y " * 99,
             }
         ]
-        thread = await make_thread(dashboard.store, said=said, turns=3, title=f"my key {SECRET}")
+        thread = await make_thread(
+            dashboard.store,
+            said=messages,
+            turns=3,
+            title=f"my key {SECRET}",
+        )
         await compact_thread(dashboard.store, thread)
         for page in [
             *await every_page(me, thread),
@@ -117,10 +130,11 @@ async def test_hides_secrets_and_logs_each_reveal(
         where = f"/dashboard/threads/{thread}/messages/{message.id}"
         hidden = await me.get(where)
         assert "[REDACTED]" in hidden.visible_text
-        shown = await me.post(f"{where}/reveal", hidden.form("/reveal"))
-        assert SECRET in shown.visible_text
-        assert shown.headers["cache-control"] == "no-store"
-        assert (await me.get(f"{where}/reveal")).status == 404, "nothing is revealed by an address"
+        revealed = await me.post(f"{where}/reveal", hidden.form("/reveal"))
+        assert SECRET in revealed.visible_text
+        assert revealed.headers["cache-control"] == "no-store"
+        response = await me.get(f"{where}/reveal")
+        assert response.status == 404, "nothing is revealed by an address"
 
     assert "was revealed to this machine" in caplog.text
     assert SECRET not in caplog.text
@@ -131,18 +145,21 @@ async def test_a_login_link_works_once(tmp_path: Path) -> None:
 
     async with open_dashboard_setup(tmp_path, announce=announced.append) as dashboard:
         visitor = dashboard.browser()
-        assert "opens by a link" in (await visitor.get("/")).visible_text
+        response = await visitor.get("/")
+        assert "opens by a link" in response.visible_text
         assert len(announced) == 1, "who comes without one gets a fresh one printed"
         await visitor.get("/")
         assert len(announced) == 1, "but not every time"
         entered = await visitor.get(announced[0])
         cookie = entered.headers["set-cookie"]
         assert "HttpOnly; SameSite=Strict" in cookie
-        assert (await visitor.get("/")).visible_text.find("Threads") > 0
+        response = await visitor.get("/")
+        assert response.visible_text.find("Threads") > 0
         again = await dashboard.browser().get(announced[0])
         assert again.status == 403
         assert "set-cookie" not in again.headers
-        assert (await dashboard.browser().get("/dashboard/login?code=")).status == 403
+        response = await dashboard.browser().get("/dashboard/login?code=")
+        assert response.status == 403
         form = (await visitor.get("/")).form("/logout")
         left = await visitor.post("/dashboard/logout", form)
         assert "Max-Age=0" in left.headers["set-cookie"]
@@ -170,12 +187,10 @@ async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> 
                 assert "ledger" not in page.visible_text.replace("q=ledger", "")
                 assert "Confidential" not in page.text
         for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
-            assert (
-                await visitor.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})
-            ).status == 401
-        assert (
-            await visitor.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})
-        ).status == 403
+            response = await visitor.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})
+            assert response.status == 401
+        response = await visitor.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})
+        assert response.status == 403
 
 
 async def test_a_key_shows_its_tenant_until_it_is_revoked(
@@ -188,7 +203,8 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
         await dashboard.store.create_key(new)
-        assert (await visitor.post("/dashboard/login", {"key": f" {token} "})).status == 200
+        response = await visitor.post("/dashboard/login", {"key": f" {token} "})
+        assert response.status == 200
         listed = await visitor.get("/")
         assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
         csrf = listed.form("/logout")
@@ -203,7 +219,8 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
             f"/dashboard/threads/{ours}/compactions/{record.id}",
             f"/dashboard/live?thread={theirs}",
         ):
-            assert (await visitor.get(path)).status == 404, path
+            response = await visitor.get(path)
+            assert response.status == 404, path
         for change in (
             "undo",
             "pin",
@@ -217,22 +234,20 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
                 "compaction": str(record.id),
                 "message": str(first.id),
             }
-            assert (
-                await visitor.post(f"/dashboard/threads/{theirs}/{change}", form)
-            ).status == 404, change
-        assert (
-            await visitor.post(
-                f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)}
-            )
-        ).status == 404
-        assert (await visitor.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [
-            f"/dashboard/threads/{ours}"
-        ]
+            response = await visitor.post(f"/dashboard/threads/{theirs}/{change}", form)
+            assert response.status == 404, change
+        response = await visitor.post(
+            f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)}
+        )
+        assert response.status == 404
+        response = await visitor.get("/?q=ledger")
+        assert response.links("/threads/[0-9a-f]+$") == [f"/dashboard/threads/{ours}"]
         overview = await visitor.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.visible_text
         assert "Secret plan" not in overview.text
         await dashboard.store.revoke_key(new.id)
-        assert (await visitor.get("/dashboard/overview")).status == 401
+        response = await visitor.get("/dashboard/overview")
+        assert response.status == 401
 
 
 async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
@@ -242,11 +257,12 @@ async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
         visitor = dashboard.browser()
         for tenant in ("a", "b"):
             await make_thread(dashboard.store, tenant=tenant)
-        assert (await visitor.post("/dashboard/login", {"key": "wrong"})).status == 403
-        assert (
-            await visitor.post("/dashboard/login", {"key": "a-key-of-the-operator"})
-        ).status == 200
-        assert len((await visitor.get("/")).links("/dashboard/threads/")) == 2
+        response = await visitor.post("/dashboard/login", {"key": "wrong"})
+        assert response.status == 403
+        response = await visitor.post("/dashboard/login", {"key": "a-key-of-the-operator"})
+        assert response.status == 200
+        response = await visitor.get("/")
+        assert len(response.links("/dashboard/threads/")) == 2
 
 
 async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me: Browser) -> None:
@@ -256,15 +272,19 @@ async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me:
     other = await dashboard.browser().log_in()
     theirs = (await other.get("/")).form("/logout")["csrf"]
     for token in ("", "0" * 64, theirs, "é"):
-        assert (await me.post(where, form | {"csrf": token})).status == 403
+        response = await me.post(where, form | {"csrf": token})
+        assert response.status == 403
     for headers in (
         {"origin": "https://evil.example"},
         {"sec-fetch-site": "cross-site"},
         {"origin": "null"},
     ):
-        assert (await me.post(where, form, headers=headers)).status == 403
-        assert (await me.post("/dashboard/login", {"key": "x"}, headers=headers)).status == 403
-    assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
+        response = await me.post(where, form, headers=headers)
+        assert response.status == 403
+        response = await me.post("/dashboard/login", {"key": "x"}, headers=headers)
+        assert response.status == 403
+    response = await me.post(where, form, headers={"origin": "http://127.0.0.1"})
+    assert response.status == 303
 
 
 async def test_a_form_token_is_not_accepted_as_a_cookie(
@@ -289,7 +309,8 @@ async def test_refuses_foreign_host_headers(me: Browser) -> None:
         assert answer.status_code == 403
         assert "Threads" not in answer.text
     for name in ("localhost:8484", "[::1]:80"):
-        assert (await me.http.get("/", headers={"host": name})).status_code == 200
+        response = await me.http.get("/", headers={"host": name})
+        assert response.status_code == 200
 
 
 async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: Browser) -> None:
@@ -308,9 +329,12 @@ async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: B
         assert "frame-ancestors 'none'" in policy
         assert page.headers["x-content-type-options"] == "nosniff"
         assert page.headers["referrer-policy"] == "same-origin"
-    assert (await me.get(sheet)).headers["cache-control"].endswith("immutable")
-    assert (await me.get("/dashboard/static/x/style.css")).status == 404
-    assert (await me.get("/dashboard/static/x/..%2fapp.py")).status == 404
+    response = await me.get(sheet)
+    assert response.headers["cache-control"].endswith("immutable")
+    response = await me.get("/dashboard/static/x/style.css")
+    assert response.status == 404
+    response = await me.get("/dashboard/static/x/..%2fapp.py")
+    assert response.status == 404
 
 
 async def test_pages_stay_small_for_a_very_large_thread(
@@ -327,9 +351,9 @@ async def test_pages_stay_small_for_a_very_large_thread(
     first = await me.get(f"/dashboard/threads/{thread}?page=1")
     assert "page 1 of 67" in first.visible_text
     last = (await dashboard.store.history(thread, start=2_000, limit=1))[0]
-    whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
-    assert len(whole.text.encode()) <= PAGES
-    assert "shown 900,000 to 1,000,000" in whole.visible_text
+    last_part = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
+    assert len(last_part.text.encode()) <= PAGES
+    assert "shown 900,000 to 1,000,000" in last_part.visible_text
 
 
 async def test_lists_a_thousand_threads_page_by_page(
@@ -343,7 +367,8 @@ async def test_lists_a_thousand_threads_page_by_page(
     assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
     assert len(first.text.encode()) <= PAGES
     assert last.links("page=21") == []
-    assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
+    response = await me.get("/?page=21")
+    assert response.links("/dashboard/threads/") == []
 
 
 def test_static_files_are_small() -> None:
@@ -358,26 +383,23 @@ async def test_the_gateway_serves_the_dashboard_at_its_root(
         url = await setup.start("keys")
         key = await setup.create_key("acme")
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            assert "Give a key of this gateway once" in read_page(await http.get("/")).visible_text
-            assert (await http.post("/", json={})).status_code == 401, (
-                "anything but reading goes on as it did"
-            )
+            response = await http.get("/")
+            assert "Give a key of this gateway once" in read_page(response).visible_text
+            response = await http.post("/", json={})
+            assert response.status_code == 401, "anything but reading goes on as it did"
             signed = await http.post("/dashboard/login", data={"key": key})
             assert signed.status_code == 200
             page = read_page(await http.get("/"))
             assert f"ANTHROPIC_BASE_URL={url}" in page.visible_text
-            assert (
-                "No call in this period"
-                in read_page(await http.get("/dashboard/overview")).visible_text
-            )
-            shown = {
+            response = await http.get("/dashboard/overview")
+            assert "No call in this period" in read_page(response).visible_text
+            headers = {
                 "authorization": f"Bearer {key}",
                 "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
             }
-            asked = {"model": CHAT, "messages": HELLO}
-            assert (
-                await http.post("/v1/chat/completions", json=asked, headers=shown)
-            ).status_code == 200
+            body = {"model": CHAT, "messages": HELLO}
+            response = await http.post("/v1/chat/completions", json=body, headers=headers)
+            assert response.status_code == 200
             assert setup.provider.log[-1].headers["cookie"] == "a=1", (
                 "what opens the pages stays here"
             )
@@ -385,13 +407,15 @@ async def test_the_gateway_serves_the_dashboard_at_its_root(
             assert thread.first.client == "python-httpx2", "a client is known by its own name"
         off = await setup.start("passthrough", key=None)
         async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
-            assert "Its pages are off" in read_page(await http.get("/")).visible_text
+            response = await http.get("/")
+            assert "Its pages are off" in read_page(response).visible_text
         closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
         lab = [Upstream("lab", setup.provider.url)]
         async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
             assert gateway.find_dashboard_url() is None
             async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
-                assert "text/html" not in (await http.get("/")).headers.get("content-type", "")
+                response = await http.get("/")
+                assert "text/html" not in response.headers.get("content-type", "")
         monkeypatch.setenv("PAGE_KEY", "short")
         with pytest.raises(ConfigError, match="fewer than 16 characters"):
             async with open_gateway(

@@ -60,18 +60,26 @@ class CountingStore:
 class BusyClient:
     """A client that sends its next request as soon as it has an answer. `texts` is its conversation."""
 
+    store: Store
     manager: ProxyManager
     client: HistoryClient
-    texts: list[str] = field(default_factory=list)
+    texts: list[str]
+    thread: str
     recording: list[asyncio.Task[None]] = field(default_factory=list)
-    thread: str = ""
 
     @classmethod
-    async def begin(cls, manager: ProxyManager, api: Api = "anthropic", **more: Any) -> BusyClient:
+    async def begin(
+        cls,
+        setup: ManagerSetup,
+        manager: ProxyManager,
+        api: Api = "anthropic",
+        **options: Any,
+    ) -> BusyClient:
         """Return a client whose thread is known to the gateway."""
-        client = HistoryClient(api, **more)
+        client = HistoryClient(api, **options)
         turn = await send_and_record(manager, client, OPENING)
-        return cls(manager, client, [OPENING, "Yes."], thread=turn.thread)
+        texts = [OPENING, "Yes."]
+        return cls(setup.store, manager, client, texts=texts, thread=turn.thread)
 
     async def ask(self, question: str) -> str:
         """Ask and be answered; the answer is recorded later. Return the thread that the gateway names."""
@@ -89,6 +97,15 @@ class BusyClient:
         for question in questions:
             assert await self.ask(question) == self.thread
 
+    async def count_stored_texts(self) -> int:
+        texts = await stored_texts(self.store, self.thread)
+        return len(texts)
+
+    async def check_everything_is_stored(self) -> None:
+        """Check that the stored thread holds exactly the texts of the conversation."""
+        texts = await stored_texts(self.store, self.thread)
+        assert texts == self.texts
+
     def kill(self) -> None:
         """End the recording, as if the gateway had been killed."""
         for task in self.recording:
@@ -101,104 +118,112 @@ def setup(setup: ManagerSetup) -> ManagerSetup:
     return setup
 
 
+@pytest.fixture
+async def busy(setup: ManagerSetup) -> BusyClient:
+    """A client of a gateway that has its store for itself and defers records without end."""
+    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
+    return await BusyClient.begin(setup, manager)
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) -> None:
     store = CountingStore(setup.store)
     setup.store = cast("Store", store)
     manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager, api)
+    busy = await BusyClient.begin(setup, manager, api)
     store.count = 0
     await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
-    assert len(await stored_texts(setup.store, busy.thread)) == 2
+    assert await busy.count_stored_texts() == 2
     await manager.deferred_records.flush_all()
     assert store.count == 1
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
-    assert len(await setup.store.usage(busy.thread)) == 7
+    await busy.check_everything_is_stored()
+    usage = await setup.store.usage(busy.thread)
+    assert len(usage) == 7
     assert len(setup.events_of(UsageRecorded)) == 7
     assert not setup.events_of(Branched)
     await busy.ask_all(["And now?"])
     await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
 
 
 async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
     manager = setup.manager(is_sole_writer=True, record_delay=0.02)
-    busy = await BusyClient.begin(manager)
+    busy = await BusyClient.begin(setup, manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
         await asyncio.gather(*busy.recording)
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
 
 
 async def test_records_once_too_many_requests_wait(
     setup: ManagerSetup,
+    busy: BusyClient,
 ) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all([f"Question {number}?" for number in range(20)])
     async with asyncio.timeout(60):
         await busy.recording[0]
     texts = await stored_texts(setup.store, busy.thread)
     assert 20 <= len(texts) < len(busy.texts)
     assert texts == busy.texts[: len(texts)]
-    await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.manager.deferred_records.flush_all()
+    await busy.check_everything_is_stored()
 
 
-async def test_records_long_questions_soon(setup: ManagerSetup) -> None:
+async def test_records_long_questions_soon(setup: ManagerSetup, busy: BusyClient) -> None:
     setup.window = 400_000
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all([f"{number} {text_of_tokens(8_000, 'long')}" for number in range(3)])
     async with asyncio.timeout(60):
         await busy.recording[0]
-    assert len(await stored_texts(setup.store, busy.thread)) >= 6
+    assert await busy.count_stored_texts() >= 6
 
 
 async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
     manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     headers = [{"x-session-id": f"session {number}"} for number in range(3)]
-    clients = [await BusyClient.begin(manager, headers=one) for one in headers]
+    clients = [await BusyClient.begin(setup, manager, headers=one) for one in headers]
     for number in range(5):
         for client in clients:
             await client.ask_all([f"Question {number}?"])
     await manager.deferred_records.flush_all()
     assert len({client.thread for client in clients}) == 3
     for client in clients:
-        assert await stored_texts(setup.store, client.thread) == client.texts
-        assert len(await setup.store.usage(client.thread)) == 6
+        texts = await stored_texts(setup.store, client.thread)
+        assert texts == client.texts
+        usage = await setup.store.usage(client.thread)
+        assert len(usage) == 6
 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
     setup: ManagerSetup, *, alone: bool
 ) -> None:
-    busy = await BusyClient.begin(setup.manager(is_sole_writer=True, record_delay=NEVER))
+    busy = await BusyClient.begin(setup, setup.manager(is_sole_writer=True, record_delay=NEVER))
     await busy.ask_all(["First?", "Second?", "Third?"])
     busy.kill()
     busy.manager = setup.manager(is_sole_writer=alone)
     assert await busy.ask("Is it all there?") == busy.thread
     await asyncio.gather(*busy.recording, return_exceptions=True)
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
 
 
 async def test_another_gateway_may_store_the_next_request_first(
     setup: ManagerSetup,
+    busy: BusyClient,
 ) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
+    first_manager = busy.manager
     busy.manager = setup.manager()
     assert await busy.ask("Third?") == busy.thread
     await busy.recording[-1]
-    await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
-    assert len(await setup.store.usage(busy.thread)) == 4
+    await first_manager.deferred_records.flush_all()
+    await busy.check_everything_is_stored()
+    usage = await setup.store.usage(busy.thread)
+    assert len(usage) == 4
     assert not setup.events_of(Branched)
-    busy.manager = manager
+    busy.manager = first_manager
     await busy.ask("Fourth?")
-    await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await first_manager.deferred_records.flush_all()
+    await busy.check_everything_is_stored()
     assert not setup.events_of(Branched)
 
 
@@ -206,53 +231,56 @@ async def test_nothing_waits_if_another_gateway_uses_the_store(
     setup: ManagerSetup,
 ) -> None:
     manager = setup.manager(is_sole_writer=False, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
+    busy = await BusyClient.begin(setup, manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
         await asyncio.gather(*busy.recording)
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
 
 
 async def test_a_request_read_before_forwarding_sees_waiting_records(
     setup: ManagerSetup,
+    busy: BusyClient,
 ) -> None:
     """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?", "Second?"])
     busy.client.extra = {"temperature": 0.5}
     assert await busy.ask("Third, with another setting?") == busy.thread
     await busy.recording[-1]
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
     await busy.ask_all(["Fourth?"])
     changed = HistoryClient("anthropic", messages=busy.client.messages[:-4])
     changed.add_user_message("Something else instead?")
-    turn = await begin_turn(manager, changed)
+    turn = await begin_turn(busy.manager, changed)
     assert not isinstance(turn, ForwardedHandler)
     assert turn.thread != busy.thread
     await turn.record(answer_outcome(changed))
-    await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
-    branch = [*busy.texts[:-4], "Something else instead?", "Yes."]
-    assert await stored_texts(setup.store, turn.thread) == branch
+    await busy.manager.deferred_records.flush_all()
+    await busy.check_everything_is_stored()
+    branch = [
+        *busy.texts[:-4],
+        "Something else instead?",
+        "Yes.",
+    ]
+    texts = await stored_texts(setup.store, turn.thread)
+    assert texts == branch
     assert len(setup.events_of(Branched)) == 1
 
 
-async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup) -> None:
+async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup, busy: BusyClient) -> None:
     """Both continue an answer that is not recorded: one continues the thread, the other is a branch."""
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     other = HistoryClient("anthropic", messages=list(busy.client.messages))
     other.add_user_message("At the same time?")
-    turn = await begin_turn(manager, other)
+    turn = await begin_turn(busy.manager, other)
     await busy.ask_all(["Second?"])
     await turn.record(answer_outcome(other))
-    await manager.deferred_records.flush_all()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.manager.deferred_records.flush_all()
+    await busy.check_everything_is_stored()
     [branched] = setup.events_of(Branched)
     expected = [*busy.texts[:-2], "At the same time?", "Yes."]
-    assert await stored_texts(setup.store, branched.session) == expected
+    texts = await stored_texts(setup.store, branched.session)
+    assert texts == expected
 
 
 async def test_another_thread_of_the_session_triggers_the_record(
@@ -260,64 +288,63 @@ async def test_another_thread_of_the_session_triggers_the_record(
 ) -> None:
     manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
     headers = {"x-session-id": "one"}
-    busy = await BusyClient.begin(manager, headers=headers)
+    busy = await BusyClient.begin(setup, manager, headers=headers)
     await busy.ask_all(["First?"])
     elsewhere = HistoryClient("anthropic", headers={"x-session-id": "two"})
     await send_and_record(manager, elsewhere, "Hello from another session")
-    assert len(await stored_texts(setup.store, busy.thread)) == 2
+    assert await busy.count_stored_texts() == 2
     compacted = HistoryClient("anthropic", headers=headers)
     await send_and_record(manager, compacted, "A summary of what was said")
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
 
 
 async def test_records_a_call_without_an_answer_at_once(
     setup: ManagerSetup,
+    busy: BusyClient,
 ) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second?")
-    turn = await begin_turn(manager, busy.client)
+    turn = await begin_turn(busy.manager, busy.client)
     assert isinstance(turn, ForwardedHandler)
     outcome = answer_outcome(busy.client)
     assert outcome.reply is not None
     unfinished = replace(outcome, reply=replace(outcome.reply, stop=None))
     async with asyncio.timeout(60):
         await turn.record(unfinished)
-    assert await stored_texts(setup.store, busy.thread) == [*busy.texts, "Second?"]
+    texts = await stored_texts(setup.store, busy.thread)
+    assert texts == [*busy.texts, "Second?"]
 
 
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
-    setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
+    setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_DELAY_SECONDS", 0.01)
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second, to be thought about?")
-    turn = await begin_turn(manager, busy.client)
+    turn = await begin_turn(busy.manager, busy.client)
     async with asyncio.timeout(60):
         await busy.recording[0]
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.check_everything_is_stored()
     await turn.record(answer_outcome(busy.client))
-    texts = [*busy.texts, "Second, to be thought about?", "Yes."]
-    assert await stored_texts(setup.store, busy.thread) == texts
+    texts = [
+        *busy.texts,
+        "Second, to be thought about?",
+        "Yes.",
+    ]
+    stored = await stored_texts(setup.store, busy.thread)
+    assert stored == texts
 
 
-async def test_a_closing_manager_stores_its_waiting_records(setup: ManagerSetup) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
+async def test_a_closing_manager_stores_its_waiting_records(busy: BusyClient) -> None:
     await busy.ask_all(["First?", "Second?"])
-    await manager.close()
-    assert await stored_texts(setup.store, busy.thread) == busy.texts
+    await busy.manager.close()
+    await busy.check_everything_is_stored()
 
 
 async def test_a_slow_store_does_not_delay_a_request_of_the_session(
-    setup: ManagerSetup, monkeypatch: pytest.MonkeyPatch
+    setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(manager)
     await busy.ask_all(["First?"])
     store = setup.store
     release = asyncio.Event()
@@ -331,13 +358,14 @@ async def test_a_slow_store_does_not_delay_a_request_of_the_session(
     busy.client.extra = {"temperature": 0.5}
     busy.client.add_user_message("Second?")
     async with asyncio.timeout(60):
-        turn = await begin_turn(manager, busy.client)
+        turn = await begin_turn(busy.manager, busy.client)
     assert turn.thread == busy.thread
     release.set()
     await turn.record(answer_outcome(busy.client))
-    await manager.deferred_records.flush_all()
+    await busy.manager.deferred_records.flush_all()
     texts = [*busy.texts, "Second?", "Yes."]
-    assert await stored_texts(store, busy.thread) == texts
+    stored = await stored_texts(store, busy.thread)
+    assert stored == texts
 
 
 async def talk(client: anthropic.AsyncAnthropic, turns: int) -> list[str]:
@@ -362,13 +390,14 @@ async def test_the_api_shows_the_latest_answer(
     texts = await talk(gateways.anthropic_client(url, key), 4)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
-    shown = await http.get(
+    response = await http.get(
         f"{url}/api/threads/{thread}/history",
         headers={"authorization": f"Bearer {key}"},
     )
-    assert shown.status_code == 200, shown.text
-    assert "Question 3" in shown.text
-    assert await stored_texts(gateways.store, thread) == texts
+    assert response.status_code == 200, response.text
+    assert "Question 3" in response.text
+    stored = await stored_texts(gateways.store, thread)
+    assert stored == texts
 
 
 async def test_a_stopping_gateway_stores_the_last_answers(
@@ -383,8 +412,10 @@ async def test_a_stopping_gateway_stores_the_last_answers(
         texts = await talk(gateways.anthropic_client(gateway.url, key), 6)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
-    assert await stored_texts(gateways.store, thread) == texts
-    assert len(await gateways.store.usage(thread)) == 6
+    stored = await stored_texts(gateways.store, thread)
+    assert stored == texts
+    usage = await gateways.store.usage(thread)
+    assert len(usage) == 6
 
 
 async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(

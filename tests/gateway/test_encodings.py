@@ -55,7 +55,11 @@ def test_decodes_in_pieces_as_in_one_call(data: bytes, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "pack"),
-    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)],
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("zstd", zstd.compress),
+    ],
 )
 def test_refuses_a_body_that_decompresses_over_the_limit(
     name: str, pack: Callable[[bytes], bytes]
@@ -94,7 +98,13 @@ def test_does_not_decode_broken_bodies_or_unknown_encodings(body: bytes, name: s
     assert decode_body(body, name, 1_000) is None
 
 
-@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("zstd", zstd.compress),
+    ],
+)
 def test_does_not_decode_a_body_of_too_many_members(
     name: str, pack: Callable[[bytes], bytes]
 ) -> None:

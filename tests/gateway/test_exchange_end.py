@@ -60,7 +60,8 @@ async def test_features_end_although_the_connection_cannot_be_closed() -> None:
     )
     writer: Any = None
     upstream = Upstream("only", "http://127.0.0.1")
-    exchange = BrokenExchange(services, ExchangeRequest(head, upstream, None), writer)
+    request = ExchangeRequest(head, upstream, None)
+    exchange = BrokenExchange(services, request, writer)
     with pytest.raises(ConnectionResetError):
         await exchange.run()
     assert feature.statuses == [200]

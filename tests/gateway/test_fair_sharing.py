@@ -50,7 +50,8 @@ async def test_slow_bodies_do_not_count_as_requests(path: str) -> None:
             )
             await writer.drain()
         for _ in range(3):
-            assert (await send_post(url, CHAT)).status == 200
+            response = await send_post(url, CHAT)
+            assert response.status == 200
         for _, writer in slow:
             writer.close()
 
@@ -71,11 +72,11 @@ class Credentials:
         """No upstream here refuses a credential, so made-up ones stay unknown."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown = headers["x-api-key"]
-        credential = PassthroughCredential(shown, cast("AcceptedCredentials", self))
+        key = headers["x-api-key"]
+        credential = PassthroughCredential(key, cast("AcceptedCredentials", self))
         return Caller(
-            shown,
-            shown,
+            key,
+            key,
             frozenset({"proxy"}),
             is_passthrough=True,
             credential=credential,
@@ -91,11 +92,16 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
             writer.write(SLOW % (b"made-up-%d" % number))
             await writer.drain()
         refused = [await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]]
-        assert {answer.status for answer in refused} == {429}
+        statuses = {answer.status for answer in refused}
+        assert statuses == {429}
         for _ in range(3):
-            assert (
-                await send_post(url, "/v1/messages", b"{}", (b"x-api-key", b"good"))
-            ).status == 200
+            response = await send_post(
+                url,
+                "/v1/messages",
+                b"{}",
+                (b"x-api-key", b"good"),
+            )
+            assert response.status == 200
         for _, writer in slow:
             writer.close()
 
@@ -113,7 +119,8 @@ async def test_limits_the_bytes_of_all_bodies_together() -> None:
         done: set[asyncio.Task[RawMessage]] = set()
         while len(done) < 8:
             done, _ = await asyncio.wait(waiting, timeout=0.1)
-        assert {task.result().status for task in done} == {429}
+        statuses = {task.result().status for task in done}
+        assert statuses == {429}
         for _, writer in slow:
             writer.close()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -127,7 +134,8 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
         async with Gateway(GatewayApp(proxy), grace_seconds=1.0, connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
-                assert (await send_post(running.url, CHAT)).status == 200
+                response = await send_post(running.url, CHAT)
+                assert response.status == 200
             ended = [reader.at_eof() for reader, _ in idle]
             for _, writer in idle:
                 writer.close()
@@ -210,7 +218,8 @@ async def test_answers_despite_more_idle_connections_than_files(tmp_path: Path) 
         idle = [await connect(url) for _ in range(1_100)]
         try:
             for _ in range(5):
-                assert (await send_post(url, CHAT)).status == 200
+                response = await send_post(url, CHAT)
+                assert response.status == 200
         finally:
             for _, writer in idle:
                 writer.close()

@@ -35,7 +35,12 @@ from tests.gateway.raw_http import (
 )
 
 CHAT = "/v1/chat/completions"
-ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+ASK = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+).encode()
 
 
 @asynccontextmanager
@@ -72,7 +77,11 @@ class NamedFilter(Filter):
         self.moments.append(f"{self.name} request")
         if not isinstance(request.body, bytes):  # a body that is streamed through
             return request
-        return replace(request, body=request.body + self.name.encode(), is_changed=True)
+        return replace(
+            request,
+            body=request.body + self.name.encode(),
+            is_changed=True,
+        )
 
     async def change_answer(self, answer: Answer) -> Answer:
         self.moments.append(f"{self.name} answer {answer.status}")
@@ -102,10 +111,10 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
         url,
         upstream,
     ):
-        heard = await send_bytes(url, post_request(CHAT, ASK))
+        response = await send_bytes(url, post_request(CHAT, ASK))
     assert upstream.received[0].body == ASK + b"AB"
     assert upstream.received[0].header_values["content-length"] == str(len(ASK) + 2)
-    assert heard.body == b"pieceBA" + b"/BA/A"
+    assert response.body == b"pieceBA" + b"/BA/A"
     assert moments == [
         "A request",
         "B request",
@@ -124,9 +133,9 @@ async def test_features_also_see_requests_that_are_passed_on_unread() -> None:
         url,
         upstream,
     ):
-        heard = await send_bytes(url, post_request("/v1/embeddings", b'{"model":"m"}'))
+        response = await send_bytes(url, post_request("/v1/embeddings", b'{"model":"m"}'))
     assert upstream.received[0].body == b'{"model":"m"}'
-    assert heard.body == b"[]A/A"
+    assert response.body == b"[]A/A"
     assert moments == ["A request", "A answer 200", "A saw []", "A done 200"]
 
 
@@ -150,8 +159,8 @@ async def test_a_feature_has_a_refused_request_sent_again() -> None:
         url,
         upstream,
     ):
-        heard = await send_bytes(url, post_request(CHAT, ASK))
-    assert heard.status == 400
+        response = await send_bytes(url, post_request(CHAT, ASK))
+    assert response.status == 400
     assert feature.refusals == [(400, b'{"error":{}}')] * 2
     assert len(upstream.received) == 2
 
@@ -185,11 +194,9 @@ async def test_a_feature_answers_a_path_of_its_own_in_place_of_the_upstream() ->
     async with gateway(fixed_answer(404, JSON, b"{}"), feature) as (url, _):
         own = await send_bytes(url, post_request("/v1/own", b'{"model":"m"}'))
         other = await send_bytes(url, post_request("/v1/other", b'{"model":"m"}'))
-    assert (own.status, own.body, own.header_values[NOTICE_HEADER]) == (
-        200,
-        b"own",
-        "answered here",
-    )
+    assert own.status == 200
+    assert own.body == b"own"
+    assert own.header_values[NOTICE_HEADER] == "answered here"
     assert feature.body == b'{"model":"m"}'
     assert other.status == 404
 
@@ -199,15 +206,19 @@ async def test_each_feature_of_the_gateway_can_be_left_out() -> None:
     answer = {
         "id": "1",
         "model": "m",
-        "choices": [{"message": {"role": "assistant", "content": "yes"}}],
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": "yes"},
+            }
+        ],
     }
     body = json.dumps(answer).encode()
     listed = make_features(make_item=_make_no_item)
     for left_out in listed:
         rest = [feature for feature in listed if feature is not left_out]
         async with gateway(fixed_answer(200, JSON, body), *rest) as (url, upstream):
-            heard = await send_bytes(url, post_request(CHAT, ASK))
-        assert heard.body == body
+            response = await send_bytes(url, post_request(CHAT, ASK))
+        assert response.body == body
         assert upstream.received[0].body == ASK
 
 

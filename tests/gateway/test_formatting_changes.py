@@ -10,29 +10,32 @@ import anthropic
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
-
-FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+from tests.gateway.gateway_setup import FILLER
 
 
 def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
     """Strings and blocks by turns, the cache mark on the last message only, a reminder for the moment."""
-    shown: list[Any] = [
+    varied: list[Any] = [
         {
-            "role": said["role"],
-            "content": [{"type": "text", "text": said["text"]}]
+            "role": message["role"],
+            "content": [{"type": "text", "text": message["text"]}]
             if (at + turn) % 2
-            else said["text"],
+            else message["text"],
         }
-        for at, said in enumerate(history)
+        for at, message in enumerate(history)
     ]
     mark = {"type": "ephemeral"}
     reminder = {
         "type": "text",
         "text": f"<system-reminder>It is turn {turn}.</system-reminder>",
     }
-    last = {"type": "text", "text": history[-1]["text"], "cache_control": mark}
-    shown[-1] = {"content": [reminder, last], "role": "user"}
-    return shown
+    last = {
+        "type": "text",
+        "text": history[-1]["text"],
+        "cache_control": mark,
+    }
+    varied[-1] = {"content": [reminder, last], "role": "user"}
+    return varied
 
 
 async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compactions(
@@ -46,7 +49,11 @@ async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compacti
         )
         async with (
             open_gateway(config) as gateway,
-            anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
+            anthropic.AsyncAnthropic(
+                base_url=gateway.url,
+                api_key="k",
+                max_retries=0,
+            ) as client,
         ):
             history: list[dict[str, str]] = []
             threads = set()
@@ -64,4 +71,5 @@ async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compacti
         assert len(threads) == 1
         assert compactions == sorted(compactions)
         assert compactions[-1] >= 2
-        assert [record.status for record in provider.log] == [200] * 14
+        statuses = [record.status for record in provider.log]
+        assert statuses == [200] * 14

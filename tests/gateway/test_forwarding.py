@@ -54,8 +54,10 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
     texts = [OPENING, "Yes."]
     for number in range(3):
         texts += [f"Next {number}, größer.", f"Answer {number}."]
-    assert await stored_texts(setup.store, first.thread) == texts
-    assert len(await setup.store.usage(first.thread)) == 4
+    stored = await stored_texts(setup.store, first.thread)
+    assert stored == texts
+    usage = await setup.store.usage(first.thread)
+    assert len(usage) == 4
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -72,7 +74,8 @@ async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
     other = setup.manager(is_sole_writer=alone)
     third = await send_and_record(other, client, "Is it all there?")
     assert third.thread == first.thread
-    assert await stored_texts(setup.store, first.thread) == [
+    texts = await stored_texts(setup.store, first.thread)
+    assert texts == [
         OPENING,
         "Yes.",
         "Answered, but never stored.",
@@ -99,7 +102,8 @@ async def test_requests_that_overtake_each_other_are_stored_in_their_order(
     texts = [OPENING, "Yes."]
     for number in range(5):
         texts += [f"Next {number}.", f"Answer {number}."]
-    assert await stored_texts(setup.store, first.thread) == texts
+    stored = await stored_texts(setup.store, first.thread)
+    assert stored == texts
 
 
 async def test_stores_a_request_before_its_long_answer_ends(
@@ -115,7 +119,8 @@ async def test_stores_a_request_before_its_long_answer_ends(
         while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
     await turn.record(answer_outcome(client))
-    assert len(await setup.store.history(first.thread)) == 4
+    history = await setup.store.history(first.thread)
+    assert len(history) == 4
 
 
 async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
@@ -144,8 +149,17 @@ async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> No
     assert manager.forward_first(locate_request(manager, client)) is not None
     *past, answer, last = client.messages
     changed: list[dict[str, Any]] = [
-        {"messages": [*past, {**answer, "content": "No."}, last]},
-        {"messages": [*past[:2], {**past[2], "content": "Else?"}, answer, last]},
+        {
+            "messages": [*past, {**answer, "content": "No."}, last],
+        },
+        {
+            "messages": [
+                *past[:2],
+                {**past[2], "content": "Else?"},
+                answer,
+                last,
+            ],
+        },
         {"messages": past},
         {"extra": {"temperature": 0.7}},
         {"tenant": "other"},
@@ -237,5 +251,6 @@ async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSe
         turn = guarded.forward_first(locate_request(manager, client))
         assert turn is not None
         await turn.record(answer_outcome(client))
-    assert [event.error for event in setup.events_of(RecordFailed)] == ["the disk is full"]
+    errors = [event.error for event in setup.events_of(RecordFailed)]
+    assert errors == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

@@ -30,7 +30,11 @@ ANSWER = json.dumps(
                 "finish_reason": "stop",
             }
         ],
-        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 1,
+            "total_tokens": 10,
+        },
     }
 ).encode()
 
@@ -57,11 +61,11 @@ async def until_ready(http: httpx2.AsyncClient, trouble: str | None) -> None:
             return
 
 
-async def until_stored(home: Path, thread: str, said: list[str]) -> None:
+async def until_stored(home: Path, thread: str, texts: list[str]) -> None:
     """Until the store holds it: an answer is written down after the client has it."""
     store = open_store(home / "everthread.db")
     try:
-        while texts_of(await store.history(thread)) != said:  # noqa: ASYNC110 - another process writes it
+        while texts_of(await store.history(thread)) != texts:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     finally:
         await store.close()
@@ -76,15 +80,20 @@ async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -
         process = fleet.processes[0][0].pid
 
         async def ask(text: str) -> httpx2.Response:
-            body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}
+            body = {
+                "model": "gpt-4o",
+                "messages": [{"role": "user", "content": text}],
+            }
             answer = await http.post(CHAT, json=body)
-            assert (answer.status_code, answer.content) == (200, ANSWER)
+            assert answer.status_code == 200
+            assert answer.content == ANSWER
             return answer
 
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
             before = (await ask("stored")).headers[THREAD_HEADER]
             await until_ready(http, None)
-            assert count_failures((await http.get("/metrics")).text) == 0
+            response = await http.get("/metrics")
+            assert count_failures(response.text) == 0
             await until_stored(home, before, ["stored", "yes"])
             set_room(process, 1)
             for number in range(3):
@@ -96,7 +105,8 @@ async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -
                 "model": "gpt-4o",
                 "messages": [{"role": "user", "content": "lost too"}],
             }
-            assert (await http.post("/v1/compact", json=body)).status_code == 503
+            response = await http.post("/v1/compact", json=body)
+            assert response.status_code == 503
             while count_failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
                 await asyncio.sleep(0.05)
             set_room(process, resource.RLIM_INFINITY)
@@ -105,11 +115,12 @@ async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -
         await fleet.close()
     store = open_store(home / "everthread.db")
     try:
-        assert (await store.check()).problems == ()
-        said = {
+        check = await store.check()
+        assert check.problems == ()
+        statuses = {
             row.first.id: texts_of(await store.history(row.first.id))
             for row in await store.list_threads()
         }
     finally:
         await store.close()
-    assert said == {before: ["stored", "yes"], after: ["stored again", "yes"]}
+    assert statuses == {before: ["stored", "yes"], after: ["stored again", "yes"]}

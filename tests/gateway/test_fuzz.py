@@ -109,7 +109,10 @@ RIGHT: dict[Api, dict[str, Any]] = {
         "tools": [
             {
                 "type": "function",
-                "function": {"name": "look", "parameters": {"type": "object"}},
+                "function": {
+                    "name": "look",
+                    "parameters": {"type": "object"},
+                },
             }
         ],
         "max_completion_tokens": 50,
@@ -141,7 +144,13 @@ RIGHT: dict[Api, dict[str, Any]] = {
             },
             {"role": "user", "content": "And then?"},
         ],
-        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+        "tools": [
+            {
+                "type": "function",
+                "name": "look",
+                "parameters": {"type": "object"},
+            }
+        ],
         "max_output_tokens": 50,
         "stream": False,
         "previous_response_id": None,
@@ -161,7 +170,12 @@ RIGHT: dict[Api, dict[str, Any]] = {
                 "role": "assistant",
                 "content": [
                     {"type": "text", "text": "Yes."},
-                    {"type": "tool_use", "id": "call_1", "name": "look", "input": {}},
+                    {
+                        "type": "tool_use",
+                        "id": "call_1",
+                        "name": "look",
+                        "input": {},
+                    },
                 ],
             },
             {
@@ -176,7 +190,12 @@ RIGHT: dict[Api, dict[str, Any]] = {
                 ],
             },
         ],
-        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        "tools": [
+            {
+                "name": "look",
+                "input_schema": {"type": "object"},
+            }
+        ],
         "max_tokens": 50,
         "stream": False,
         "metadata": {"user_id": "u"},
@@ -199,9 +218,9 @@ def list_places(value: Any) -> list[tuple[Any, Any]]:
 def changed_body(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
     body = copy.deepcopy(RIGHT[api])
     for number, value in changes:
-        known = list_places(body)
-        if known:
-            inside, key = known[number % len(known)]
+        places = list_places(body)
+        if places:
+            inside, key = places[number % len(places)]
             if value is ...:
                 del inside[key]
             else:
@@ -220,20 +239,26 @@ async def run_gateway(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
             yield provider, gateway.url
 
 
-def encode_body(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
+def encode_body(body: Any, encoding: int) -> tuple[bytes, dict[str, str]]:
     """A body as bytes: whole, broken off, twice encoded, or with lone surrogates."""
-    raw = json.dumps(body, ensure_ascii=how % 2 == 0).encode("utf-8", "surrogatepass")
-    if how == 2:
+    raw = json.dumps(body, ensure_ascii=encoding % 2 == 0).encode("utf-8", "surrogatepass")
+    if encoding == 2:
         return raw[: len(raw) // 2], {}
-    if how == 3:
+    if encoding == 3:
         return gzip.compress(raw), {"content-encoding": "gzip"}
-    if how == 4:
+    if encoding == 4:
         return raw, {"content-encoding": "zstd"}
     return raw, {}
 
 
 @settings(max_examples=3)
-@given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
+@given(
+    asked=st.lists(
+        st.tuples(CHANGES, st.integers(0, 20)),
+        min_size=15,
+        max_size=15,
+    )
+)
 async def test_no_body_causes_an_internal_error(
     asked: list[tuple[Any, int]], tmp_path_factory: Any
 ) -> None:
@@ -242,9 +267,11 @@ async def test_no_body_causes_an_internal_error(
         run_gateway(tmp_path_factory.mktemp("fuzz")) as (provider, url),
         httpx2.AsyncClient(timeout=60) as http,
     ):
-        for changes, how in asked:
+        for changes, encoding in asked:
             for api, path in PATHS.items():
-                raw, more = encode_body({"model": NAMES[api], **changed_body(api, changes)}, how)
+                raw, more = encode_body(
+                    {"model": NAMES[api], **changed_body(api, changes)}, encoding
+                )
                 headers = {
                     "content-type": "application/json",
                     "x-api-key": "any",
@@ -265,15 +292,21 @@ async def test_an_empty_request_does_not_keep_others_from_the_store(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     async with run_gateway(tmp_path) as (_, url):
-        for said in ([], [{"role": "user", "content": "Hello"}]):
+        for messages in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
                 listed = "input" if api == "openai_responses" else "messages"
-                body = {"model": NAMES[api], listed: said, "max_tokens": 50}
+                body = {
+                    "model": NAMES[api],
+                    listed: messages,
+                    "max_tokens": 50,
+                }
                 answer = await http.post(f"{url}{path}", json=body)
-                assert answer.status_code == (200 if said else 400), answer.text
+                assert answer.status_code == (200 if messages else 400), answer.text
     store = open_store(tmp_path / "gateway.db")
     try:
         # The same words are one thread.
-        assert [row.message_count for row in await store.list_threads()] == [2]
+        rows = await store.list_threads()
+        message_counts = [row.message_count for row in rows]
+        assert message_counts == [2]
     finally:
         await store.close()

@@ -60,7 +60,12 @@ def settings() -> str:
 async def conversation(
     tmp_path: Path, api: Api, streams: bool, settings: str
 ) -> AsyncIterator[ProxiedConversation]:
-    async with open_conversation(tmp_path, api, streams=streams, settings=settings) as opened:
+    async with open_conversation(
+        tmp_path,
+        api,
+        streams=streams,
+        settings=settings,
+    ) as opened:
         yield opened
 
 
@@ -79,7 +84,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
 ) -> None:
     await conversation.send_until_compacted()
     assert conversation.response_headers["x-everthread-receipt"].startswith("compaction 1: ")
-    asked = len(conversation.log)
+    request_count = len(conversation.log)
     reply = await conversation.ask("What is the boat called?")
     assert "x-everthread-receipt" not in conversation.response_headers
     text, calls = text_and_calls(reply)
@@ -87,16 +92,16 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     assert "Wilhelmina" in text
     assert calls == []
     assert reply.stop == "stop"
-    assert len(conversation.log) == asked + 2
+    assert len(conversation.log) == request_count + 2
     assert b"call_recall" not in conversation.response_bytes
     first = conversation.messages_sent(2)
     second = conversation.messages_sent(1)
     assert second[: len(first)] == first, "the second round goes on from the first"
     rounds = [normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]]
-    told = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
-    if told is not None:
-        assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
-        assert told.prompt_tokens == rounds[-1].prompt_tokens
+    stated_usage = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
+    if stated_usage is not None:
+        assert stated_usage.output_tokens == sum(usage.output_tokens for usage in rounds)
+        assert stated_usage.prompt_tokens == rounds[-1].prompt_tokens
 
     await conversation.ask("Thank you.")
     third = conversation.messages_sent(1)
@@ -117,7 +122,8 @@ async def test_answers_recall_together_with_the_clients_own_call(
     await conversation.send_until_compacted()
     reply = await conversation.ask("What is the boat called? I want that and the date.")
     found = calls_of(reply.message)
-    assert [one.name for one in found] == ["terminal"]
+    names = [one.name for one in found]
+    assert names == ["terminal"]
     assert reply.stop == "tool_calls"
     before = conversation.messages_sent()
     conversation.client.add_result(found[0].id, "Monday")
@@ -125,9 +131,9 @@ async def test_answers_recall_together_with_the_clients_own_call(
     assert "Wilhelmina" in text_of(reply.message)
     after = conversation.messages_sent()
     assert after[: len(before)] == before
-    told = json.dumps(after[len(before) :])
-    assert "Monday" in told
-    assert "call_recall" in told
+    added_text = json.dumps(after[len(before) :])
+    assert "Monday" in added_text
+    assert "call_recall" in added_text
     await conversation.ask("Thank you.")
     assert conversation.messages_sent()[: len(after)] == after
     assert all(record.status == 200 for record in conversation.log)
@@ -135,17 +141,21 @@ async def test_answers_recall_together_with_the_clients_own_call(
 
 @pytest.mark.parametrize(
     ("api", "streams"),
-    [("anthropic", True), ("openai_chat", False), ("openai_responses", True)],
+    [
+        ("anthropic", True),
+        ("openai_chat", False),
+        ("openai_responses", True),
+    ],
 )
 async def test_recall_is_not_offered_after_three_rounds(
     conversation: ProxiedConversation,
 ) -> None:
     conversation.client.messages.clear()
     await conversation.send_until_compacted()
-    asked = len(conversation.log)
+    request_count = len(conversation.log)
     reply = await conversation.ask("Search without end: what is the boat called?")
     assert text_and_calls(reply)[1] == []
-    assert len(conversation.log) <= asked + 4
+    assert len(conversation.log) <= request_count + 4
     assert all(record.status == 200 for record in conversation.log)
 
 
@@ -159,7 +169,7 @@ async def test_hides_a_round_that_the_provider_refuses(
     await conversation.ask(FACT)
     if is_compacted:
         await conversation.send_until_compacted()
-    asked = len(conversation.log)
+    request_count = len(conversation.log)
     thinking = {"type": "enabled", "budget_tokens": 1_024}
     conversation.client.extra = {"max_tokens": 2_000, "thinking": thinking}
     reply = await conversation.ask("What is the boat called?")
@@ -168,7 +178,8 @@ async def test_hides_a_round_that_the_provider_refuses(
     assert "Let me look that up." in text
     assert "I do not know." in text
     log = conversation.log
-    assert [record.status for record in log[asked:]] == [200, 400, 400, 200]
+    statuses = [record.status for record in log[request_count:]]
+    assert statuses == [200, 400, 400, 200]
     assert not conversation.offers_recall()
     assert "call_recall" not in json.dumps(conversation.messages_sent())
     assert conversation.messages_sent() == conversation.messages_sent(4), (
@@ -189,7 +200,9 @@ async def test_hides_a_round_that_the_provider_refuses(
         ("anthropic", {"tool_choice": {"type": "any"}}, {}, ""),
         (
             "openai_responses",
-            {"tool_choice": {"type": "function", "name": "terminal"}},
+            {
+                "tool_choice": {"type": "function", "name": "terminal"},
+            },
             {},
             "",
         ),
@@ -218,9 +231,9 @@ async def test_offers_recall_to_a_client_with_tools_from_the_first_request(
     assert conversation.offers_recall()
     reply = await conversation.ask("What is the boat called?")
     assert "Wilhelmina" in text_of(reply.message)
-    told = json.dumps(conversation.messages_sent())
-    assert "Nothing has left this conversation yet" in told
-    assert told.count("Wilhelmina") >= 2, "it names where the text is"
+    sent_text = json.dumps(conversation.messages_sent())
+    assert "Nothing has left this conversation yet" in sent_text
+    assert sent_text.count("Wilhelmina") >= 2, "it names where the text is"
     before = conversation.messages_sent()
     await conversation.ask("Thank you.")
     assert conversation.messages_sent()[: len(before)] == before, "the round is put back"
@@ -247,7 +260,12 @@ async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
 ) -> None:
     """And the call after it reads all but what is new."""
     system = "You keep the ledger. " + text_of_tokens(2_000, "rules")
-    async with open_conversation(tmp_path, api, streams=False, system=system) as conversation:
+    async with open_conversation(
+        tmp_path,
+        api,
+        streams=False,
+        system=system,
+    ) as conversation:
         await conversation.send_until_compacted()
         first = conversation.log[-1]
         reader = PromptReader(first.body["model"])
@@ -326,7 +344,12 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
     manager = setup.manager(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
-        tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
+        tools=[
+            {
+                **TOOL,
+                "function": {**TOOL["function"], "name": name},
+            }
+        ],
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
@@ -339,12 +362,22 @@ async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
 ) -> None:
     manager = setup.manager(recall=True, background=False)
     inner = [
-        {"type": "function", "name": name, "parameters": {"type": "object"}}
+        {
+            "type": "function",
+            "name": name,
+            "parameters": {"type": "object"},
+        }
         for name in ("search", "expand")
     ]
     client = HistoryClient(
         "openai_responses",
-        tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
+        tools=[
+            {
+                "type": "namespace",
+                "name": "mcp__everthread",
+                "tools": inner,
+            }
+        ],
     )
     await send_until_rewritten(manager, client)
     turn = await manager.prepare(client.incoming())
@@ -373,8 +406,8 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
     turn = await manager.prepare(client.incoming())
     assert turn.outgoing.offers_recall
     for number in range(2):
-        asked = calls_reply(numbered_call("recall", number, query="boat"))
-        following = await turn.resume_after_recall(asked)
+        recall_reply = calls_reply(numbered_call("recall", number, query="boat"))
+        following = await turn.resume_after_recall(recall_reply)
         assert following is not None, "what it looked up still reaches the model"
         assert following.offers_recall is (number == 0)
         clock.now += 100.0
@@ -388,8 +421,8 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
     client.add_user_message("Which boat?")
     turn = await manager.prepare(client.incoming())
     before = turn.outgoing.tokens
-    asked = calls_reply(numbered_call("recall", 0, query="boat"))
-    following = await turn.resume_after_recall(asked)
+    recall_reply = calls_reply(numbered_call("recall", 0, query="boat"))
+    following = await turn.resume_after_recall(recall_reply)
     assert following is not None
     assert following.tokens is not None
     assert before is not None
@@ -397,13 +430,17 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
 
 
 async def test_leaves_the_clients_own_recall_tool_alone(tmp_path: Path) -> None:
-    own = {"type": "function", "function": {**TOOL["function"], "name": "recall"}}
+    own = {
+        "type": "function",
+        "function": {**TOOL["function"], "name": "recall"},
+    }
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         conversation.client.tools = [own]
         await conversation.send_until_compacted()
-        assert [tool["function"]["description"] for tool in conversation.body_sent()["tools"]] == [
-            "Run a command"
+        descriptions = [
+            tool["function"]["description"] for tool in conversation.body_sent()["tools"]
         ]
+        assert descriptions == ["Run a command"]
 
 
 @pytest.mark.parametrize(("api", "streams"), [("anthropic", True)])
@@ -419,7 +456,8 @@ async def test_numbers_the_events_of_merged_rounds_consecutively(
         1,
         1,
     ]
-    assert [event["index"] for event in data if event["type"] == "content_block_start"] == [0, 1]
+    indexes = [event["index"] for event in data if event["type"] == "content_block_start"]
+    assert indexes == [0, 1]
     assert kinds[-1] == "message_stop"
 
 

@@ -115,7 +115,11 @@ class GeminiConversation:
             self.contents.append(types.Content(role="user", parts=answers))
 
     async def _ask(self) -> list[types.Part]:
-        given: Any = {"model": MODEL, "contents": self.contents, "config": self._config}
+        given: Any = {
+            "model": MODEL,
+            "contents": self.contents,
+            "config": self._config,
+        }
         if not self._streams:
             reply: Any = await self._models.generate_content(**given)
             self._note(reply)
@@ -155,9 +159,8 @@ async def test_google_sdk_continues_past_the_window(tmp_path: Path, streams: boo
             assert "Noted" in await conversation.say(f"Please look at ledger {turn}. {FILLER * 6}")
             threads.add(conversation.headers["x-everthread-thread"])
         log = gateways.provider.log
-        assert {record.status for record in log} == {200}, [
-            record.error for record in log if record.error
-        ]
+        statuses = {record.status for record in log}
+        assert statuses == {200}, [record.error for record in log if record.error]
         assert len(threads) == 1
         assert int(conversation.headers["x-everthread-compactions"]) >= 2
         assert max(record.prompt_tokens for record in log) < WINDOW
@@ -208,14 +211,20 @@ async def test_learns_an_unknown_window_from_one_refusal(
         headers = {"x-goog-api-key": await gateways.create_key()}
         contents: list[Any] = []
         for turn in range(24):
-            contents.append({"role": "user", "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}]})
+            contents.append(
+                {
+                    "role": "user",
+                    "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}],
+                }
+            )
             path = f"{url}/v1beta/models/gemini-unheard-of:generateContent"
             answer = await http.post(path, json={"contents": contents}, headers=headers)
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
         assert [record.status for record in gateways.provider.log].count(400) == 1
         [limit] = await gateways.store.limits()
-        assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
+        assert limit.model == "gemini-unheard-of"
+        assert limit.limit == 8_000
 
 
 async def test_lowers_an_output_cap_over_the_models_maximum(
@@ -230,10 +239,16 @@ async def test_lowers_an_output_cap_over_the_models_maximum(
             {"max_output_tokens": 900},
         ):
             body = {
-                "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
+                "contents": [
+                    {
+                        "role": "user",
+                        "parts": [{"text": "Hi"}],
+                    }
+                ],
                 "generationConfig": settings,
             }
-            assert (await http.post(url + PATH, json=body, headers=headers)).status_code == 200
+            response = await http.post(url + PATH, json=body, headers=headers)
+            assert response.status_code == 200
         caps = [record.body["generationConfig"] for record in gateways.provider.log]
         assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
         assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
@@ -244,7 +259,13 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
         last = request.messages[-1]
         if last["role"] == "user" and text_of(last).endswith("What was the code word?"):
             call = function_call("", "recall", '{"query": "code word"}')
-            return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+            return Reply(
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [call],
+                }
+            )
         if last["role"] == "tool":
             return "It was marigold." if "marigold" in text_of(last) else "I do not know."
         return f"Noted. {FILLER}"
@@ -271,7 +292,8 @@ async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
                 )
                 == 1
             )
-            assert {record.status for record in gateways.provider.log} == {200}
+            statuses = {record.status for record in gateways.provider.log}
+            assert statuses == {200}
 
 
 async def test_unmanaged_paths_get_a_notice_header(
@@ -280,7 +302,12 @@ async def test_unmanaged_paths_get_a_notice_header(
     async with open_gemini(tmp_path) as gateways:
         url = await gateways.start()
         headers = {"x-goog-api-key": await gateways.create_key()}
-        contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+        contents = [
+            {
+                "role": "user",
+                "parts": [{"text": "Hi"}],
+            }
+        ]
         cached = await http.post(
             url + PATH,
             json={"contents": contents, "cachedContent": "c/1"},
@@ -313,11 +340,9 @@ async def test_gateway_errors_have_the_form_of_gemini(
         url = await gateways.start()
         answer = await http.post(url + PATH, json={}, headers={"x-goog-api-key": "et_no"})
         error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["status"]) == (
-            401,
-            401,
-            "UNAUTHENTICATED",
-        )
+        assert answer.status_code == 401
+        assert error["code"] == 401
+        assert error["status"] == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +363,11 @@ def test_reads_model_and_streaming_from_the_path(path: str, found: tuple[str, bo
 def test_fields_added_from_the_path_are_removed_before_sending() -> None:
     body = b' {"contents":[]}'
     opened = add_path_fields(PATH, body)
-    assert json.loads(opened) == {"model": MODEL, "stream": False, "contents": []}
+    assert json.loads(opened) == {
+        "model": MODEL,
+        "stream": False,
+        "contents": [],
+    }
     assert remove_path_fields(PATH, opened) == body
     assert add_path_fields(PATH, b"[]") == b"[]"
     assert add_path_fields("/v1/other", body) == remove_path_fields("/v1/other", body) == body

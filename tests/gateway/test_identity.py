@@ -60,11 +60,19 @@ async def test_a_longer_request_is_the_same_thread(api: Api, setup: ManagerSetup
     threads = set()
     for turn in range(6):
         threads.add(
-            thread_of(await ask(managers[turn % 2], client, f"Question {turn}", f"Answer {turn}"))
+            thread_of(
+                await ask(
+                    managers[turn % 2],
+                    client,
+                    question=f"Question {turn}",
+                    text=f"Answer {turn}",
+                )
+            )
         )
     assert len(threads) == 1
-    said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
-    assert await stored_texts(setup, threads.pop()) == said
+    expected = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
+    texts = await stored_texts(setup, threads.pop())
+    assert texts == expected
 
 
 async def test_different_spelling_of_the_same_messages_is_the_same_thread(
@@ -92,7 +100,8 @@ async def test_different_spelling_of_the_same_messages_is_the_same_thread(
     client.system = "Another system prompt"
     client.extra = {"temperature": 0}
     assert thread_of(await ask(manager, client, "Next")) == thread_of(first)
-    assert await stored_texts(setup, thread_of(first)) == [
+    texts = await stored_texts(setup, thread_of(first))
+    assert texts == [
         "Question",
         "Yes.",
         "Next",
@@ -106,13 +115,18 @@ async def test_an_answer_may_come_back_without_its_thinking(
     client = HistoryClient("anthropic")
     client.add_user_message("Question")
     turn = await setup.manager().prepare(client.incoming())
-    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    thought = {
+        "type": "thinking",
+        "thinking": "Hm.",
+        "signature": "s",
+    }
     parts = [thought, {"type": "text", "text": "Yes."}]
     await turn.record(Outcome(200, Reply({"role": "assistant", "content": parts}, "stop")))
     client.add_assistant_message("Yes.")
     later = await ask(setup.manager(), client, "Next")
     assert thread_of(later) == thread_of(turn)
-    assert await stored_texts(setup, thread_of(turn)) == [
+    texts = await stored_texts(setup, thread_of(turn))
+    assert texts == [
         "Question",
         "Yes.",
         "Next",
@@ -141,26 +155,34 @@ async def test_changed_words_of_the_user_begin_a_branch(
 ) -> None:
     manager = setup.manager()
     client = HistoryClient("openai_chat")
-    first = await ask(manager, client, "Question 0", "Answer 0")
+    first = await ask(manager, client, question="Question 0", text="Answer 0")
     for turn in (1, 2):
-        await ask(manager, client, f"Question {turn}", f"Answer {turn}")
+        await ask(manager, client, question=f"Question {turn}", text=f"Answer {turn}")
     other = copy.deepcopy(client)
     other.messages = other.messages[:4]
-    branch = await ask(setup.manager() if restarted else manager, other, "Something else", "Fine.")
+    branch = await ask(
+        setup.manager() if restarted else manager,
+        other,
+        question="Something else",
+        text="Fine.",
+    )
     assert thread_of(branch) != thread_of(first)
     shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
-    assert await stored_texts(setup, thread_of(branch)) == [
+    texts = await stored_texts(setup, thread_of(branch))
+    assert texts == [
         *shared,
         "Something else",
         "Fine.",
     ]
-    assert await stored_texts(setup, thread_of(first)) == [
+    texts = await stored_texts(setup, thread_of(first))
+    assert texts == [
         *shared,
         "Question 2",
         "Answer 2",
     ]
-    [told] = setup.events_of(Branched)
-    assert (told.parent, told.length) == (thread_of(first), 4)
+    [branched] = setup.events_of(Branched)
+    assert branched.parent == thread_of(first)
+    assert branched.length == 4
     assert thread_of(await ask(manager, client, "Go on")) == thread_of(first), (
         "the thread goes on beside its branch"
     )
@@ -172,13 +194,15 @@ async def test_a_repeated_question_branches_only_when_continued_differently(
     manager = setup.manager()
     one = HistoryClient("openai_chat")
     two = HistoryClient("openai_chat")
-    first = await ask(manager, one, "Hi", "Hello.")
-    assert thread_of(await ask(manager, two, "Hi", "Hey.")) == thread_of(first)
+    first = await ask(manager, one, question="Hi", text="Hello.")
+    assert thread_of(await ask(manager, two, question="Hi", text="Hey.")) == thread_of(first)
     branch = thread_of(await ask(manager, two, "I am two"))
     thread = thread_of(await ask(manager, one, "I am one"))
     assert branch != thread
-    assert await stored_texts(setup, branch) == ["Hi", "Hey.", "I am two", "Yes."]
-    assert await stored_texts(setup, thread) == ["Hi", "Hello.", "I am one", "Yes."]
+    texts = await stored_texts(setup, branch)
+    assert texts == ["Hi", "Hey.", "I am two", "Yes."]
+    texts = await stored_texts(setup, thread)
+    assert texts == ["Hi", "Hello.", "I am one", "Yes."]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +229,8 @@ async def test_tenants_and_client_sessions_share_no_thread(
     first = await ask(manager, one, "Hi")
     second = await ask(manager, two, "Hi")
     assert thread_of(first) != thread_of(second)
-    assert (await setup.store.session(thread_of(second))).tenant == two.tenant
+    session = await setup.store.session(thread_of(second))
+    assert session.tenant == two.tenant
 
 
 async def test_a_named_session_is_one_thread_whatever_it_sends(
@@ -218,7 +243,8 @@ async def test_a_named_session_is_one_thread_whatever_it_sends(
     manager = setup.manager()
     thread = thread_of(await ask(manager, client_of("mine"), "Hi"))
     assert thread_of(await ask(setup.manager(), client_of("mine"), "Afresh")) == thread
-    assert await stored_texts(setup, thread) == ["Hi", "Yes.", "Afresh", "Yes."]
+    texts = await stored_texts(setup, thread)
+    assert texts == ["Hi", "Yes.", "Afresh", "Yes."]
     stranger = client_of(thread, tenant="other")
     assert thread_of(await ask(manager, stranger, "Let me in")) != thread
     assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
@@ -241,9 +267,8 @@ async def test_two_processes_continuing_differently_make_one_branch(
     )
     for manager, each in zip(managers, clients, strict=True):
         thread = thread_of(await ask(manager, each, "Next"))
-        assert await stored_texts(setup, thread) == [
-            str(message["content"]) for message in each.messages
-        ]
+        texts = await stored_texts(setup, thread)
+        assert texts == [str(message["content"]) for message in each.messages]
 
 
 # Known fields only
@@ -264,7 +289,12 @@ async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) ->
         }
     ]
     reply = openai_responses.decode_reply(
-        {"status": "completed", "output": items, "id": "resp_1"}, model="gpt-5"
+        {
+            "status": "completed",
+            "output": items,
+            "id": "resp_1",
+        },
+        model="gpt-5",
     )
     await turn.record(Outcome(200, reply))
     client.messages[0] = {
@@ -328,23 +358,23 @@ class EndReminderClient(HistoryClient):
     rules = RULES
 
     def body(self) -> dict[str, Any]:
-        whole = self.messages
+        all_messages = self.messages
         if not self.rules:
             return super().body()
-        at = max(at for at, message in enumerate(whole) if message.get("role") == "user")
-        said = whole[at]["content"]
+        at = max(at for at, message in enumerate(all_messages) if message.get("role") == "user")
+        text = all_messages[at]["content"]
         kind = "input_text" if self.api == "openai_responses" else "text"
         blocks = [
-            {"type": kind, "text": said},
+            {"type": kind, "text": text},
             {"type": kind, "text": self.rules.strip()},
         ]
         ended = {
             "role": "user",
-            "content": blocks if self.as_block else said + self.rules,
+            "content": blocks if self.as_block else text + self.rules,
         }
-        self.messages = [*whole[:at], ended, *whole[at + 1 :]]
+        self.messages = [*all_messages[:at], ended, *all_messages[at + 1 :]]
         body = super().body()
-        self.messages = whole
+        self.messages = all_messages
         return body
 
 
@@ -362,8 +392,8 @@ async def test_a_reminder_in_the_latest_user_message_does_not_branch(
         sent = await ask(
             manager if remembered else setup.manager(),
             client,
-            f"Question {number}\n\nwith a second part",
-            f"Answer {number}",
+            question=f"Question {number}\n\nwith a second part",
+            text=f"Answer {number}",
         )
         threads.add(thread_of(sent))
     if remembered:  # some leave it away once the history is long
@@ -371,11 +401,13 @@ async def test_a_reminder_in_the_latest_user_message_does_not_branch(
         threads.add(thread_of(await ask(manager, client, "No reminder any more")))
     (thread,) = threads
     assert not setup.events_of(Branched)
-    assert len(await stored_texts(setup, thread)) == 10 + 2 * remembered
+    texts = await stored_texts(setup, thread)
+    assert len(texts) == 10 + 2 * remembered
     client.rules = RULES
     client.messages[2:] = []
     assert thread_of(await ask(manager, client, "Another question")) != thread
-    assert [event.length for event in setup.events_of(Branched)] == [2]
+    lengths = [event.length for event in setup.events_of(Branched)]
+    assert lengths == [2]
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
@@ -385,7 +417,7 @@ async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored
 ) -> None:
     manager = setup.manager()
     client = EndReminderClient(api)
-    thread = thread_of(await ask(manager, client, "Question 0", "Answer 0"))
+    thread = thread_of(await ask(manager, client, question="Question 0", text="Answer 0"))
     turns = []
     for number in (1, 2):
         client.add_user_message(f"Question {number}")
@@ -395,8 +427,9 @@ async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored
     pairs = list(zip(turns, outcomes, strict=True))
     for turn, outcome in pairs if answers_first else reversed(pairs):
         await turn.record(outcome)
-    assert thread_of(await ask(manager, client, "Question 3", "Answer 3")) == thread
-    assert {turn.thread for turn in turns} == {thread}
+    assert thread_of(await ask(manager, client, question="Question 3", text="Answer 3")) == thread
+    threads = {turn.thread for turn in turns}
+    assert threads == {thread}
     assert not setup.events_of(Branched)
     stored = await stored_texts(setup, thread)
     assert [text.partition("\n")[0] for text in stored] == [
@@ -413,10 +446,10 @@ async def test_matches_an_answer_without_thinking_after_a_removed_reminder(
         client.add_user_message(f"Question {number}")
         turn = await setup.manager().prepare(client.incoming())
         threads.add(thread_of(turn))
-        said: Any = {"role": "assistant", "content": f"Answer {number}"}
-        thought: Any = {**said, "reasoning_content": "They ask again."}
+        answer: Any = {"role": "assistant", "content": f"Answer {number}"}
+        thought: Any = {**answer, "reasoning_content": "They ask again."}
         await turn.record(Outcome(200, Reply(thought, "stop")))
-        client.add_reply(Reply(said, "stop"))
+        client.add_reply(Reply(answer, "stop"))
     assert len(threads) == 1
 
 
@@ -425,7 +458,9 @@ async def test_a_message_with_the_same_beginning_is_another_conversation(
     differs: str, setup: ManagerSetup
 ) -> None:
     first = HistoryClient("openai_chat")
-    thread = thread_of(await ask(setup.manager(), first, f"Question{RULES}", "Answer"))
+    thread = thread_of(
+        await ask(setup.manager(), first, question=f"Question{RULES}", text="Answer")
+    )
     other = HistoryClient("openai_chat", tenant="u" if differs == "tenant" else "t")
     other.headers = {"x-session-id": "another"} if differs == "session" else {}
     other.add_user_message("Question")
@@ -523,8 +558,13 @@ async def test_matches_a_shortened_answer_and_branches_at_another(
     answer: str, is_same: bool, setup: ManagerSetup
 ) -> None:
     client = HistoryClient("anthropic")
-    whole = f"The ledger has four parts, namely {text_of_tokens(60, 'part')}"
-    first = await ask(setup.manager(), client, "What is in the ledger?", whole)
+    full_answer = f"The ledger has four parts, namely {text_of_tokens(60, 'part')}"
+    first = await ask(
+        setup.manager(),
+        client,
+        question="What is in the ledger?",
+        text=full_answer,
+    )
     client.messages[1] = {"role": "assistant", "content": answer}
     second = await ask(setup.manager(), client, "And then?")
     assert (thread_of(second) == thread_of(first)) is is_same
@@ -538,8 +578,8 @@ async def test_matches_an_answer_without_its_thoughts_and_marks(
     threads = set()
     for number in range(3):
         thought = f"<think>They ask again, for the {number}. time.</think>"
-        said = f"{thought}\n**The ledger** listens on port `844{number}`, as before."
-        threads.add(thread_of(await answer_request(setup.manager(), client, said)))
+        answer = f"{thought}\n**The ledger** listens on port `844{number}`, as before."
+        threads.add(thread_of(await answer_request(setup.manager(), client, answer)))
         client.messages[-1] = {
             "role": "assistant",
             "content": f"The ledger listens on port 844{number}, as before.",
@@ -552,7 +592,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     """Its longer form was stored first: it is neither a branch nor a thread of its own."""
 
     client = HistoryClient("openai_chat")
-    first = await ask(setup.manager(), client, "One", "Eins")
+    first = await ask(setup.manager(), client, question="One", text="Eins")
     longer = deepcopy(client)
     for text, reply in (("Two", "Zwei"), ("Three", "Drei")):
         longer.add_user_message(text)
@@ -562,9 +602,11 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     late.add_user_message("Two")
     turn = await setup.manager().prepare(late.incoming())
     await turn.record(Outcome(500))
-    assert (await turn.response_headers())["x-everthread-thread"] == thread_of(first)
+    headers = await turn.response_headers()
+    assert headers["x-everthread-thread"] == thread_of(first)
     assert not setup.events_of(Branched)
-    assert len(await setup.store.list_threads(tenant="t")) == 1
+    rows = await setup.store.list_threads(tenant="t")
+    assert len(rows) == 1
 
 
 # Never a mix-up
@@ -582,7 +624,11 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
         async with open_setup_without_provider(Path(folder)) as setup:
             managers = [setup.manager(threshold_tokens=400) for _ in range(2)]
             clients = [
-                HistoryClient("openai_chat", tenant=dice.choice("ab"), system=f"S{index}")
+                HistoryClient(
+                    "openai_chat",
+                    tenant=dice.choice("ab"),
+                    system=f"S{index}",
+                )
                 for index in range(5)
             ]
             for step in range(40):
@@ -609,10 +655,17 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                 }
                 assert own <= {index}, f"step {step}: another client's words went upstream"
             for index, client in enumerate(clients):
-                sent = await ask(dice.choice(managers), client, f"Last words of {index}", "Bye.")
-                assert (await setup.store.session(thread_of(sent))).tenant == client.tenant
-                said = [str(message["content"]) for message in client.messages]
-                assert await stored_texts(setup, thread_of(sent)) == said
+                sent = await ask(
+                    dice.choice(managers),
+                    client,
+                    question=f"Last words of {index}",
+                    text="Bye.",
+                )
+                session = await setup.store.session(thread_of(sent))
+                assert session.tenant == client.tenant
+                expected = [str(message["content"]) for message in client.messages]
+                texts = await stored_texts(setup, thread_of(sent))
+                assert texts == expected
 
 
 def test_digests_equal_those_of_the_canonical_messages() -> None:

@@ -47,7 +47,8 @@ def test_spans_point_at_each_field_and_message(
     }
     raw = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
     sliced = slice_body(raw, "openai_chat")
-    assert [element.value for element in sliced.elements] == messages
+    values = [element.value for element in sliced.elements]
+    assert values == messages
     assert [json.loads(element.raw) for element in sliced.elements] == messages
     assert sliced.fields == {key: value for key, value in body.items() if key != "messages"}
     assert {key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()} == body
@@ -59,9 +60,10 @@ def test_spans_point_at_each_field_and_message(
     tail = len(raw) - sliced.spans["messages"][1]
     for count in range(1, len(messages) + 1):  # the same from any message on
         for known_tail in (0, tail):
-            known = SharedParts(sliced.layout, count, known_tail)
-            again = slice_body(raw, "openai_chat", known)
-            assert (again.fields, again.spans) == (sliced.fields, sliced.spans)
+            shared_parts = SharedParts(sliced.layout, count, known_tail)
+            again = slice_body(raw, "openai_chat", shared_parts)
+            assert again.fields == sliced.fields
+            assert again.spans == sliced.spans
             assert [(one.start, one.end) for one in again.elements] == [
                 (one.start, one.end) for one in sliced.elements
             ]
@@ -100,7 +102,8 @@ def test_refuses_an_invalid_request_in_a_sentence(body: bytes) -> None:
 def test_reads_a_lone_surrogate_as_python_does() -> None:
     body = b'{"messages": [{"content": "\\ud83d"}, "\\\\ud83d \\ud83d\\ude00"], "user": "\\udc00"}'
     sliced = slice_body(body, "openai_chat")
-    assert [element.value for element in sliced.elements] == [
+    values = [element.value for element in sliced.elements]
+    assert values == [
         {"content": "\ud83d"},
         "\\ud83d \U0001f600",
     ]

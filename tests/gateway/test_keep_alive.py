@@ -58,7 +58,11 @@ class SlowManager(PassThroughManager):
         self, _incoming: Incoming, sent: Outgoing, _body: bytes
     ) -> Outgoing | None:
         return (
-            Outgoing(b'{"stream":true,"n":2}', is_rewritten=True, should_hold_first_events=True)
+            Outgoing(
+                b'{"stream":true,"n":2}',
+                is_rewritten=True,
+                should_hold_first_events=True,
+            )
             if b'"n":1' in sent.body
             else None
         )
@@ -88,7 +92,12 @@ async def test_a_slow_compaction_starts_the_stream_with_comments() -> None:
             proxy,
         ),
     ):
-        sent = post_request(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
+        sent = post_request(
+            MESSAGES,
+            STREAMED,
+            *JSON,
+            (b"accept-encoding", b"gzip"),
+        )
         found = await send_bytes(url, sent, on_chunk=manager.received)
         assert upstream.received[0].header_values["accept-encoding"] == "identity", (
             "comments cannot go between gzip"
@@ -112,7 +121,8 @@ async def test_sends_no_keepalive_to_a_non_streaming_client() -> None:
     ):
         found = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
-    assert (found.status, found.body) == (400, TOO_LONG)
+    assert found.status == 400
+    assert found.body == TOO_LONG
 
 
 async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
@@ -138,21 +148,21 @@ async def wait_for_comment(proxy: Proxy, manager: SlowManager) -> None:
 
 
 async def stream_through(url: str, api: str) -> None:
-    said: Any = [{"role": "user", "content": "Hi"}]
+    messages: Any = [{"role": "user", "content": "Hi"}]
     if api == "messages":
         async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude:
             async for _ in await claude.messages.create(
-                model="m", messages=said, max_tokens=9, stream=True
+                model="m", messages=messages, max_tokens=9, stream=True
             ):
                 pass
         return
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
         if api == "chat":
             stream: Any = await client.chat.completions.create(
-                model="m", messages=said, stream=True
+                model="m", messages=messages, stream=True
             )
         else:
-            stream = await client.responses.create(model="m", input=said, stream=True)
+            stream = await client.responses.create(model="m", input=messages, stream=True)
         async for _ in stream:
             pass
 
@@ -194,17 +204,15 @@ async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
             url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
         assert len(upstream.received) == 2
-    assert (
-        found.status,
-        found.header_values["x-request-id"],
-        found.header_values["x-everthread-thread"],
-    ) == (200, "theirs", "t")
-    said = found.body.replace(KEEPALIVE_COMMENT, b"")
+    assert found.status == 200
+    assert found.header_values["x-request-id"] == "theirs"
+    assert found.header_values["x-everthread-thread"] == "t"
+    body = found.body.replace(KEEPALIVE_COMMENT, b"")
     if again:
-        assert said == START + BLOCK, "nothing of the first try reached the client"
+        assert body == START + BLOCK, "nothing of the first try reached the client"
     else:
-        assert said.startswith(b"event: error\n")
-        assert b"prompt is too long" in said
+        assert body.startswith(b"event: error\n")
+        assert b"prompt is too long" in body
 
 
 async def test_passes_a_held_stream_through_unchanged() -> None:

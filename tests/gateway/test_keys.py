@@ -46,27 +46,35 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, key))
     await ask_claude(gateways.anthropic_client(url, key))
-    asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
-    assert (
-        await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})
-    ).is_success
-    shown = [
+    body = {
+        "model": CLAUDE,
+        "max_tokens": 100,
+        "messages": HELLO,
+    }
+    response = await http.post(
+        f"{url}/v1/messages",
+        json=body,
+        headers={"x-api-key": key},
+    )
+    assert response.is_success
+    credentials = [
         (one.headers.get("authorization"), one.headers.get("x-api-key"))
         for one in gateways.provider.log
     ]
-    assert shown == [
+    assert credentials == [
         (f"Bearer {UPSTREAM_KEY}", None),
         (None, UPSTREAM_KEY),
         (None, UPSTREAM_KEY),
     ]
-    assert {thread.first.tenant for thread in await gateways.store.list_threads()} == {"acme"}
+    rows = await gateways.store.list_threads()
+    tenants = {thread.first.tenant for thread in rows}
+    assert tenants == {"acme"}
     off = await ask_chat(
         gateways.openai_client(url, await gateways.create_key("quiet", mode="off"))
     )
     assert off.choices[0].message.content
-    assert not await gateways.store.list_threads(tenant="quiet"), (
-        "the key's mode stands before the upstream's"
-    )
+    rows = await gateways.store.list_threads(tenant="quiet")
+    assert not rows, "the key's mode stands before the upstream's"
 
 
 async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
@@ -77,11 +85,11 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways.exit_stack.push_async_callback(door.close)
     url = await gateways.start(authenticator=door)
     revoked = await gateways.create_key()
-    known = await gateways.create_key()
+    valid_key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, revoked))
     await gateways.store.revoke_key(revoked.split("_")[1])
     clock.now += KEY_CACHE_SECONDS
-    almost = known[:-1] + ("A" if known[-1] != "A" else "B")
+    almost = valid_key[:-1] + ("A" if valid_key[-1] != "A" else "B")
     for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
         with pytest.raises(openai.AuthenticationError) as chat:
             await ask_chat(gateways.openai_client(url, wrong))
@@ -89,21 +97,21 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
         with pytest.raises(anthropic.AuthenticationError) as claude:
             await ask_claude(gateways.anthropic_client(url, wrong))
         body: Any = claude.value.body
-        assert (body["type"], body["error"]["type"]) == (
-            "error",
-            "authentication_error",
-        )
+        assert body["type"] == "error"
+        assert body["error"]["type"] == "authentication_error"
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
         for path in ("/v1/models", "/metrics", "/v1/files"):
-            assert (await http.get(path)).status_code == 401
-        assert (await http.post("/v1/messages", json={})).json()["error"][
-            "type"
-        ] == "authentication_error"
-        assert (await http.get("/healthz")).status_code == 200
+            response = await http.get(path)
+            assert response.status_code == 401
+        response = await http.post("/v1/messages", json={})
+        assert response.json()["error"]["type"] == "authentication_error"
+        response = await http.get("/healthz")
+        assert response.status_code == 200
         other = {"authorization": f"Bearer {await gateways.create_key(scopes=('threads',))}"}
-        assert (await http.get("/v1/models", headers=other)).status_code == 403
+        response = await http.get("/v1/models", headers=other)
+        assert response.status_code == 403
     assert len(gateways.provider.log) == 1
-    await ask_chat(gateways.openai_client(url, known))
+    await ask_chat(gateways.openai_client(url, valid_key))
 
 
 async def test_refuses_every_key_while_the_store_is_unavailable(
@@ -113,12 +121,10 @@ async def test_refuses_every_key_while_the_store_is_unavailable(
     await other.close()
     url = await gateways.start(authenticator=KeyAuthenticator(other))
     key = await gateways.create_key()
-    with pytest.raises(openai.InternalServerError) as told:
+    with pytest.raises(openai.InternalServerError) as error:
         await ask_chat(gateways.openai_client(url, key))
-    assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
-        503,
-        "1",
-    )
+    assert error.value.status_code == 503
+    assert error.value.response.headers["retry-after"] == "1"
     assert not gateways.provider.log
 
 
@@ -138,10 +144,10 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
             thread, compactions = (
                 raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions")
             )
-            said = (await raw.parse()).content[0]
-            assert said.type == "text"
+            content = (await raw.parse()).content[0]
+            assert content.type == "text"
             history += [
-                {"role": "assistant", "content": said.text},
+                {"role": "assistant", "content": content.text},
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
             if int(compactions) >= 1:
@@ -173,8 +179,10 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
             extra_headers={"x-everthread-session": thread},
         )
         assert raw.headers["x-everthread-thread"] == thread
-        assert [one.body for one in await gateways.store.history(thread)][: len(before)] == before
-        assert (await gateways.store.session(thread)).tenant == "ann"
+        stored_history = await gateways.store.history(thread)
+        assert [one.body for one in stored_history][: len(before)] == before
+        session = await gateways.store.session(thread)
+        assert session.tenant == "ann"
         for tenant in ("ann", "bob"):
             hits = await gateways.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
@@ -203,10 +211,8 @@ async def test_each_passed_through_credential_is_a_tenant(
     async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
         for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
             refused = await http.post("/v1/messages", json={}, headers=headers)
-            assert (refused.status_code, refused.json()["error"]["type"]) == (
-                401,
-                "authentication_error",
-            )
+            assert refused.status_code == 401
+            assert refused.json()["error"]["type"] == "authentication_error"
     assert len(gateways.provider.log) == 6
 
 
@@ -220,7 +226,11 @@ async def test_without_authentication_sends_only_the_clients_credential(
     for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
         await http.post(
             f"{url}{path}",
-            json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO},
+            json={
+                "model": CLAUDE,
+                "max_tokens": 9,
+                "messages": HELLO,
+            },
         )
     sent = [one.headers for one in gateways.provider.log]
     assert sent[0]["authorization"] == "Bearer sk-theirs"
@@ -263,13 +273,17 @@ async def test_stores_and_logs_no_credential(
             )
             own = UPSTREAM_KEY if auth == "keys" else None
             url = await gateways.start(auth, key=own)
-            gone = await gateways.start(
+            unreachable_url = await gateways.start(
                 auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)]
             )
             async with httpx2.AsyncClient(timeout=120) as http:
                 headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
-                good: Any = {"model": CLAUDE, "max_tokens": 50, "messages": HELLO}
-                for root in (url, gone):
+                good: Any = {
+                    "model": CLAUDE,
+                    "max_tokens": 50,
+                    "messages": HELLO,
+                }
+                for root in (url, unreachable_url):
                     for path, body in (
                         ("/v1/messages", good),
                         ("/v1/messages", {"model": key}),
@@ -377,11 +391,11 @@ async def test_a_busy_event_loop_does_not_count_as_an_unavailable_store(
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
     await store.create_key(new)
-    asked = asyncio.create_task(
+    request = asyncio.create_task(
         KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"})
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     time.sleep(1.2)  # noqa: ASYNC251 - the loop is busy
-    assert (await asked).key_id == new.id
+    assert (await request).key_id == new.id
     await store.close()

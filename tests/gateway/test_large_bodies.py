@@ -46,7 +46,10 @@ LIMIT = 64 * 1024 * 1024
 
 def body_of(size: int) -> bytes:
     return json.dumps(
-        {"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * size}]}
+        {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": "x" * size}],
+        }
     ).encode()
 
 
@@ -79,9 +82,14 @@ async def test_reads_a_large_body_in_another_thread(
     manager = PassThroughManager()
     manager.reader = reader
     async with raw_gateway(manager=manager) as (url, upstream):
-        assert (
-            await send_post(url, CHAT, body, *JSON, (b"content-encoding", encoding))
-        ).status == 200
+        response = await send_post(
+            url,
+            CHAT,
+            body,
+            *JSON,
+            (b"content-encoding", encoding),
+        )
+        assert response.status == 200
     assert [thread != threading.get_ident() for thread in reader.threads] == [is_apart]
     assert upstream.received[0].body == body or encoding == b"identity"
 
@@ -102,7 +110,10 @@ async def test_reads_new_messages_in_another_thread() -> None:
     sizes = WatchedSizes()
     reader = RequestReader(sizes)
     body = json.dumps(
-        {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
+        {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": "word " * 40_000}],
+        }
     ).encode()
     origin = BodyOrigin("openai_chat")
     read = await reader.read(reader.locate(origin, body, None))
@@ -113,11 +124,11 @@ async def test_reads_new_messages_in_another_thread() -> None:
 
 
 def long_body(turns: int) -> bytes:
-    said = [
+    messages = [
         {"role": ("user", "assistant")[turn % 2], "content": f"{turn} " + "word " * 500}
         for turn in range(turns)
     ]
-    return json.dumps({"model": "gpt-4o", "messages": said}).encode()
+    return json.dumps({"model": "gpt-4o", "messages": messages}).encode()
 
 
 async def test_reads_a_long_new_history_in_another_process() -> None:
@@ -161,7 +172,9 @@ async def test_does_not_parse_a_body_of_millions_of_values() -> None:
     reader = WatchedReader()
     locator = BodyLocator(reader, BodyOrigin("openai_chat"), Metrics())
     read = await read_request(body, "", LIMIT, locator=locator)
-    assert (reader.threads, read.located_body, read.model) == ([], None, "m")
+    assert reader.threads == []
+    assert read.located_body is None
+    assert read.model == "m"
     assert read.excess == "it has more than 400,000 objects"
 
 
@@ -207,12 +220,21 @@ async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
     answer = {
         "id": "x",
         "model": "gpt-4o",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hi"},
+            }
+        ],
     }
     reply = fixed_answer(200, JSON, json.dumps(answer).encode())
     body = json.dumps(
-        {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
+        {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": "word " * 40_000}],
+        }
     ).encode()
     async with raw_gateway(reply, authenticator=Keys(), mode=mode) as (url, _):
-        assert (await send_post(url, CHAT, body, *JSON)).status == 200
+        response = await send_post(url, CHAT, body, *JSON)
+        assert response.status == 200
     assert account.spent == [len(body) // 4]

@@ -13,16 +13,8 @@ from everthread.config import parse_config
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
-from tests.gateway.load_clients import (
-    LoadClient,
-    NumberedAnswers,
-    Sdk,
-    count_compactions,
-    fault_plan,
-    find_problems,
-    list_fail_open_metrics,
-    served_models,
-)
+from tests.gateway.load_checks import count_compactions, find_problems, list_fail_open_metrics
+from tests.gateway.load_clients import LoadClient, NumberedAnswers, Sdk, fault_plan, served_models
 
 CLIENTS = 64
 TURNS = 3
@@ -63,7 +55,8 @@ async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
         assert "everthread_in_flight 0" in metrics
         store = open_store(tmp_path / "gateway.db")
         try:
-            assert await find_problems(store, provider.log, talkers) == {}
+            problems = await find_problems(store, provider.log, talkers)
+            assert problems == {}
             assert await count_compactions(store) >= CLIENTS // 4
         finally:
             await store.close()

@@ -96,8 +96,9 @@ async def test_continues_a_conversation_far_past_the_window(
     api: Api, provided: ProviderSetup
 ) -> None:
     client = make_client(api)
-    exchanges = await send_turns(provided, provided.manager(), client, range(25))
-    assert {record.status for record in provided.provider.log} == {200}
+    exchanges = await send_turns(provided, provided.manager(), client=client, turns=range(25))
+    statuses = {record.status for record in provided.provider.log}
+    assert statuses == {200}
     assert len(json.dumps(client.messages)) > 3 * 4 * provided.window
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
     assert len(provided.events_of(CompactionDone)) >= 3
@@ -113,7 +114,7 @@ async def test_continues_a_conversation_far_past_the_window(
 @pytest.mark.parametrize("api", APIS)
 async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> None:
     client = make_client(api)
-    exchanges = await send_turns(provided, provided.manager(), client, range(8))
+    exchanges = await send_turns(provided, provided.manager(), client=client, turns=range(8))
     thread = thread_of(exchanges[0].sent)
     stored = [message.body for message in await provided.store.history(thread)]
     sent = CODECS[api].decode_messages(client.messages, model=NAMES[api])
@@ -122,19 +123,20 @@ async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> N
     ]
     session = await provided.store.session(thread)
     assert session.platform == "gateway"
-    assert (session.tenant, session.system) == ("t", "Be brief.")
+    assert session.tenant == "t"
+    assert session.system == "Be brief."
     records = await provided.store.usage(thread)
-    assert {record.task for record in records} == {"main"}
-    assert [record.usage.prompt_tokens for record in records] == [
-        record.prompt_tokens for record in provided.provider.log
-    ]
+    tasks = {record.task for record in records}
+    assert tasks == {"main"}
+    prompt_tokens = [record.usage.prompt_tokens for record in records]
+    assert prompt_tokens == [record.prompt_tokens for record in provided.provider.log]
 
 
 async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None:
     """The process that makes a rewrite counts it, so that no request has to."""
     client = make_client("openai_chat")
     manager = provided.manager()
-    await send_turns(provided, manager, client, range(12))
+    await send_turns(provided, manager, client=client, turns=range(12))
     await manager.wait_for_background_work()
     client.add_user_message("And now?")
     turn = await manager.prepare(client.incoming())
@@ -154,7 +156,7 @@ async def test_two_processes_can_take_turns(provided: ProviderSetup) -> None:
     exchanges = []
     for turn in range(16):
         manager = managers[turn % 2]
-        exchanges += await send_turns(provided, manager, client, range(turn, turn + 1))
+        exchanges += await send_turns(provided, manager, client=client, turns=range(turn, turn + 1))
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
     assert_prefix_stable("anthropic", exchanges)
     stored = texts_of(await provided.store.history(thread_of(exchanges[0].sent)))
@@ -164,7 +166,12 @@ async def test_two_processes_can_take_turns(provided: ProviderSetup) -> None:
 
 async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -> None:
     client = make_client("openai_chat")
-    await send_turns(provided, provided.manager(enabled=False), client, range(6))
+    await send_turns(
+        provided,
+        provided.manager(enabled=False),
+        client=client,
+        turns=range(6),
+    )
     client.add_user_message("And now?")
     managers = [provided.manager(background=False) for _ in range(3)]
     turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))

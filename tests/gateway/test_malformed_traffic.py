@@ -41,11 +41,11 @@ class EchoUpstream:
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"honest" in request.body:
             client = (b"x-of", request.header_values["x-of"].encode())
-            write_answer(writer, 200, [client], request.body)
+            write_answer(writer, 200, headers=[client], body=request.body)
         elif self.odd:
             writer.write(self.odd)
         else:
-            write_answer(writer, 200, JSON, b"{}")
+            write_answer(writer, 200, headers=JSON, body=b"{}")
 
 
 def make_config(folder: Path, upstream: str) -> Config:
@@ -66,43 +66,46 @@ async def check_honest(url: str, number: int) -> None:
             "messages": [{"role": "user", "content": f"honest {number}"}],
         }
     ).encode()
-    answer = await send_post(url, "/v1/chat/completions", body, (b"X-Of", b"%d" % number))
-    assert (answer.status, answer.body, answer.header_values["x-of"]) == (
-        200,
+    answer = await send_post(
+        url,
+        "/v1/chat/completions",
         body,
-        str(number),
+        (b"X-Of", b"%d" % number),
     )
+    assert answer.status == 200
+    assert answer.body == body
+    assert answer.header_values["x-of"] == str(number)
 
 
 async def send(url: str, request: bytes) -> list[RawMessage]:
     """Return all answers that come back; the other side may close the connection without one."""
     reader, writer = await connect(url)
-    heard: list[RawMessage] = []
+    responses: list[RawMessage] = []
     # The connection stays open for a next request: of two the second may be none, and no body follows a HEAD.
     may_wait = request.startswith(b"HEAD")
     try:
         writer.write(request)
         while True:
             try:
-                async with asyncio.timeout(SECONDS + 2 if heard or may_wait else 60):
-                    heard.append(await read_message(reader))
+                async with asyncio.timeout(SECONDS + 2 if responses or may_wait else 60):
+                    responses.append(await read_message(reader))
             except TimeoutError:
-                if not heard and not may_wait:
+                if not responses and not may_wait:
                     raise AssertionError(f"no answer to {request[:200]!r}") from None
                 break
             else:
                 if (
                     request.startswith(b"HEAD")
-                    or heard[-1].header_values.get("connection") == "close"
+                    or responses[-1].header_values.get("connection") == "close"
                 ):
                     break
-                if not request.endswith(request[:20]) and len(heard) == 1:
+                if not request.endswith(request[:20]) and len(responses) == 1:
                     break
     except (asyncio.IncompleteReadError, ConnectionError, ValueError):
         pass
     finally:
         writer.close()
-    return heard
+    return responses
 
 
 async def test_answers_malformed_requests_and_other_clients_as_ever(
@@ -151,10 +154,10 @@ async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> N
         async with open_gateway(config) as gateway:
             for number, (name, odd) in enumerate(ANSWER_ODDITIES.items()):
                 echo.odd = odd
-                asked = [
+                requests = [
                     send(gateway.url, post_request(path, PLAIN)) for path in (*APIS, "/v1/models")
                 ]
-                for answer in chain.from_iterable(await asyncio.gather(*asked)):
+                for answer in chain.from_iterable(await asyncio.gather(*requests)):
                     assert 200 <= answer.status <= 504, (name, answer)
                     assert b"stolen" not in answer.body, name
                     assert answer.header_values.get("x-everthread-thread") != "forged", name

@@ -127,7 +127,8 @@ async def test_continues_after_an_answer_that_another_process_stored_first(
         await conversation.hear(await waiting)
         for manager in (second, first):
             await conversation.hear(await conversation.ask(manager))
-        assert await stored_threads(store) == [conversation.said]
+        stored = await stored_threads(store)
+        assert stored == [conversation.said]
 
 
 @pytest.mark.parametrize(
@@ -147,4 +148,5 @@ async def test_a_first_request_stored_late_begins_no_second_thread(
         await late
         for manager in (first, second):
             await conversation.hear(await conversation.ask(manager))
-        assert await stored_threads(store) == [conversation.said]
+        stored = await stored_threads(store)
+        assert stored == [conversation.said]

@@ -67,11 +67,13 @@ async def test_every_answer_has_an_id(log_lines: list[dict[str, Any]]) -> None:
         ours = await send_get(url, "/healthz")
         refused = await send_get(url, "/v1/models", host="evil.example")
     assert passed.header_values["x-request-id"] == "theirs"
-    ids = [heard.header_values["x-everthread-request"] for heard in (passed, ours, refused)]
+    ids = [response.header_values["x-everthread-request"] for response in (passed, ours, refused)]
     assert len(set(ids)) == 3
-    assert [heard.header_values["x-request-id"] for heard in (ours, refused)] == ids[1:]
+    assert [response.header_values["x-request-id"] for response in (ours, refused)] == ids[1:]
     [line] = [line for line in log_lines if line.get("path") == "/v1/messages"]
-    assert (line["request"], line["status"], line["level"]) == (ids[0], 200, "info")
+    assert line["request"] == ids[0]
+    assert line["status"] == 200
+    assert line["level"] == "info"
 
 
 async def test_logs_figures_and_records_of_a_compacted_thread(
@@ -83,7 +85,11 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
             f"store: {{url: 'sqlite:///{tmp_path / 'seen.db'}'}}\n"
         )
         async with open_gateway(config) as running:
-            client = anthropic.AsyncAnthropic(base_url=running.url, api_key=KEY, max_retries=0)
+            client = anthropic.AsyncAnthropic(
+                base_url=running.url,
+                api_key=KEY,
+                max_retries=0,
+            )
             history: list[Any] = []
             headers: Any = {}
             for number in range(12):
@@ -101,23 +107,25 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
             await client.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 figures = (await http.get(f"{running.url}/metrics")).text
-    made = int(headers["x-everthread-compactions"])
-    assert made >= 2
+    compaction_count = int(headers["x-everthread-compactions"])
+    assert compaction_count >= 2
     assert 'everthread_compactions_total{author="journal",background="' in figures
     assert 'everthread_compaction_tokens_total{side="after"}' in figures
     assert 'everthread_tokens_total{bucket="input",task="main"}' in figures
     assert 'everthread_cost_dollars_total{task="main"}' in figures
     thread = headers["x-everthread-thread"]
     rewrites = [line for line in log_lines if line.get("event") == "compaction_done"]
-    assert {line["thread"] for line in rewrites} == {thread}
+    threads = {line["thread"] for line in rewrites}
+    assert threads == {thread}
     assert [line["count"] for line in rewrites][:2] == [1, 2]
     answered = [line for line in log_lines if line.get("path") == "/v1/messages"]
     assert len(answered) == 12
-    assert {line["thread"] for line in answered} == {thread}
+    threads = {line["thread"] for line in answered}
+    assert threads == {thread}
     assert answered[-1]["request"] == headers["x-everthread-request"]
-    whole = json.dumps(log_lines) + figures
-    assert SECRET not in whole
-    assert KEY not in whole
+    all_output = json.dumps(log_lines) + figures
+    assert SECRET not in all_output
+    assert KEY not in all_output
 
 
 class Compacted(PassThroughManager):
@@ -133,7 +141,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     telemetry = TelemetryFeature.from_providers(tracers, MeterProvider([reader]))
-    said = {
+    texts = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
@@ -152,7 +160,7 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
         },
     }
     for status, body in (
-        (200, json.dumps(said).encode()),
+        (200, json.dumps(texts).encode()),
         (429, b'{"error": {"message": "slow down"}}'),
     ):
         async with (
@@ -163,25 +171,23 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
         ):
             headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
-            asked: Any = [{"role": "user", "content": SECRET}]
+            messages: Any = [{"role": "user", "content": SECRET}]
             create = client.chat.completions.create
             try:
-                await create(model="gpt-4o", messages=asked, extra_headers=headers)
+                await create(model="gpt-4o", messages=messages, extra_headers=headers)
             except openai.RateLimitError:
                 assert status == 429
             assert upstream.received[0].header_values["traceparent"] == headers["traceparent"], (
                 "passed on as it came"
             )
     fine, failed = spans.get_finished_spans()
-    assert (fine.name, fine.kind, f"{fine.context.trace_id:032x}") == (
-        "chat gpt-4o",
-        SpanKind.CLIENT,
-        TRACE,
-    )
-    told = dict(fine.attributes or {})
-    assert told.pop("everthread.request.id")
-    assert told.pop("server.port")
-    assert told == {
+    assert fine.name == "chat gpt-4o"
+    assert fine.kind == SpanKind.CLIENT
+    assert f"{fine.context.trace_id:032x}" == TRACE
+    attributes = dict(fine.attributes or {})
+    assert attributes.pop("everthread.request.id")
+    assert attributes.pop("server.port")
+    assert attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "gpt-4o",

@@ -40,7 +40,13 @@ async def chat_client(setup: GatewaySetup, cap: int) -> Ask:
 
 
 def enable_thinking(tokens: int) -> Any:
-    return {"thinking": {"type": "enabled", "budget_tokens": tokens}} if tokens else {}
+    return (
+        {
+            "thinking": {"type": "enabled", "budget_tokens": tokens},
+        }
+        if tokens
+        else {}
+    )
 
 
 async def claude_client(setup: GatewaySetup, cap: int, thinking: int = 0) -> Ask:
@@ -108,7 +114,8 @@ async def test_remembers_the_maximum_output_that_an_error_states(
     async with serve_model(tmp_path, "openai", 64_000, max_output=2_000) as setup:
         await hold_conversation(await chat_client(setup, 9_000), calls=6)
         assert len(refusals(setup.provider)) == 1
-        assert {record.body["max_tokens"] for record in accepted_records(setup.provider)} == {2_000}
+        max_tokens = {record.body["max_tokens"] for record in accepted_records(setup.provider)}
+        assert max_tokens == {2_000}
         limits = await setup.store.limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
@@ -134,7 +141,10 @@ def greedy_client(thinking: int = 0) -> HistoryClient:
     """A client that asks for three quarters of the window. `thinking`: its budget for that."""
     tool: Any = {
         "type": "function",
-        "function": {"name": "look", "parameters": {"type": "object"}},
+        "function": {
+            "name": "look",
+            "parameters": {"type": "object"},
+        },
     }
     extra = {"max_tokens": 6_000, **enable_thinking(thinking)}
     return HistoryClient("anthropic", tools=[tool], extra=extra)
@@ -188,7 +198,8 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     assert asked.status_code == 400
     lowered = await turn.recover(asked.status_code, asked.content)
     assert lowered is not None
-    assert (await post(provider_setup.provider, lowered.body)).status_code == 200
+    response = await post(provider_setup.provider, lowered.body)
+    assert response.status_code == 200
     call = function_call("call_1", "recall", '{"id": "message:1"}')
     following = await turn.resume_after_recall(calls_reply(call))
     assert following is not None
@@ -202,7 +213,11 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
 async def post(provider: Provider, body: bytes) -> httpx2.Response:
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
     async with httpx2.AsyncClient(timeout=60) as http:
-        return await http.post(f"{provider.url}/v1/messages", content=body, headers=headers)
+        return await http.post(
+            f"{provider.url}/v1/messages",
+            content=body,
+            headers=headers,
+        )
 
 
 async def test_removes_the_oldest_of_too_many_images(tmp_path: Path) -> None:
@@ -212,7 +227,10 @@ async def test_removes_the_oldest_of_too_many_images(tmp_path: Path) -> None:
         for turn in range(14):
             url = f"data:image/png;base64,{'AAAA' * 50}{turn:04}"
             text = {"type": "text", "text": f"Picture {turn}"}
-            image = {"type": "image_url", "image_url": {"url": url}}
+            image = {
+                "type": "image_url",
+                "image_url": {"url": url},
+            }
             messages.append({"role": "user", "content": [text, image]})
             messages.append({"role": "assistant", "content": await ask(messages)})
         last = accepted_records(setup.provider)[-1]

@@ -40,7 +40,12 @@ FINE = b'{"id": "x", "model": "gpt-4o", "choices": [{"message": {"role": "assist
 
 
 def shown(key: bytes) -> bytes:
-    return post_request(CHAT, BODY, (b"authorization", b"Bearer " + key), *JSON)
+    return post_request(
+        CHAT,
+        BODY,
+        (b"authorization", b"Bearer " + key),
+        *JSON,
+    )
 
 
 async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +106,8 @@ async def test_records_nothing_for_an_unaccepted_credential(
     manager = PassThroughManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, upstream):
         for key in (b"made-up", b"forbidden", b"made-up"):
-            assert (await send_bytes(url, shown(key))).status in (401, 403)
+            response = await send_bytes(url, shown(key))
+            assert response.status in (401, 403)
     assert len(upstream.received) == 3
     assert manager.prepared == []
     assert await store.list_sessions(limit=10) == []
@@ -113,12 +119,13 @@ async def test_manages_an_accepted_credential_from_its_second_request_on(
     manager = PassThroughManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, upstream):
         for _ in range(2):
-            heard = await send_bytes(url, shown(b"good"))
-            assert (heard.status, heard.body) == (200, FINE)
-    assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], (
-        "the first is recorded"
-    )
-    assert [request.body for request in upstream.received] == [BODY, BODY]
+            response = await send_bytes(url, shown(b"good"))
+            assert response.status == 200
+            assert response.body == FINE
+    modes = [incoming.mode for incoming in manager.prepared]
+    assert modes == ["observe", "managed"], "the first is recorded"
+    bodies = [request.body for request in upstream.received]
+    assert bodies == [BODY, BODY]
 
 
 async def test_records_the_first_request_before_its_answer_has_ended(
@@ -140,7 +147,8 @@ async def test_records_the_first_request_before_its_answer_has_ended(
             seen.append([incoming.mode for incoming in manager.prepared])
             enough.set()
 
-        assert (await send_bytes(url, shown(b"good"), on_chunk=look)).status == 200
+        response = await send_bytes(url, shown(b"good"), on_chunk=look)
+        assert response.status == 200
     assert seen[0] == ["observe"]
 
 
@@ -149,11 +157,14 @@ async def test_shortens_a_refused_first_prompt_without_the_operators_key(
 ) -> None:
     manager = ShrinkingManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, _):
-        assert (await send_bytes(url, shown(b"good-large"))).status == 200
+        response = await send_bytes(url, shown(b"good-large"))
+        assert response.status == 200
         assert manager.may_spend == [False], "it counts as accepted only after the answer"
-        assert (await send_bytes(url, shown(b"good-large"))).status == 200
+        response = await send_bytes(url, shown(b"good-large"))
+        assert response.status == 200
     assert manager.may_spend == [False, True]
-    assert [incoming.mode for incoming in manager.prepared] == ["managed", "managed"]
+    modes = [incoming.mode for incoming in manager.prepared]
+    assert modes == ["managed", "managed"]
 
 
 REFUSALS = {
@@ -192,7 +203,10 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
     auth = PassthroughAuthenticator(b"secret", accepted)
     trigger = {
         "model": "gpt-5",
-        "input": [{"role": "user", "content": "Hi"}, {"type": "compaction_trigger"}],
+        "input": [
+            {"role": "user", "content": "Hi"},
+            {"type": "compaction_trigger"},
+        ],
     }
     async with raw_gateway(
         fixed_answer(status, JSON, body),
@@ -207,9 +221,18 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
                 ("/v1/responses", json.dumps(trigger).encode()),
                 ("/v1/responses/compact", json.dumps(trigger).encode()),
             ):
-                heard = await send_post(url, path, sent, key, *JSON)
-                assert (heard.status, heard.body) == (status, body)
-    assert (manager.prepared, manager.items, manager.may_spend) == ([], [], [])
+                response = await send_post(
+                    url,
+                    path,
+                    sent,
+                    key,
+                    *JSON,
+                )
+                assert response.status == status
+                assert response.body == body
+    assert manager.prepared == []
+    assert manager.items == []
+    assert manager.may_spend == []
     assert len(upstream.received) == 9
     await accepted.close()
     assert not (tmp_path / "s.db").exists() or await store.list_sessions(limit=10) == []
@@ -237,5 +260,6 @@ async def test_refuses_requests_without_a_credential(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
     async with raw_gateway(answer, authenticator=auth) as (url, upstream):
-        heard = await send_post(url, CHAT, BODY, (b"x-other", broken))
-    assert (heard.status, upstream.received) == (401, [])
+        response = await send_post(url, CHAT, BODY, (b"x-other", broken))
+    assert response.status == 401
+    assert upstream.received == []

@@ -60,11 +60,14 @@ async def test_treats_every_spelling_of_a_path_the_same() -> None:
             "//v1/chat/completions",
             "/v1/v1/chat/completions",
         ):
-            assert (await send_post(url, path)).status == 200
+            response = await send_post(url, path)
+            assert response.status == 200
         for spelling in ("/METRICS", "//metrics", "/v1/../metrics", "/%6detrics"):
             answer = await send_get(url, spelling)
             assert b"everthread_" in answer.body
-    assert [heard.line.split()[1] for heard in upstream.received] == [b"/v1/chat/completions"] * 3
+    assert [request.line.split()[1] for request in upstream.received] == [
+        b"/v1/chat/completions"
+    ] * 3
     assert len(manager.prepared) == 3
 
 
@@ -79,16 +82,17 @@ async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> N
     )
     paths = ("/v1/messages", "/v1/files", f"/v1/files/{token}/content")
     async with open_raw_upstream() as upstream:
-        known = [Upstream("only", upstream.url, api_key="sk-upstream")]
-        async with open_raw_gateway(known, authenticator=Keys()) as (url, _):
+        upstreams = [Upstream("only", upstream.url, api_key="sk-upstream")]
+        async with open_raw_gateway(upstreams, authenticator=Keys()) as (url, _):
             for path, spelling in product(paths, (token, token.replace("_", "%5f"), escaped)):
                 target = f"{path}?key={spelling}&a=1"
-                assert (await send_post(url, target, b"{}", *fields)).status == 200
-    for heard in upstream.received:
-        sent = [unquote_to_bytes(heard.line), *(value for _, value in heard.headers)]
+                response = await send_post(url, target, b"{}", *fields)
+                assert response.status == 200
+    for request in upstream.received:
+        sent = [unquote_to_bytes(request.line), *(value for _, value in request.headers)]
         assert key not in b"".join(sent)
-        assert b"a=1" in heard.line
-        assert heard.header_values["cookie"] == "a=1; key="
+        assert b"a=1" in request.line
+        assert request.header_values["cookie"] == "a=1; key="
 
 
 def test_a_path_cannot_forge_a_log_line() -> None:
@@ -97,7 +101,11 @@ def test_a_path_cannot_forge_a_log_line() -> None:
     record = logging.LogRecord(
         "everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None
     )
-    record.fields = {"path": path, "status": 200, "seconds": 0.1}
+    record.fields = {
+        "path": path,
+        "status": 200,
+        "seconds": 0.1,
+    }
     for lines in (TextLines(), TerminalLines(), JsonLines()):
         line = lines.format(record)
         assert "\n" not in line
@@ -108,11 +116,11 @@ def test_a_path_cannot_forge_a_log_line() -> None:
 
 async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
     async with open_raw_upstream() as keys, open_raw_upstream() as logins:
-        known = [
+        upstreams = [
             Upstream("openai", keys.url, provider="openai"),
             Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
         ]
-        async with open_raw_gateway(known) as (url, _):
+        async with open_raw_gateway(upstreams) as (url, _):
             await send_post(
                 url,
                 "/v1/responses",
@@ -121,11 +129,10 @@ async def test_routes_chatgpt_logins_and_keys_to_different_servers() -> None:
             )
             await send_post(url, "/v1/responses", b'{"model": "gpt-5"}')
             await send_post(url, "/v1/messages", b'{"model": "claude-opus-5"}')
-    assert [heard.line for heard in logins.received] == [
-        b"POST /backend-api/codex/responses HTTP/1.1"
-    ]
+    lines = [request.line for request in logins.received]
+    assert lines == [b"POST /backend-api/codex/responses HTTP/1.1"]
     assert logins.received[0].header_values["chatgpt-account-id"] == "account-1"
-    assert [heard.line.split()[1] for heard in keys.received] == [
+    assert [request.line.split()[1] for request in keys.received] == [
         b"/v1/responses",
         b"/v1/messages",
     ]
@@ -137,16 +144,19 @@ def test_a_gateway_with_its_own_keys_has_no_upstream_for_logins(
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "any")
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
-    known = list_upstreams(parse_config(""))
-    assert [one.name for one in add_keys(known, "keys")] == ["openai", "anthropic"]
-    assert [one.name for one in add_keys(known, "passthrough")] == [
+    upstreams = list_upstreams(parse_config(""))
+    names = [one.name for one in add_keys(upstreams, "keys")]
+    assert names == ["openai", "anthropic"]
+    names = [one.name for one in add_keys(upstreams, "passthrough")]
+    assert names == [
         "openai",
         "anthropic",
         "chatgpt",
         "google",
     ]
     monkeypatch.setenv("GEMINI_API_KEY", "any")
-    assert [one.name for one in add_keys(known, "keys")] == [
+    names = [one.name for one in add_keys(upstreams, "keys")]
+    assert names == [
         "openai",
         "anthropic",
         "google",

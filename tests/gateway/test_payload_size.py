@@ -35,7 +35,10 @@ MAX_BYTES = 60_000
 
 def image(number: int) -> dict[str, Any]:
     data = base64.b64encode(bytes([number]) * 9_000).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    return {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{data}"},
+    }
 
 
 def answer_or_refuse(request: Request) -> Any:
@@ -74,8 +77,8 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", text_of_tokens(16_000, "line"))
         exchange = await setup.send(manager, client)
-        [made] = setup.events_of(Slimmed)
-        assert made.stored == 1
+        [slimmed] = setup.events_of(Slimmed)
+        assert slimmed.stored == 1
         [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
         text = await setup.store.output(stored.id, tenant="t")
@@ -144,13 +147,13 @@ async def test_pauses_compactions_that_hardly_help(
     while not count_pauses():
         assert len(setup.events_of(CompactionDone)) < 5
         await send_turn(text_of_tokens(300, f"note {len(client.messages)}"))
-    made = len(setup.events_of(CompactionDone))
+    compaction_count = len(setup.events_of(CompactionDone))
     for _ in range(3):
         await send_turn("And on.")
-    assert len(setup.events_of(CompactionDone)) == made
+    assert len(setup.events_of(CompactionDone)) == compaction_count
     assert count_pauses() == 1
     await send_turn(text_of_tokens(900, "much more"))
-    assert len(setup.events_of(CompactionDone)) > made, "a tenth more ends it"
+    assert len(setup.events_of(CompactionDone)) > compaction_count, "a tenth more ends it"
 
 
 class PricedSummarizer:
@@ -172,15 +175,17 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
         sent = await ask(manager, client, numbered_text(number, 700, "note"))
     thread = thread_of(sent)
     assert SUMMARY_START in sent.body.decode()
-    made = setup.events_of(CompactionDone)
+    compactions = setup.events_of(CompactionDone)
     records = [entry.record for entry in await setup.store.compactions(thread)]
-    assert [record.tokens_before for record in records] == [event.tokens_before for event in made]
-    assert {record.author for record in records} == {"paid"}
+    tokens_before = [record.tokens_before for record in records]
+    assert tokens_before == [event.tokens_before for event in compactions]
+    authors = {record.author for record in records}
+    assert authors == {"paid"}
     assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
     usage = [entry for entry in await setup.store.usage(thread) if entry.task == "auxiliary"]
-    assert len(usage) == len(made) >= 2
-    told = await setup.store.insights(since=0, until=1e12, tenant="t")
-    assert told.compactions == len(made)
+    assert len(usage) == len(compactions) >= 2
+    insights = await setup.store.insights(since=0, until=1e12, tenant="t")
+    assert insights.compactions == len(compactions)
     fading = [event.text for event in setup.events_of(Notice) if "may fade" in event.text]
-    assert len(fading) == len(made) - 1
-    assert f"compacted {len(made)} times" in sent.headers["x-everthread-notice"]
+    assert len(fading) == len(compactions) - 1
+    assert f"compacted {len(compactions)} times" in sent.headers["x-everthread-notice"]

@@ -22,7 +22,11 @@ from everthread.gateway.request.request_reader import (
 from everthread.thread.caller.message_caches import SizeCache
 
 TOOLS = [
-    {"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}}
+    {
+        "name": f"tool_{index}",
+        "description": "Reads. " * 20,
+        "input_schema": {},
+    }
     for index in range(3)
 ]
 WORDS = st.text('abcé漢 "\\', max_size=30)
@@ -47,7 +51,11 @@ def write_body(
 ) -> bytes:
     system = [{"role": "system", "content": "Be brief."}] if lead else []
     listed = {"input" if api == "openai_responses" else "messages": [*system, *messages]}
-    around = {"model": "m", "tools": TOOLS, "max_tokens": 9}
+    around = {
+        "model": "m",
+        "tools": TOOLS,
+        "max_tokens": 9,
+    }
     body = {**listed, **around} if first else {**around, **listed}
     return json.dumps(body, indent=indent, ensure_ascii=False).encode()
 
@@ -114,13 +122,23 @@ def test_reusing_a_prefix_does_not_change_the_result(
         messages[:-1],
         [*messages, message(len(words), "more")],
     ):
-        body = write_body(api, history, lead=lead, indent=indent, first=first)
+        body = write_body(
+            api,
+            history,
+            lead=lead,
+            indent=indent,
+            first=first,
+        )
         for _ in range(2):
             assert comparable(read(knowing, api, body)) == comparable(read_alone(api, body))
 
 
 def anthropic_body(messages: list[Any]) -> bytes:
-    body = {"model": "m", "messages": messages, "tools": TOOLS}
+    body = {
+        "model": "m",
+        "messages": messages,
+        "tools": TOOLS,
+    }
     return json.dumps(body, ensure_ascii=False).encode()
 
 
@@ -139,17 +157,15 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
         messages = [text_message(index, "größer " * 200) for index in range(120)]
         messages[place] = text_message(place, f"größer {name} " * 200)
         threads[name] = messages
-        read(knowing, "anthropic", anthropic_body(messages), name)
+        read(knowing, "anthropic", body=anthropic_body(messages), thread=name)
     digests = set()
     for name, messages in threads.items():
         body = anthropic_body([*messages, text_message(120, "More?")])
         located_body = locate(knowing, "anthropic", body)
         assert located_body.match is not None
-        assert (
-            located_body.match.cached_body.thread,
-            located_body.match.parts.count,
-        ) == (name, 120)
-        parsed = read(knowing, "anthropic", body, name)
+        assert located_body.match.cached_body.thread == name
+        assert located_body.match.parts.count == 120
+        parsed = read(knowing, "anthropic", body=body, thread=name)
         assert comparable(parsed) == comparable(read_alone("anthropic", body))
         digests.add(parsed.history.digest(121))
     assert len(digests) == 2
@@ -186,14 +202,20 @@ def test_reuses_the_prefix_after_cache_marks_moved(
             assert len(counted) == 2, "the new messages"
         alone = read_alone("anthropic", body)
         assert parsed.history.digests == alone.history.digests
-        assert (parsed.sizes, parsed.fixed_tokens) == (alone.sizes, alone.fixed_tokens)
+        assert parsed.sizes == alone.sizes
+        assert parsed.fixed_tokens == alone.fixed_tokens
 
 
 def test_a_cache_mark_in_call_arguments_is_content() -> None:
     knowing = RequestReader(SizeCache())
     histories = set()
     for mark in ({"cache_control": {"type": "ephemeral"}}, {}):
-        call = {"type": "tool_use", "id": "1", "name": "edit", "input": mark}
+        call = {
+            "type": "tool_use",
+            "id": "1",
+            "name": "edit",
+            "input": mark,
+        }
         messages = [
             text_message(0, "Edit it. " * 90),
             {"role": "assistant", "content": [call]},

@@ -38,7 +38,12 @@ def start_gateway(stack: ExitStack, folder: Path) -> Server:
     """A managed gateway in a process of its own, before an upstream that answers at once."""
     upstream = stack.enter_context(start_process(serve_answer))
     return stack.enter_context(
-        start_process(serve_gateway, upstream.url, str(folder / "store.db"), "managed")
+        start_process(
+            serve_gateway,
+            upstream.url,
+            str(folder / "store.db"),
+            "managed",
+        )
     )
 
 
@@ -69,7 +74,9 @@ async def _sample(server: Server, count: int, bodies: Callable[[int], list[bytes
     async with httpx2.AsyncClient(timeout=120) as client:
         for part in range(SAMPLES):
             numbers = iter(range(part * count // SAMPLES, (part + 1) * count // SAMPLES))
-            await asyncio.gather(*(_ask_some(client, server, numbers, bodies) for _ in range(8)))
+            await asyncio.gather(
+                *(_ask_some(client, server, numbers=numbers, bodies=bodies) for _ in range(8))
+            )
             sizes.append(read_memory_bytes(server.pid) or 0)
     return sizes
 
@@ -95,5 +102,10 @@ async def test_idle_threads_use_little_memory(tmp_path: Path) -> None:
 async def test_memory_does_not_grow_with_requests(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = await asyncio.to_thread(start_gateway, stack, tmp_path)
-        sizes = await many_requests(server, 800, conversations=8, turns=20)
+        sizes = await many_requests(
+            server,
+            800,
+            conversations=8,
+            turns=20,
+        )
     assert sizes[-1] - sizes[0] < 40 * MB, [size // MB for size in sizes]

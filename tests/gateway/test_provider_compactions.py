@@ -64,7 +64,7 @@ async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its
     async with open_setup(tmp_path, window=16_000, script=summarize_if_asked) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        caller = ClaudeClient(http, url, [TOOL], {"anthropic-beta": BETA})
+        caller = ClaudeClient(http, url, tools=[TOOL], headers={"anthropic-beta": BETA})
         thread = ""
         for turn in range(12):
             thread = await caller.say(f"Entry {turn}. {FILLER * 40}")
@@ -73,12 +73,13 @@ async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its
         )
         count = len(caller.messages)
         await gateways.wait_for_texts(thread, count)
-        asked = await caller.post(**SUMMARIZE)
+        response = await caller.post(**SUMMARIZE)
         sent = gateways.provider.log[-1].body
         assert sent["messages"] == caller.messages
-        assert (sent["compaction"], sent["tools"]) == (SUMMARIZE["compaction"], [TOOL])
-        assert asked.headers["x-everthread-notice"] == "passed on unmanaged: compaction"
-        assert asked.headers["x-everthread-thread"] == thread
+        assert sent["compaction"] == SUMMARIZE["compaction"]
+        assert sent["tools"] == [TOOL]
+        assert response.headers["x-everthread-notice"] == "passed on unmanaged: compaction"
+        assert response.headers["x-everthread-thread"] == thread
         later: list[Any] = []
         if way == "in the background":
             assert await caller.say("Meanwhile.") == thread
@@ -86,7 +87,7 @@ async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its
         await wait_for_record(gateways, thread)
         if way == "another process":
             caller.url = await gateways.start("none", key=None, settings=settings)
-        block = {"role": "assistant", "content": asked.json()["content"]}
+        block = {"role": "assistant", "content": response.json()["content"]}
         caller.messages = [block, *later]
         assert await caller.say("Go on.") == thread
         assert gateways.provider.log[-1].body["messages"][0] == block
@@ -98,4 +99,6 @@ async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its
         last = gateways.provider.log[-1].body["messages"]
         assert last[0] == block, "a block of the provider is never covered"
         assert len(last) < len(caller.messages)
-        assert [row.first.id for row in await gateways.store.list_threads()] == [thread]
+        rows = await gateways.store.list_threads()
+        ids = [row.first.id for row in rows]
+        assert ids == [thread]

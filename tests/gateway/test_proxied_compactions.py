@@ -30,7 +30,10 @@ from tests.store.messages import texts_of
 
 RUN = {
     "type": "function",
-    "function": {"name": "run", "parameters": {"type": "object"}},
+    "function": {
+        "name": "run",
+        "parameters": {"type": "object"},
+    },
 }
 OPTIONS = ("--port", "0", "--json", "--upstream")
 
@@ -88,13 +91,17 @@ async def test_a_compaction_continues_the_thread_in_a_new_session(
     store = client.store
     thread = client.thread
     tip = await store.session(await store.get_compression_tip(thread))
-    assert (tip.kind, tip.parent, tip.thread) == ("continuation", thread, thread)
-    assert (await store.session(thread)).end_reason == "compression"
-    shown = await store.messages(tip.id)
-    assert [message.kind for message in shown].count("summary") == 1
-    assert len(shown) < len(await store.history(thread))
+    assert tip.kind == "continuation"
+    assert tip.parent == thread
+    assert tip.thread == thread
+    session = await store.session(thread)
+    assert session.end_reason == "compression"
+    context = await store.messages(tip.id)
+    assert [message.kind for message in context].count("summary") == 1
+    assert len(context) < len(await store.history(thread))
     await client.ask("And now?")
-    assert "And now?" in await client.shown_texts()
+    shown_texts = await client.shown_texts()
+    assert "And now?" in shown_texts
 
 
 async def test_a_preview_changes_nothing(client: CompactedClient) -> None:
@@ -104,8 +111,10 @@ async def test_a_preview_changes_nothing(client: CompactedClient) -> None:
     preview = await client.post("/compress", preview=True)
     assert preview["data"]["covered"] > 0
     assert "Nothing was changed." in preview["text"]
-    assert len(await client.store.compactions(client.thread)) == 1
-    assert await client.store.history(client.thread) == before
+    compactions = await client.store.compactions(client.thread)
+    assert len(compactions) == 1
+    history = await client.store.history(client.thread)
+    assert history == before
     refused = await client.http.post("/compress", json={})
     assert refused.status_code == 409
     assert refused.json()["error"]["code"] == "kept_by_client"
@@ -116,23 +125,27 @@ async def test_a_branch_begins_with_the_compacted_context(
 ) -> None:
     branch = (await client.post("/branch", title="Another way"))["id"]
     tip = await client.store.get_compression_tip(client.thread)
-    shown = await client.store.messages(branch)
-    assert [message.id for message in shown] == [
-        message.id for message in await client.store.messages(tip)
-    ]
+    context = await client.store.messages(branch)
+    messages = await client.store.messages(tip)
+    ids = [message.id for message in context]
+    assert ids == [message.id for message in messages]
     await client.ask("And now?")
     assert client.conversation.response_headers["x-everthread-thread"] == client.thread
-    assert await client.store.messages(branch) == shown, "its own thread continues"
+    messages = await client.store.messages(branch)
+    assert messages == context, "its own thread continues"
     await client.post("/undo")
-    assert await client.store.messages(branch) == shown
+    messages = await client.store.messages(branch)
+    assert messages == context
 
 
 async def test_the_state_covers_the_whole_thread(client: CompactedClient) -> None:
     """A compacted command is still in the state, before and after an undo."""
     state = (await client.http.get("/state")).json()
-    assert [one["command"] for one in state["commands"]] == ["pytest -q tests"]
+    commands = [one["command"] for one in state["commands"]]
+    assert commands == ["pytest -q tests"]
     await client.post("/undo")
-    assert (await client.http.get("/state")).json()["commands"] == state["commands"]
+    response = await client.http.get("/state")
+    assert response.json()["commands"] == state["commands"]
 
 
 @asynccontextmanager
@@ -140,7 +153,13 @@ async def run_gateway(folder: Path, provider: str) -> AsyncIterator[str]:
     """Run a gateway in a process of its own, which is killed at the end: nothing is closed."""
     folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text("compression: {background: false}\n", "utf-8")
-    command = [sys.executable, "-m", "everthread", "serve", *OPTIONS]
+    command = [
+        sys.executable,
+        "-m",
+        "everthread",
+        "serve",
+        *OPTIONS,
+    ]
     process = await asyncio.create_subprocess_exec(
         *command,
         f"lab={provider}",
@@ -162,7 +181,7 @@ async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
 ) -> None:
     models = [ServedModel(CHAT, 12_000, shows="max_model_len")]
     home = tmp_path / "home"
-    client = ChatClient(http, "", [RUN], "Be brief.")
+    client = ChatClient(http, "", tools=[RUN], system="Be brief.")
     compactions = "0"
     thread = ""
     async with Provider(models, lambda _: "Noted.") as provider:
@@ -188,7 +207,8 @@ async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
             sent = provider.log[-1].body["messages"]
             assert len(sent) == len(client.messages), "with the system's, before the answer"
             await check_store(home / "everthread.db", thread, client.messages)
-        assert {record.status for record in provider.log} == {200}
+        statuses = {record.status for record in provider.log}
+        assert statuses == {200}
 
 
 async def check_store(file: Path, thread: str, messages: list[Any]) -> None:
@@ -197,8 +217,11 @@ async def check_store(file: Path, thread: str, messages: list[Any]) -> None:
     try:
         while len(await store.history(thread)) < len(messages):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        assert texts_of(await store.history(thread)) == list(map(text_of, messages))
-        assert [row.first.id for row in await store.list_threads()] == [thread]
+        history = await store.history(thread)
+        assert texts_of(history) == list(map(text_of, messages))
+        rows = await store.list_threads()
+        ids = [row.first.id for row in rows]
+        assert ids == [thread]
         [record] = await store.compactions(thread)
         assert record.reverted_at is not None
     finally:

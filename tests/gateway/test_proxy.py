@@ -27,7 +27,11 @@ from tests.gateway.raw_http import (
 )
 
 CLAUDE = "claude-opus-4-8"
-MODELS = {"gpt-4o": 128_000, "gpt-5": 400_000, CLAUDE: 200_000}
+MODELS = {
+    "gpt-4o": 128_000,
+    "gpt-5": 400_000,
+    CLAUDE: 200_000,
+}
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
 
 
@@ -45,7 +49,11 @@ class ProxySetup:
         self.url = url
         self.proxy = proxy
         self.manager = manager
-        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-theirs", max_retries=0)
+        self.openai = openai.AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key="sk-theirs",
+            max_retries=0,
+        )
         self.anthropic = anthropic.AsyncAnthropic(
             base_url=url, api_key="sk-ant-theirs", max_retries=0
         )
@@ -72,11 +80,11 @@ async def open_proxy(
         Provider(MODELS, script) as provider,
         open_raw_gateway(provider.url, manager, **settings) as (url, proxy),
     ):
-        made = ProxySetup(provider, url, proxy, manager)
+        setup = ProxySetup(provider, url, proxy=proxy, manager=manager)
         try:
-            yield made
+            yield setup
         finally:
-            await made.close()
+            await setup.close()
 
 
 async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
@@ -191,7 +199,11 @@ class FailingLater(PassThroughManager):
 
 
 @pytest.mark.parametrize(
-    ("manager", "failures"), [(FailingToPrepare, [2, 0, 0]), (FailingLater, [0, 1, 2])]
+    ("manager", "failures"),
+    [
+        (FailingToPrepare, [2, 0, 0]),
+        (FailingLater, [0, 1, 2]),
+    ],
 )
 async def test_forwards_the_original_request_if_the_manager_fails(
     manager: Any, failures: list[int]
@@ -211,8 +223,14 @@ async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> No
     headers = {"authorization": "Bearer sk-theirs"}
     async with Provider(MODELS) as first, Provider(MODELS) as second:
         upstreams = [
-            Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
-            Upstream("b", second.url, ("claude-*",), "anthropic"),
+            Upstream(
+                "a",
+                f"{first.url}/v1",
+                models=("gpt-*",),
+                provider="openai",
+                api_key="sk-ours",
+            ),
+            Upstream("b", second.url, models=("claude-*",), provider="anthropic"),
         ]
         async with open_raw_gateway(upstreams) as (url, _):
             for path, model in (
@@ -220,7 +238,11 @@ async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> No
                 ("chat/completions", CLAUDE),
                 ("messages/count_tokens", CLAUDE),
             ):
-                body = {"model": model, "messages": HELLO, "max_tokens": 5}
+                body = {
+                    "model": model,
+                    "messages": HELLO,
+                    "max_tokens": 5,
+                }
                 await http.post(f"{url}/v1/{path}", json=body, headers=headers)
             models = f"{url}/v1/models"
             listed = await http.get(models, headers={"anthropic-version": "1"})
@@ -228,7 +250,8 @@ async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> No
         sent = [record.headers["authorization"] for record in first.log]
         assert sent == ["Bearer sk-ours"]
         assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
-        assert [record.path for record in second.log] == [
+        paths = [record.path for record in second.log]
+        assert paths == [
             "/v1/chat/completions",
             "/v1/messages/count_tokens",
         ]

@@ -69,15 +69,23 @@ def fits_at(size: int, *, streamed: bool) -> WriteAnswer:
                 response_head(200, STREAM) + encode_chunk(START) + encode_chunk(last) + b"0\r\n\r\n"
             )
         elif fits:
-            write_answer(writer, 200, JSON, b"{}")
+            write_answer(writer, 200, headers=JSON, body=b"{}")
         else:
-            write_answer(writer, 400, JSON, TOO_LONG)
+            write_answer(writer, 400, headers=JSON, body=TOO_LONG)
 
     return answer
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize(("size", "requests"), [(9, 1), (8, 2), (6, 4), (5, 4)])
+@pytest.mark.parametrize(
+    ("size", "requests"),
+    [
+        (9, 1),
+        (8, 2),
+        (6, 4),
+        (5, 4),
+    ],
+)
 async def test_sends_a_refused_request_again_at_most_three_times(
     size: int, requests: int, streamed: bool
 ) -> None:
@@ -87,14 +95,14 @@ async def test_sends_a_refused_request_again_at_most_three_times(
         open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
-        heard = await send_post(url, "/v1/messages", b'{"stream": true}', *JSON)
+        response = await send_post(url, "/v1/messages", b'{"stream": true}', *JSON)
         assert len(upstream.received) == requests
     if size == 5:
-        assert heard.body == (START + ERROR_EVENT if streamed else TOO_LONG)
+        assert response.body == (START + ERROR_EVENT if streamed else TOO_LONG)
     else:
-        assert heard.body == (START + BLOCK if streamed else b"{}")
-        assert heard.header_values["x-everthread-thread"] == f"t{size}"
-    assert heard.status == (400 if size == 5 and not streamed else 200)
+        assert response.body == (START + BLOCK if streamed else b"{}")
+        assert response.header_values["x-everthread-thread"] == f"t{size}"
+    assert response.status == (400 if size == 5 and not streamed else 200)
     assert len(manager.errors) == requests - 1
     assert len(manager.outcomes) == 1
     assert proxy.metrics.value("rewrites", kind="managed") == 1
@@ -106,17 +114,18 @@ async def test_observe_mode_never_sends_again() -> None:
 
     answer = fixed_answer(400, JSON, TOO_LONG)
     async with raw_gateway(answer, manager, mode="observe") as (url, upstream):
-        heard = await send_post(url, "/v1/messages", b'{"a": 1}', *JSON)
-        assert [request.body for request in upstream.received] == [b'{"a": 1}']
-    assert heard.body == TOO_LONG
+        response = await send_post(url, "/v1/messages", b'{"a": 1}', *JSON)
+        bodies = [request.body for request in upstream.received]
+        assert bodies == [b'{"a": 1}']
+    assert response.body == TOO_LONG
 
 
 async def test_holds_a_stream_no_longer_than_the_limit() -> None:
-    heard = asyncio.Event()
+    is_first_chunk_received = asyncio.Event()
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(response_head(200, STREAM) + encode_chunk(START))
-        await heard.wait()
+        await is_first_chunk_received.wait()
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     limits = Limits(hold_seconds=0.05)
@@ -124,7 +133,7 @@ async def test_holds_a_stream_no_longer_than_the_limit() -> None:
         found = await send_bytes(
             url,
             post_request("/v1/messages", b"{}", *JSON),
-            on_chunk=lambda _: heard.set(),
+            on_chunk=lambda _: is_first_chunk_received.set(),
         )
     assert found.chunks == [START, ERROR_EVENT]
 
@@ -132,9 +141,9 @@ async def test_holds_a_stream_no_longer_than_the_limit() -> None:
 async def test_remembers_that_an_upstream_refuses_stream_options() -> None:
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         body: Any = json.loads(request.body)
-        said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
+        error = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
         if "stream_options" in body:
-            write_answer(writer, 400, JSON, said)
+            write_answer(writer, 400, headers=JSON, body=error)
         else:
             writer.write(
                 response_head(200, STREAM)
@@ -146,7 +155,8 @@ async def test_remembers_that_an_upstream_refuses_stream_options() -> None:
     sent = b'{"stream": true, "messages": []}'
     async with raw_gateway(answer, manager) as (url, upstream):
         for _ in range(2):
-            assert (await send_post(url, "/v1/chat/completions", sent, *JSON)).status == 200
+            response = await send_post(url, "/v1/chat/completions", sent, *JSON)
+            assert response.status == 200
         assert [b"stream_options" in request.body for request in upstream.received] == [
             True,
             False,

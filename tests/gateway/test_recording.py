@@ -90,15 +90,15 @@ class LoneGateway:
 @pytest.fixture
 async def lone(setup: ManagerSetup) -> LoneGateway:
     store = WatchedStore(setup.store)
-    made = LoneGateway(
+    gateway = LoneGateway(
         store, setup.manager(store=store, is_sole_writer=True), HistoryClient("anthropic")
     )
-    await ask(made.manager, made.client, *OPENING)
+    await ask(gateway.manager, gateway.client, *OPENING)
     assert store.written == [["user"], ["assistant"]], (
         "a new thread is stored before the client learns its name"
     )
     store.written.clear()
-    return made
+    return gateway
 
 
 async def test_a_lone_gateway_stores_a_request_with_its_answer(
@@ -112,7 +112,8 @@ async def test_a_lone_gateway_stores_a_request_with_its_answer(
     assert lone.store.written == [["user", "assistant"]]
     stored = texts_of(await lone.store.history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
-    assert (await lone.store.usage(thread))[-1].usage.input_tokens == 7
+    stored_usage = await lone.store.usage(thread)
+    assert stored_usage[-1].usage.input_tokens == 7
 
 
 async def test_a_stored_request_is_freed_without_a_garbage_collection(
@@ -139,7 +140,8 @@ async def test_a_lone_gateway_stores_a_request_whose_answer_is_late(
             await asyncio.sleep(0.01)
     assert lone.store.written == [["user"]]
     await turn.record(Outcome(500))
-    assert len(await lone.store.history(turn.thread)) == 3
+    history = await lone.store.history(turn.thread)
+    assert len(history) == 3
 
 
 async def test_a_branch_does_not_wait_for_the_answer_before_it(
@@ -162,9 +164,9 @@ async def test_a_lone_gateway_stores_failed_messages_with_the_next_request(
 ) -> None:
     own_store = lone.store.wrapped_store
     lone.store.wrapped_store = FailingStore(own_store, {1})
-    await ask(lone.manager, lone.client, "Left.", "Done.")
+    await ask(lone.manager, lone.client, question="Left.", text="Done.")
     lone.store.wrapped_store = own_store
-    sent = await ask(lone.manager, lone.client, "Further.", "There.")
+    sent = await ask(lone.manager, lone.client, question="Further.", text="There.")
     stored = texts_of(await lone.store.history(thread_of(sent)))
     assert stored == [*OPENING, "Left.", "Done.", "Further.", "There."]
 
@@ -203,7 +205,8 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
     assert numbered_dialogue(6) in stored
     assert bool(setup.events_of(RecordFailed)) == bool(fails)
     if not fails:
-        assert len(stored) == len(threads) == 1
+        assert len(stored) == len(threads)
+        assert len(threads) == 1
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -229,7 +232,8 @@ async def test_three_processes_and_late_writes_make_no_branch(
         if not number:  # other processes do not know an unstored message
             await asyncio.gather(*recordings)
     await asyncio.gather(*recordings)
-    assert await stored_threads(setup) == [numbered_dialogue(12)]
+    stored = await stored_threads(setup)
+    assert stored == [numbered_dialogue(12)]
 
 
 async def test_two_continuations_of_one_message_get_a_thread_each(
@@ -286,4 +290,5 @@ async def test_recognizes_a_repeated_request_without_searching_the_store(
     await again.record(Outcome(200, reply))
     assert store.searches == searches
     assert thread_of(again) == thread_of(first)
-    assert await stored_threads(setup) == [["Once more, please.", "Gladly."]]
+    stored = await stored_threads(setup)
+    assert stored == [["Once more, please.", "Gladly."]]

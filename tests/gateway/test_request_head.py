@@ -36,7 +36,12 @@ LONG = "a/" * 16_000
 
 
 def body_with(model: str) -> bytes:
-    return json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    return json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": "Hi"}],
+        }
+    ).encode()
 
 
 def code_of(body: bytes) -> str:
@@ -53,10 +58,12 @@ async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gat
     )
     answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
     fine = await send_bytes(url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON))
-    assert (answer.status, code_of(answer.body)) == (400, "model_name_too_long")
+    assert answer.status == 400
+    assert code_of(answer.body) == "model_name_too_long"
     assert b"at most 300" in answer.body
     assert fine.status == 200
-    assert [record.body["model"] for record in gateways.provider.log] == [CHAT_MODEL]
+    models = [record.body["model"] for record in gateways.provider.log]
+    assert models == [CHAT_MODEL]
 
 
 @pytest.mark.parametrize("mode", ["managed", "observe", "off"])
@@ -70,7 +77,8 @@ async def test_refuses_a_too_long_model_name_in_every_mode(
             b"GET /v1/models/" + LONG.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         )
         longest = await send_bytes(url, post_request(CHAT, body_with("m" * 300), *JSON))
-    assert [answer.status for answer in (named, listed, longest)] == [400, 400, 200]
+    statuses = [answer.status for answer in (named, listed, longest)]
+    assert statuses == [400, 400, 200]
     assert len(upstream.received) == 1
 
 
@@ -99,7 +107,8 @@ async def test_refuses_a_path_that_routes_differently_when_decoded_again(
         answer = await send_bytes(url, post_request(path, b"{}", *JSON))
         assert answer.status == 400
         assert b"means something else each time it is decoded" in answer.body
-    assert (upstream.received, manager.prepared) == ([], [])
+    assert upstream.received == []
+    assert manager.prepared == []
 
 
 async def test_refuses_a_path_encoded_many_times() -> None:
@@ -107,7 +116,8 @@ async def test_refuses_a_path_encoded_many_times() -> None:
         answer = await send_bytes(
             url, post_request("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
         )
-        assert (answer.status, code_of(answer.body)) == (400, "invalid_path")
+        assert answer.status == 400
+        assert code_of(answer.body) == "invalid_path"
         assert upstream.received == []
 
 
@@ -124,7 +134,8 @@ async def test_forwards_the_bytes_of_a_path_unchanged(
     path: str,
 ) -> None:
     async with raw_gateway() as (url, upstream):
-        assert (await send_bytes(url, post_request(path, b"{}", *JSON))).status == 200
+        response = await send_bytes(url, post_request(path, b"{}", *JSON))
+        assert response.status == 200
     assert upstream.received[0].line.split()[1] == path.encode()
 
 
@@ -154,12 +165,13 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
             start + b"\r\n" + encode_chunk(b"{}") + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
         )
         refused = await send_bytes(url, hidden)
-        shown = await send_bytes(
+        accepted = await send_bytes(
             url,
             start + b"x-api-key: good-1\r\n\r\n" + encode_chunk(b"{}") + b"0\r\nx-other: a\r\n\r\n",
         )
-    assert (refused.status, shown.status) == (401, 200)
-    assert ["x-other" in heard.header_values for heard in upstream.received] == [False]
+    assert refused.status == 401
+    assert accepted.status == 200
+    assert ["x-other" in request.header_values for request in upstream.received] == [False]
 
 
 async def test_refuses_two_credentials_in_one_header() -> None:
@@ -167,17 +179,25 @@ async def test_refuses_two_credentials_in_one_header() -> None:
     async with raw_gateway(authenticator=Keys()) as (url, _):
         two = await send_bytes(
             url,
-            post_request(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2")),
+            post_request(
+                CHAT,
+                b"{}",
+                (b"x-api-key", b"good-1"),
+                (b"x-api-key", b"good-2"),
+            ),
         )
         same = await send_bytes(
             url,
-            post_request(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1")),
+            post_request(
+                CHAT,
+                b"{}",
+                (b"x-api-key", b"good-1"),
+                (b"x-api-key", b"good-1"),
+            ),
         )
-    assert (two.status, code_of(two.body), same.status) == (
-        400,
-        "duplicate_credential",
-        200,
-    )
+    assert two.status == 400
+    assert code_of(two.body) == "duplicate_credential"
+    assert same.status == 200
 
 
 async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
@@ -205,7 +225,8 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
         for _, writer in places:
             writer.close()
     assert refused.status == 429
-    assert {answer.status for answer in answers} == {200}
+    statuses = {answer.status for answer in answers}
+    assert statuses == {200}
 
 
 HTML = b"<script>document.title = 'ran'</script>"
@@ -256,7 +277,8 @@ async def test_the_log_says_why_an_upstream_refused_a_request(
     caplog.set_level(logging.INFO, "everthread.gateway")
     async with raw_gateway(fixed_answer(400, JSON, error)) as (url, _):
         answer = await send_bytes(url, post_request(path, body_with("gpt-99"), *JSON))
-    assert (answer.status, answer.body) == (400, error)
+    assert answer.status == 400
+    assert answer.body == error
     assert reasons(caplog) == ["Unknown model gpt-99, key [REDACTED]"]
     line = TerminalLines().format(
         next(record for record in caplog.records if hasattr(record, "fields"))

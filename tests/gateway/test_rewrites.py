@@ -84,7 +84,8 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
         sent = await ask(manager, client, f"Ledger: {text}")
     receipt = sent.headers["x-everthread-receipt"]
     assert receipt.startswith("compaction 1: ")
-    assert [event.text for event in setup.events_of(CompactionReceipt)] == [receipt]
+    texts = [event.text for event in setup.events_of(CompactionReceipt)]
+    assert texts == [receipt]
     later = await ask(manager, client, "And now?")
     assert "x-everthread-receipt" not in later.headers
 
@@ -95,7 +96,11 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
     raw = (
         b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
     )
-    incoming = replace(HistoryClient("openai_chat").incoming(), raw=b"zipped", body=raw)
+    incoming = replace(
+        HistoryClient("openai_chat").incoming(),
+        raw=b"zipped",
+        body=raw,
+    )
     sent = (await setup.manager().prepare(incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.is_rewritten
@@ -105,7 +110,10 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
 async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     api: Api, setup: ManagerSetup
 ) -> None:
-    extra = {"temperature": 0.5, "metadata": {"user_id": "u"}}
+    extra = {
+        "temperature": 0.5,
+        "metadata": {"user_id": "u"},
+    }
     client = HistoryClient(api, system=None, extra=extra)
     long_talk(client, 12)
     sent = (await prepare(setup, client)).outgoing
@@ -132,7 +140,11 @@ async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> No
 
 
 def manage_context(edit: str, **options: Any) -> dict[str, Any]:
-    return {"context_management": {"edits": [{"type": edit, **options}]}}
+    return {
+        "context_management": {
+            "edits": [{"type": edit, **options}],
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,12 @@ def manage_context(edit: str, **options: Any) -> dict[str, Any]:
         ("openai_responses", {"conversation": "conv_1"}),
         ("anthropic", manage_context("clear_tool_uses_20250919")),
         ("anthropic", manage_context("clear_thinking_20251015", keep=2)),
-        ("openai_responses", {"context_management": [{"type": "compaction"}]}),
+        (
+            "openai_responses",
+            {
+                "context_management": [{"type": "compaction"}],
+            },
+        ),
     ],
 )
 async def test_only_records_a_history_that_the_provider_changes(
@@ -186,7 +203,11 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
     manager = setup.manager(background=False)
     client = HistoryClient("openai_responses")
     client.add_user_message("The beginning, before the client compacted.")
-    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
+    item = {
+        "type": "compaction",
+        "id": "cmp_1",
+        "encrypted_content": "b3BhcXVl",
+    }
     client.messages.append(item)
     long_talk(client, 14)
     turn = await manager.prepare(client.incoming())
@@ -214,13 +235,13 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     before, _ = tokens_of(sent)
     assert 0.8 * 4_000 <= before < 4_000, "the threshold is 4,000"
     await manager.wait_for_background_work()
-    asked = len(writer.requests)
-    assert asked
+    request_count = len(writer.requests)
+    assert request_count
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
     assert (await ask(manager, client, text_of_tokens(700, "more"))).is_rewritten
-    [made] = setup.events_of(CompactionDone)
-    assert made.background
-    assert len(writer.requests) == asked, "the prepared summary was used"
+    [compaction] = setup.events_of(CompactionDone)
+    assert compaction.background
+    assert len(writer.requests) == request_count, "the prepared summary was used"
 
 
 async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
@@ -328,8 +349,8 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     client = with_tools()
     manager = setup.manager(background=False)
     first = await answer_request(manager, client)
-    [made] = setup.events_of(CompactionDone)
-    for message in client.messages[: made.covered]:
+    [compaction] = setup.events_of(CompactionDone)
+    for message in client.messages[: compaction.covered]:
         message.pop("reasoning_content", None)
     clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
@@ -402,7 +423,15 @@ async def test_passes_other_errors_to_the_client(
     assert await turn.recover(status, body) is None
 
 
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "parameters": {"type": "object"},
+        },
+    }
+]
 
 
 async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -> None:
@@ -428,7 +457,8 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: Manag
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
-    assert (await setup.manager(cache_marks=True).prepare(incoming)).outgoing.body is incoming.raw
+    turn = await setup.manager(cache_marks=True).prepare(incoming)
+    assert turn.outgoing.body is incoming.raw
 
 
 @pytest.mark.parametrize(
@@ -464,9 +494,11 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
-    assert not (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
+    turn = await manager.prepare(client.incoming())
+    assert not turn.outgoing.should_hold_first_events
     client.messages[-1]["content"] = text_of_tokens(7_000, "entry")
-    assert (await manager.prepare(client.incoming())).outgoing.should_hold_first_events
+    turn = await manager.prepare(client.incoming())
+    assert turn.outgoing.should_hold_first_events
 
 
 def head_of(sent: Outgoing) -> str:
@@ -491,11 +523,11 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
         sent = await ask(
             manager,
             client,
-            numbered_text(number, 120, "entry"),
-            numbered_text(number, 60, "reply"),
+            question=numbered_text(number, 120, "entry"),
+            text=numbered_text(number, 60, "reply"),
         )
         heads.append(head_of(sent))
-    depth = max(made.count for made in setup.events_of(CompactionDone))
+    depth = max(event.count for event in setup.events_of(CompactionDone))
     assert depth > 2
     assert count_changes(heads) <= depth
 
@@ -524,8 +556,8 @@ async def test_a_late_summary_changes_the_prefix_only_once(
         sent = await ask(
             manager,
             client,
-            numbered_text(number, 160, "entry"),
-            numbered_text(number, 30, "reply"),
+            question=numbered_text(number, 160, "entry"),
+            text=numbered_text(number, 30, "reply"),
         )
         heads.append(head_of(sent))
         if number == 3:
@@ -539,9 +571,12 @@ async def test_a_late_summary_changes_the_prefix_only_once(
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     block = make_persisted_block("line\n" * 500, preview_chars=40)
     own = {"role": "tool", "content": block}
-    made = result_message("a", block)
-    found = StartReplacement(1, [own, made])
-    recall = {"type": "function", "function": {"name": "recall"}}
+    result = result_message("a", block)
+    found = StartReplacement(1, [own, result])
+    recall = {
+        "type": "function",
+        "function": {"name": "recall"},
+    }
     named = mention_reading_tool(found, [own], [recall]).replacement
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
@@ -549,7 +584,10 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
 
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:
-    recall: Any = {"type": "function", "function": {"name": "recall"}}
+    recall: Any = {
+        "type": "function",
+        "function": {"name": "recall"},
+    }
     block = make_persisted_block("line\n" * 500, preview_chars=40)
     [named] = mention_reading_tool(
         StartReplacement(0, [result_message("a", block)]), [], [recall]

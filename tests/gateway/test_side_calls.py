@@ -36,8 +36,8 @@ USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
 
 def script(request: Request) -> Any:
     """Delegate a task; answer everything else."""
-    asked = text_of(request.messages[-1])
-    if "Mend" in asked:
+    question = text_of(request.messages[-1])
+    if "Mend" in question:
         return calls_reply(function_call("toolu_1", "Bash"), text="Somebody looks.")
     return "Done."
 
@@ -69,7 +69,12 @@ def user_message(text: str) -> dict[str, Any]:
 async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     """Send a title, a conversation with a subagent of two calls, and a count; return the conversation's thread."""
     title = user_message("Write a title for: Mend the parser")
-    await claude_code(http, url, title, system="You name conversations.")
+    await claude_code(
+        http,
+        url,
+        title,
+        system="You name conversations.",
+    )
     reminder = "<system-reminder>Be nice.</system-reminder>"
     question = user_message(f"{reminder}Mend the parser, please")
     first = await claude_code(http, url, question, tools=[BASH])
@@ -77,10 +82,28 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     search = user_message("Look for the parser's tests")
     found = await claude_code(http, url, search, **subagent)
     fixtures = user_message("And its fixtures")
-    await claude_code(http, url, search, answer_of(found), fixtures, **subagent)
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
+    await claude_code(
+        http,
+        url,
+        search,
+        answer_of(found),
+        fixtures,
+        **subagent,
+    )
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": "4 tests",
+    }
     results = {"role": "user", "content": [result]}
-    last = await claude_code(http, url, question, answer_of(first), results, tools=[BASH])
+    last = await claude_code(
+        http,
+        url,
+        question,
+        answer_of(first),
+        results,
+        tools=[BASH],
+    )
     count = user_message("How many tokens?")
     await claude_code(http, url, count, system="You count.")
     thread = first.headers["x-everthread-thread"]
@@ -107,18 +130,17 @@ async def test_lists_side_calls_under_their_conversation(
         detail = (await http.get(f"{url}/api/threads/{thread}")).json()
         assert len(detail["side_calls"]) == 3
         side = (await http.get(f"{url}/api/threads/{detail['side_calls'][0]}")).json()
-        assert (side["kind"], side["parent"]) == ("side", thread)
+        assert side["kind"] == "side"
+        assert side["parent"] == thread
         rows = await gateways.store.list_threads()
     stored = ("--store", str(gateways.file))
-    shown = everthread("sessions", "list", *stored).stdout
-    assert "side calls" in shown, shown
-    assert re.search(r"\b3\b", shown), shown
+    output = everthread("sessions", "list", *stored).stdout
+    assert "side calls" in output, output
+    assert re.search(r"\b3\b", output), output
     [row] = everthread.json("sessions", "list", *stored)["sessions"]
-    assert (row["side_calls"], row["client_session"], row["tokens"]) == (
-        3,
-        UUID,
-        rows[0].token_count,
-    )
+    assert row["side_calls"] == 3
+    assert row["client_session"] == UUID
+    assert row["tokens"] == rows[0].token_count
     tree = everthread("sessions", "tree", thread, *stored).stdout
     assert "Look for the parser" in tree
 
@@ -154,10 +176,14 @@ async def test_titles_a_thread_without_a_beginning_with_its_instructions(
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
     url = await gateways.start("none", key=None)
     middle = [{"role": "assistant", "content": f"Round {number}."} for number in range(9)]
-    told = {"role": "system", "content": "You keep the memory.\nBe brief."}
+    instructions = {"role": "system", "content": "You keep the memory.\nBe brief."}
     body = {
         "model": CHAT,
-        "messages": [told, *middle, user_message("What is to be kept?")],
+        "messages": [
+            instructions,
+            *middle,
+            user_message("What is to be kept?"),
+        ],
     }
     await http.post(f"{url}/v1/chat/completions", json=body)
     (item,) = (await http.get(f"{url}/api/threads")).json()["items"]
@@ -174,7 +200,12 @@ async def test_titles_a_thread_without_a_beginning_with_its_instructions(
         ),
         ({"metadata": {"user_id": "somebody"}}, ""),
         ({"metadata": {"user_id": "{broken"}}, ""),
-        ({"metadata": {"sessionId": "q1", "promptId": "q1########1"}}, "q1"),
+        (
+            {
+                "metadata": {"sessionId": "q1", "promptId": "q1########1"},
+            },
+            "q1",
+        ),
         ({"metadata": "text", "prompt_cache_key": "k1"}, "k1"),
         ({"session_id": "router"}, "router"),
         ({"prompt_cache_key": 7}, ""),
@@ -192,7 +223,12 @@ def test_prefers_the_session_in_the_headers() -> None:
         "x-parent-session-id": "parent",
     }
     found = read_client(headers, {"prompt_cache_key": "other"})
-    assert found == ClientSession("opencode", "child", "parent", is_subagent=True)
+    assert found == ClientSession(
+        "opencode",
+        "child",
+        "parent",
+        is_subagent=True,
+    )
     assert find_scope(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
     assert find_scope({}, {"prompt_cache_key": "other"}) == "body:other"
     assert find_scope({}) == ""
@@ -226,7 +262,10 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     setup: ManagerSetup,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}
-    tool = {"type": "function", "function": {"name": "Bash"}}
+    tool = {
+        "type": "function",
+        "function": {"name": "Bash"},
+    }
 
     held = HeldStore(setup.store)
     manager = setup.manager(store=held)
@@ -239,9 +278,11 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
     child = await manager.prepare(helper.incoming())
-    told = asyncio.create_task(child.response_headers())
-    assert not (await asyncio.wait({told}, timeout=0.1))[0]
+    naming = asyncio.create_task(child.response_headers())
+    result = await asyncio.wait({naming}, timeout=0.1)
+    assert not result[0]
     held.go.set()
-    stored = await setup.store.session((await told)["x-everthread-thread"])
+    stored = await setup.store.session((await naming)["x-everthread-thread"])
     await answered
-    assert (stored.kind, stored.parent) == ("side", thread)
+    assert stored.kind == "side"
+    assert stored.parent == thread

@@ -29,7 +29,10 @@ EXTRACT = "Update the memory files from the recent conversation."
 
 
 def tool(name: str) -> dict[str, Any]:
-    function = {"name": name, "parameters": {"type": "object", "properties": {}}}
+    function = {
+        "name": name,
+        "parameters": {"type": "object", "properties": {}},
+    }
     return {"type": "function", "function": function}
 
 
@@ -38,7 +41,7 @@ class CodingClient(ChatClient):
 
     async def remember(self, recent: int = 0) -> str:
         """Ask for memories with the conversation, or with its last messages; return the thread of that."""
-        keeper = ChatClient(self.http, self.url, [tool("write")], KEEPER)
+        keeper = ChatClient(self.http, self.url, tools=[tool("write")], system=KEEPER)
         keeper.messages = self.messages[-recent:]
         thread = await keeper.say(EXTRACT)
         if calls := keeper.messages[-1].get("tool_calls"):
@@ -57,7 +60,12 @@ async def gateways(tmp_path: Path) -> AsyncIterator[GatewaySetup]:
 async def open_client(gateways: GatewaySetup, http: httpx2.AsyncClient) -> CodingClient:
     """Return a client of a new gateway."""
     url = await gateways.start("none", key=None)
-    return CodingClient(http, url, [tool("read"), tool("write")], CODER)
+    return CodingClient(
+        http,
+        url,
+        tools=[tool("read"), tool("write")],
+        system=CODER,
+    )
 
 
 def write_memory_once(request: Request) -> Any:
@@ -90,11 +98,14 @@ async def test_a_call_in_another_role_gets_a_side_thread(
     side_threads.add(await client.remember(recent=5))
     assert await client.say("The end.") == thread
     [row] = await wait_for_rows(gateways.store, thread, messages=12)
-    assert len(side_threads) == row.side_call_count == 5
+    assert len(side_threads) == row.side_call_count
+    assert row.side_call_count == 5
     assert thread not in side_threads
-    assert EXTRACT not in texts_of(await gateways.store.history(thread))
+    history = await gateways.store.history(thread)
+    assert EXTRACT not in texts_of(history)
     side = await gateways.store.session(side_threads.pop())
-    assert (side.kind, side.parent) == ("side", thread)
+    assert side.kind == "side"
+    assert side.parent == thread
     assert thread in await gateways.store.family(side.id)
 
 
@@ -135,7 +146,8 @@ async def test_a_role_that_the_user_continues_is_a_conversation(
     assert other != thread
     assert await client.say("Go on like this.") == other
     rows = await wait_for_rows(gateways.store, other, messages=4)
-    assert {row.first.id for row in rows} == {thread, other}
+    ids = {row.first.id for row in rows}
+    assert ids == {thread, other}
     assert thread in await gateways.store.family(other)
 
 
@@ -150,4 +162,5 @@ async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
         threads.add(await client.say(entry))
     [thread] = threads
     await wait_for_rows(gateways.store, thread, messages=16)
-    assert texts_of(await gateways.store.history(thread))[::2] == entries
+    history = await gateways.store.history(thread)
+    assert texts_of(history)[::2] == entries

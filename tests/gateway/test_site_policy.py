@@ -37,8 +37,8 @@ APP = "https://app.example"
 async def test_refuses_requests_of_other_web_pages() -> None:
     """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
     async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
-        known = [Upstream("only", upstream.url, api_key="sk-operator")]
-        async with open_raw_gateway(known) as (url, _):
+        upstreams = [Upstream("only", upstream.url, api_key="sk-operator")]
+        async with open_raw_gateway(upstreams) as (url, _):
             for path in (
                 CHAT,
                 FILES,
@@ -78,7 +78,13 @@ async def test_accepts_programs_and_its_own_pages() -> None:
             [(b"Origin", b"https://127.0.0.1"), (b"Sec-Fetch-Site", b"same-origin")],
             [(b"Sec-Fetch-Site", b"none")],
         ):
-            answer = await send_post(url, FILES, b"--x--", form, *page)
+            answer = await send_post(
+                url,
+                FILES,
+                b"--x--",
+                form,
+                *page,
+            )
             assert answer.status == 200
             assert not [name for name in answer.header_values if name.startswith("access-control-")]
         assert len(upstream.received) == 4
@@ -109,11 +115,15 @@ async def test_answers_cors_requests_of_listed_origins_only(
     sites = SitePolicy((listed,))
     async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
         for authenticator in (None, Keys()):  # a preflight carries no key
-            async with open_raw_gateway(upstream.url, sites=sites, authenticator=authenticator) as (
+            async with open_raw_gateway(
+                upstream.url,
+                sites=sites,
+                authenticator=authenticator,
+            ) as (
                 url,
                 _,
             ):
-                asked = await send_bytes(url, preflight)
+                preflight_response = await send_bytes(url, preflight)
                 fields = (
                     (b"Origin", origin.encode()),
                     (b"Authorization", b"Bearer et-good"),
@@ -121,18 +131,26 @@ async def test_answers_cors_requests_of_listed_origins_only(
                 answer = await send_post(
                     url, CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
                 )
-            assert (asked.status, answer.status) == ((204, 200) if allowed else (403, 403))
+            assert (preflight_response.status, answer.status) == (
+                (204, 200) if allowed else (403, 403)
+            )
             if allowed:
-                for heard in (asked, answer):
+                for response in (preflight_response, answer):
                     values = [
                         value
-                        for name, value in heard.headers
+                        for name, value in response.headers
                         if name == b"access-control-allow-origin"
                     ]
                     assert values == [origin.encode()]
-                    assert "origin" in heard.header_values["vary"]
-                assert asked.header_values["access-control-allow-headers"] == "authorization, x-a"
-                assert asked.header_values["access-control-allow-private-network"] == "true"
+                    assert "origin" in response.header_values["vary"]
+                assert (
+                    preflight_response.header_values["access-control-allow-headers"]
+                    == "authorization, x-a"
+                )
+                assert (
+                    preflight_response.header_values["access-control-allow-private-network"]
+                    == "true"
+                )
                 assert "access-control-allow-credentials" not in answer.header_values
         assert len(upstream.received) == (2 if allowed else 0)
 
@@ -167,7 +185,12 @@ async def test_answers_under_listed_host_names_and_addresses_only(host: str, *, 
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/v1/models", 200), ("/metrics", 403), ("/healthz", 200)]
+    ("path", "status"),
+    [
+        ("/v1/models", 200),
+        ("/metrics", 403),
+        ("/healthz", 200),
+    ],
 )
 async def test_with_keys_the_host_name_matters_only_for_the_gateways_own_pages(
     path: str, status: int

@@ -56,9 +56,9 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
         client = setup.anthropic_client(url, await setup.create_key(tokens=10**9))
         history = list[Any](HELLO)
         for number in range(16):
-            said = await ask_claude(client, history)
+            answer = await ask_claude(client, history)
             history += [
-                {"role": "assistant", "content": said.content[0].text},
+                {"role": "assistant", "content": answer.content[0].text},
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
         assert any("EVERTHREAD SUMMARY" in str(one.body) for one in setup.provider.log)
@@ -94,8 +94,8 @@ async def test_asks_a_model_twice_for_a_usable_summary(tmp_path: Path) -> None:
     async with Provider(models, lambda _: "I am fine, thanks.") as writer:
         compactions = await _talk_with_writer(tmp_path, writer, 40)
         assert compactions[-1] > 1
-        asked = [record for record in writer.log if record.request]
-        assert len(asked) == 2
+        summary_requests = [record for record in writer.log if record.request]
+        assert len(summary_requests) == 2
 
 
 async def test_remembers_a_small_window_that_a_model_states(tmp_path: Path) -> None:
@@ -139,10 +139,14 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
                 {"role": "assistant", "content": "Yes."},
             ]
         history.append({"role": "user", "content": "And now?"})
-        asked: Any = {"model": CLAUDE, "max_tokens": 100, "messages": history}
+        request_body: Any = {
+            "model": CLAUDE,
+            "max_tokens": 100,
+            "messages": history,
+        }
         betas = {"anthropic-beta": "context-1m-2025-08-07"}
-        long = await client.messages.with_raw_response.create(**asked, extra_headers=betas)
-        short = await client.messages.with_raw_response.create(**asked)
+        long = await client.messages.with_raw_response.create(**request_body, extra_headers=betas)
+        short = await client.messages.with_raw_response.create(**request_body)
         assert [answer.headers["x-everthread-compactions"] for answer in (long, short)] == [
             "0",
             "1",
@@ -159,5 +163,11 @@ def test_preloads_the_modules_of_the_first_requests() -> None:
         "'anyio._backends._asyncio'}\n"
         "print(*(needed - set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == ("", "")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""
+    assert done.stderr == ""

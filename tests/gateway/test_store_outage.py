@@ -59,7 +59,13 @@ class WaitingManager(PassThroughManager):
 
 
 async def page(_scope: Any, _receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [],
+        }
+    )
     await send({"type": "http.response.body"})
 
 
@@ -73,25 +79,31 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
         app = GatewayApp(proxy, mounted_apps={"/mcp": page}, store_watch=watch)
         async with Gateway(app, grace_seconds=1.0) as running:
-            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).header_values
-            assert (await send_post(running.url, "/mcp")).status == 200
+            response = await send_bytes(running.url, chat)
+            assert "x-everthread-notice" not in response.header_values
+            response = await send_post(running.url, "/mcp")
+            assert response.status == 200
             for state in ("hangs", "fails"):
                 probe.state = state
                 now[0] += 10
                 before = probe.asked
                 for _ in range(3):
                     answer = await send_bytes(running.url, chat)
-                    assert (answer.status, answer.body) == (200, b"{}")
+                    assert answer.status == 200
+                    assert answer.body == b"{}"
                     assert "unmanaged" in answer.header_values["x-everthread-notice"]
                 away = await send_post(running.url, "/mcp")
-                assert (away.status, away.header_values["retry-after"]) == (503, "1")
+                assert away.status == 503
+                assert away.header_values["retry-after"] == "1"
                 assert probe.asked == before + 1, "what is known is not asked again"
             assert manager.cancelled == 2, "the others did not even begin"
             assert proxy.metrics.value("failed_open", step="prepare") == 6
             probe.state = "there"
             now[0] += 10
-            assert "x-everthread-notice" not in (await send_bytes(running.url, chat)).header_values
-            assert (await send_post(running.url, "/mcp")).status == 200
+            response = await send_bytes(running.url, chat)
+            assert "x-everthread-notice" not in response.header_values
+            response = await send_post(running.url, "/mcp")
+            assert response.status == 200
     assert len(upstream.received) == 8
 
 

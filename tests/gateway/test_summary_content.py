@@ -27,7 +27,10 @@ MENTION = "can be read again word for word"
 def tool(name: str) -> dict[str, Any]:
     return {
         "type": "function",
-        "function": {"name": name, "parameters": {"type": "object", "properties": {}}},
+        "function": {
+            "name": name,
+            "parameters": {"type": "object", "properties": {}},
+        },
     }
 
 
@@ -36,12 +39,12 @@ OTHERS = [tool("mcp__files__search"), tool("bash")]
 
 
 def client(api: Api, tools: list[dict[str, Any]], turns: int) -> HistoryClient:
-    made = HistoryClient(api, tools=tools)
+    new_client = HistoryClient(api, tools=tools)
     for turn in range(turns):
-        made.add_user_message(numbered_text(turn, 300, "entry"))
-        made.add_assistant_message(numbered_text(turn, 300, "reply"))
-    made.add_user_message("And now?")
-    return made
+        new_client.add_user_message(numbered_text(turn, 300, "entry"))
+        new_client.add_assistant_message(numbered_text(turn, 300, "reply"))
+    new_client.add_user_message("And now?")
+    return new_client
 
 
 def summary(sent: Outgoing) -> str:
@@ -55,30 +58,31 @@ async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: Man
     manager = setup.manager(background=False)
     having = client(api, [*OTHERS, *OURS], 12)
     lacking = client(api, OTHERS, 12)
-    shown = [
+    summaries = [
         summary((await manager.prepare(one.incoming())).outgoing)
         for one in (having, lacking, having, lacking)
     ]
-    assert shown[0].count(MENTION) == 1
-    assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
-    assert MENTION not in shown[1]
-    assert shown[0] == shown[2], "each sort of client gets its own bytes again"
-    assert shown[1] == shown[3]
+    assert summaries[0].count(MENTION) == 1
+    assert "`mcp__everthread__expand` and `mcp__everthread__search`" in summaries[0]
+    assert MENTION not in summaries[1]
+    assert summaries[0] == summaries[2], "each sort of client gets its own bytes again"
+    assert summaries[1] == summaries[3]
     grown = client(api, [*OTHERS, *OURS], 30)
-    assert summary((await manager.prepare(grown.incoming())).outgoing).count(MENTION) == 1
+    turn = await manager.prepare(grown.incoming())
+    assert summary(turn.outgoing).count(MENTION) == 1
 
 
 async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
     manager = setup.manager(background=False)
-    talk = client("openai_chat", [], 4)
-    sent = await answer_request(manager, talk)
+    history = client("openai_chat", [], 4)
+    sent = await answer_request(manager, history)
     assert not sent.is_rewritten
     thread = thread_of(sent)
     await add_pin(setup.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
             sent = await ask(
-                manager, talk, f"More: {text_of_tokens(900, f'page {len(talk.messages)}')}"
+                manager, history, f"More: {text_of_tokens(900, f'page {len(history.messages)}')}"
             )
             if sent.is_rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
                 break

@@ -34,8 +34,10 @@ async def test_a_renewed_login_keeps_the_thread_on_a_personal_gateway(
         threads.append(await client.say("Question"))
     assert len(set(threads)) == 1
     stored = await gateways.wait_for_texts(threads[0], 6)
-    assert stored == [text_of(message) for message in client.messages]
-    assert (await gateways.store.session(threads[0])).tenant == "default"
+    texts = [text_of(message) for message in client.messages]
+    assert stored == texts
+    session = await gateways.store.session(threads[0])
+    assert session.tenant == "default"
     sent = [record.headers["authorization"] for record in gateways.provider.log]
     assert sent == [f"Bearer {token}" for token in tokens], "each goes upstream"
 
@@ -61,7 +63,8 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
         [sent] = gateways.provider.log[count:]
         assert sent.status == 200, "it is managed from its first request on"
         assert sent.body["messages"][: len(before)] == before
-        assert await gateways.store.compactions(thread) == made
+        compactions = await gateways.store.compactions(thread)
+        assert compactions == made
 
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
@@ -92,4 +95,5 @@ async def test_with_passthrough_each_credential_is_a_tenant(
     client.token = "sk-other"
     threads.append(await client.say("Go on"))
     tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
-    assert len(set(threads)) == len(tenants) == 2
+    assert len(set(threads)) == len(tenants)
+    assert len(tenants) == 2

@@ -19,17 +19,26 @@ from tests.gateway.manager_setup import (
 def tool(name: str) -> Any:
     return {
         "type": "function",
-        "function": {"name": name, "parameters": {"type": "object"}},
+        "function": {
+            "name": name,
+            "parameters": {"type": "object"},
+        },
     }
 
 
 def deferred_tool(name: str) -> Any:
-    definition = {"name": name, "input_schema": {"type": "object"}}
+    definition = {
+        "name": name,
+        "input_schema": {"type": "object"},
+    }
     return {**definition, "defer_loading": True}
 
 
 def system_message(text: str, *blocks: Any) -> Any:
-    return {"role": "system", "content": [{"type": "text", "text": text}, *blocks]}
+    return {
+        "role": "system",
+        "content": [{"type": "text", "text": text}, *blocks],
+    }
 
 
 WRAP = [tool("look")]
@@ -60,7 +69,13 @@ async def talk_until_compacted(
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai_chat"])
-@pytest.mark.parametrize("tools", [(WRAP, WRAP_MCP), (WRAP_MCP, WRAP)])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        (WRAP, WRAP_MCP),
+        (WRAP_MCP, WRAP),
+    ],
+)
 async def test_changed_reading_tools_keep_the_compaction(
     tmp_path: Path, api: Any, tools: tuple[list[Any], list[Any]]
 ) -> None:
@@ -69,7 +84,7 @@ async def test_changed_reading_tools_keep_the_compaction(
         client = HistoryClient(api)
         await talk_until_compacted(setup, client, before)
         await talk_until_compacted(setup, client, before)
-        made = setup.events_of(CompactionDone)
+        compactions = setup.events_of(CompactionDone)
         client.tools = after
         manager = setup.manager(recall=True, background=False)
         bodies = []
@@ -78,20 +93,24 @@ async def test_changed_reading_tools_keep_the_compaction(
             sent = (await setup.send(manager, client)).sent
             assert sent.headers["x-everthread-compactions"] == "2"
             bodies.append(sent.body.decode())
-        assert setup.events_of(CompactionDone) == made, "nothing is compacted again"
+        assert setup.events_of(CompactionDone) == compactions, "nothing is compacted again"
         for body in bodies:
             assert f"with {NAMED[id(after)]}, by words" in body
             assert f"with {NAMED[id(before)]}, by words" not in body
         await talk_until_compacted(setup, client, after)
         await talk_until_compacted(setup, client, before)
-        assert [event.count for event in setup.events_of(CompactionDone)] == [1, 2, 3, 4]
+        counts = [event.count for event in setup.events_of(CompactionDone)]
+        assert counts == [1, 2, 3, 4]
 
 
 READERS = ("mcp__everthread__expand", "mcp__everthread__search")
 ATTACHED = system_message(
     "The following tools just became available and are ready to use:\n" + "\n".join(READERS),
     *(
-        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": name}}
+        {
+            "type": "tool_addition",
+            "tool": {"type": "tool_reference", "name": name},
+        }
         for name in READERS
     ),
 )
@@ -103,7 +122,10 @@ DETACHED_BY_WORDS = system_message(
 DETACHED_BY_BLOCKS = system_message(
     "Some tools are gone.",
     *(
-        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
+        {
+            "type": "tool_removal",
+            "tool": {"type": "tool_reference", "name": name},
+        }
         for name in READERS
     ),
 )

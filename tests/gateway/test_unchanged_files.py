@@ -62,8 +62,8 @@ async def test_replaces_a_note_on_an_unchanged_file_by_the_file(
     add_read(
         client,
         6,
-        "The file /src/tide.py has been updated successfully.",
-        "Edit",
+        text="The file /src/tide.py has been updated successfully.",
+        tool="Edit",
         old_string="a",
         new_string="b",
     )

@@ -43,10 +43,10 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
     """An authority whose certificates are trusted."""
-    made = trustme.CA()
-    made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate_authority = trustme.CA()
+    certificate_authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    return made
+    return certificate_authority
 
 
 @asynccontextmanager
@@ -86,10 +86,10 @@ async def serve_tls(
 ) -> AsyncIterator[TlsUpstream]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
-    made = TlsUpstream(upstream)
-    context.sni_callback = made.note_name
-    async with listen(made.serve, context) as made.port:
-        yield made
+    tls_upstream = TlsUpstream(upstream)
+    context.sni_callback = tls_upstream.note_name
+    async with listen(tls_upstream.serve, context) as tls_upstream.port:
+        yield tls_upstream
 
 
 async def test_relays_requests_answers_and_streams_over_tls(
@@ -115,18 +115,17 @@ async def test_relays_requests_answers_and_streams_over_tls(
             BODY.replace(b"}]}", b'}], "stream": true}'),
             b" " * 900_000 + BODY,
         ):
-            heard = await send_post(url, "/v1/chat/completions", body, *JSON)
-            assert heard.status == 200
+            response = await send_post(url, "/v1/chat/completions", body, *JSON)
+            assert response.status == 200
             assert there.upstream.received[-1].body == body
-            assert "x-trailer" not in heard.header_values
+            assert "x-trailer" not in response.header_values
             if b"stream" in body:
-                assert heard.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
+                assert response.body == b"data: {0}\n\ndata: {1}\n\ndata: {2}\n\n"
             else:
-                assert len(heard.body) > 700_000
-                assert heard.header_values["x-upstream"] == "1"
-        assert (there.connections, there.names) == (1, [HOST]), (
-            "one connection, which said for whom it is"
-        )
+                assert len(response.body) > 700_000
+                assert response.header_values["x-upstream"] == "1"
+        assert there.connections == 1, "one connection, which said for whom it is"
+        assert there.names == [HOST], "one connection, which said for whom it is"
         assert there.upstream.received[0].header_values["host"] == f"{HOST}:{there.port}"
 
 
@@ -141,7 +140,8 @@ async def test_explains_an_invalid_certificate(is_stranger: bool, authority: tru
     ):
         answer = await send_post(url, "/v1/chat/completions", BODY, *JSON)
     error = json.loads(answer.body)["error"]
-    assert (answer.status, error["code"]) == (502, "upstream_unreachable")
+    assert answer.status == 502
+    assert error["code"] == "upstream_unreachable"
     assert "certificate" in error["message"]
     assert "SSL_CERT_FILE" in error["message"]
     assert not upstream.received, "not a byte of the request was shown"
@@ -159,7 +159,8 @@ async def test_explains_that_an_upstream_has_no_tls() -> None:
     ):
         refused = await send_post(url, "/v1/messages", BODY, *JSON)
     error = json.loads(refused.body)["error"]
-    assert (refused.status, error["type"]) == (502, "api_error")
+    assert refused.status == 502
+    assert error["type"] == "api_error"
     assert "TLS" in error["message"]
 
 
@@ -195,11 +196,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TunnelProxy]:
     """A proxy that the environment names."""
-    made = TunnelProxy()
-    async with listen(made.serve) as port:
+    tunnel = TunnelProxy()
+    async with listen(tunnel.serve) as port:
         for name in ("HTTP_PROXY", "HTTPS_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
-        yield made
+        yield tunnel
 
 
 CREDENTIAL = (b"Authorization", b"Bearer sk-1")
@@ -217,8 +218,15 @@ async def test_uses_the_proxy_of_the_environment(authority: trustme.CA, proxy: T
         }
         for address, line in lines.items():
             async with open_raw_gateway(address) as (url, _):
-                answer = await send_post(url, path, BODY, *JSON, CREDENTIAL)
-            assert (answer.status, answer.body) == (200, b'{"id": 1}')
+                answer = await send_post(
+                    url,
+                    path,
+                    BODY,
+                    *JSON,
+                    CREDENTIAL,
+                )
+            assert answer.status == 200
+            assert answer.body == b'{"id": 1}'
             assert answer.header_values["x-upstream"] == "1"
             received = upstream.received[-1]
             assert received.body == BODY
@@ -262,11 +270,11 @@ async def test_does_not_use_a_connection_that_was_closed(
 ) -> None:
     """Nor is a request sent twice whose outcome is unknown."""
     ends = asyncio.Event()
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        heard.append(request.line.split()[1])
-        if b"/late" in request.line and len(heard) % 2:
+        received.append(request.line.split()[1])
+        if b"/late" in request.line and len(received) % 2:
             writer.close()  # just when the next request was on its way
             return
         await fixed_answer(200, JSON, b"{}")(request, writer)
@@ -280,7 +288,13 @@ async def test_does_not_use_a_connection_that_was_closed(
         upstream = Upstream("only", there.url)
 
         async def asked(method: str, path: bytes) -> int:
-            got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
+            got = await client.send(
+                upstream,
+                method,
+                path,
+                [],
+                b"{}" if method == "POST" else None,
+            )
             assert b"".join([piece async for piece in got.pieces()]) == b"{}"
             await got.close()
             return got.status_code
@@ -290,8 +304,8 @@ async def test_does_not_use_a_connection_that_was_closed(
         assert await asked("POST", b"/next") == 200
         assert there.connections == 2, "the closed one was seen, and nothing said into it"
         assert await asked("GET", b"/late") == 200
-        assert heard == [b"/close", b"/next", b"/late", b"/late"]
+        assert received == [b"/close", b"/next", b"/late", b"/late"]
         with pytest.raises(Exception, match="cannot be reached"):
             await asked("POST", b"/late")
-        assert len(heard) == 5, "a call that may have been paid for is not made again by itself"
+        assert len(received) == 5, "a call that may have been paid for is not made again by itself"
         await client.close()

@@ -27,15 +27,8 @@ from everthread.gateway.loop_server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
-from tests.gateway.load_clients import (
-    LoadClient,
-    NumberedAnswers,
-    Sdk,
-    count_compactions,
-    find_problems,
-    list_fail_open_metrics,
-    served_models,
-)
+from tests.gateway.load_checks import count_compactions, find_problems, list_fail_open_metrics
+from tests.gateway.load_clients import LoadClient, NumberedAnswers, Sdk, served_models
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -85,9 +78,9 @@ async def run_workers(
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-        _, said = await process.communicate()
-    assert process.returncode in (0, -signal.SIGKILL), said.decode()
-    assert b"Traceback" not in said
+        _, errors = await process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), errors.decode()
+    assert b"Traceback" not in errors
 
 
 def child_pids(pid: int) -> list[int]:
@@ -132,25 +125,31 @@ async def kill_worker(database: str, folder: Path) -> int:
             f"store: {{url: '{database}'}}\ncompression: {{background: false, economics: false}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
         )
-        async with run_workers(folder / "home", config) as (process, told):
-            assert told["workers"] == 2
+        async with run_workers(folder / "home", config) as (process, output):
+            assert output["workers"] == 2
             before = child_pids(process.pid)
             assert len(before) == 2
             sdk = Sdk()
             talkers = [
-                LoadClient(number, lambda: told["url"], sdk, stream=True, words=60)
+                LoadClient(
+                    number,
+                    lambda: output["url"],
+                    sdk,
+                    stream=True,
+                    words=60,
+                )
                 for number in range(MANY)
             ]
             await asyncio.gather(*(talker.send_turn() for talker in talkers))
             answered = sum(record.status == 200 for record in provider.log)
-            metrics = (await ask_anew(f"{told['url']}/metrics")).text
+            metrics = (await ask_anew(f"{output['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
             assert list_fail_open_metrics(metrics) == []
             # Repeat until a kill meets an answer in the middle.
             for _ in range(3):
                 talks = [asyncio.create_task(talker.send_turn()) for talker in talkers]
-                wanted = answered + MANY // 2
-                await until(lambda: len(provider.log) >= wanted)  # noqa: B023
+                expected = answered + MANY // 2
+                await until(lambda: len(provider.log) >= expected)  # noqa: B023
                 os.kill(child_pids(process.pid)[0], signal.SIGKILL)
                 await asyncio.gather(*talks)
                 if any(talker.failures for talker in talkers):
@@ -161,23 +160,21 @@ async def kill_worker(database: str, folder: Path) -> int:
             assert set(child_pids(process.pid)) != set(before), "another takes its place"
             await asyncio.gather(*(talker.send_turn() for talker in talkers))
             await sdk.close()
-            metrics = (await ask_anew(f"{told['url']}/metrics")).text
+            metrics = (await ask_anew(f"{output['url']}/metrics")).text
             assert _requests(metrics) >= 3 * MANY, (
                 "what a worker counted that is gone stays in the sum"
             )
             assert "everthread_in_flight 0" in metrics
         store = open_store(database)
         try:
-            assert (
-                await find_problems(
-                    store,
-                    provider.log,
-                    talkers,
-                    allows_unread_answers=True,
-                    max_lost_usages=2 * MANY,
-                )
-                == {}
+            problems = await find_problems(
+                store,
+                provider.log,
+                talkers,
+                allows_unread_answers=True,
+                max_lost_usages=2 * MANY,
             )
+            assert problems == {}
             return await count_compactions(store)
         finally:
             await store.close()
@@ -193,8 +190,8 @@ async def test_a_login_link_works_once_for_all_workers(
 ) -> None:
     async with run_workers(
         tmp_path, "gateway: {upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
-    ) as (process, told):
-        texts = [(await ask_anew(told["page"])).text for _ in range(MANY)]
+    ) as (process, output):
+        texts = [(await ask_anew(output["page"])).text for _ in range(MANY)]
         assert "You are in." in texts[0]
         assert all("was used already" in text for text in texts[1:])
         workers = child_pids(process.pid)
@@ -209,13 +206,13 @@ async def test_every_worker_refuses_a_revoked_key(tmp_path: Path) -> None:
     await store.create_key(key)
     config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     try:
-        async with run_workers(tmp_path, config) as (_, told):
-            address = f"{told['url']}/metrics"
-            shown = {"authorization": f"Bearer {token}"}
-            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {200}
+        async with run_workers(tmp_path, config) as (_, output):
+            address = f"{output['url']}/metrics"
+            headers = {"authorization": f"Bearer {token}"}
+            assert {(await ask_anew(address, **headers)).status_code for _ in range(MANY)} == {200}
             await store.revoke_key(key.id)
             await asyncio.sleep(KEY_CACHE_SECONDS + 0.1)
-            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {401}
+            assert {(await ask_anew(address, **headers)).status_code for _ in range(MANY)} == {401}
     finally:
         await store.close()
 

@@ -20,16 +20,14 @@ from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault
+from tests.gateway.load_checks import count_compactions, find_problems, list_fail_open_metrics
 from tests.gateway.load_clients import (
     MARK,
     NAMES,
     LoadClient,
     NumberedAnswers,
     Sdk,
-    count_compactions,
     fault_plan,
-    find_problems,
-    list_fail_open_metrics,
     served_models,
 )
 from tests.gateway.test_workers import kill_worker

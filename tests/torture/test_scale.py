@@ -27,14 +27,8 @@ from everthread.gateway.access.key_creation import issue_key
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
 from everthread.store.key_records import KeyLimits
-from tests.gateway.load_clients import (
-    LoadClient,
-    NumberedAnswers,
-    Sdk,
-    count_compactions,
-    find_problems,
-    served_models,
-)
+from tests.gateway.load_checks import count_compactions, find_problems
+from tests.gateway.load_clients import LoadClient, NumberedAnswers, Sdk, served_models
 from tests.gateway.test_process_memory import (
     MB,
     idle_threads,

@@ -17,16 +17,8 @@ import pytest
 from everthread import open_store
 from everthread.lab.provider import Provider
 from everthread.store.store import Store
-from tests.gateway.load_clients import (
-    MARK,
-    History,
-    LoadClient,
-    NumberedAnswers,
-    Sdk,
-    count_compactions,
-    load_histories,
-    served_models,
-)
+from tests.gateway.load_checks import History, count_compactions, load_histories
+from tests.gateway.load_clients import MARK, LoadClient, NumberedAnswers, Sdk, served_models
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)

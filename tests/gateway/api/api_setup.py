@@ -30,14 +30,24 @@ from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
 from tests.gateway.raw_http import PassThroughManager
 
-FAST_OPTIONS = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
+FAST_OPTIONS = QueueOptions(
+    queue=3,
+    lease_seconds=0.6,
+    poll_seconds=0.03,
+    sweep_seconds=0.1,
+)
 SCOPES = {
     "ann": {"threads"},
     "bob": {"threads"},
     "amy": {"threads", "tools"},
     "pat": {"proxy"},
 }
-TENANTS = {"ann": "acme", "amy": "acme", "bob": "other", "pat": "acme"}
+TENANTS = {
+    "ann": "acme",
+    "amy": "acme",
+    "bob": "other",
+    "pat": "acme",
+}
 
 
 class NamedKeys:
@@ -60,21 +70,21 @@ class WaitingModel(ScriptedModel):
         self.gates: dict[str, asyncio.Event] = {}
         self.started: list[str] = []
 
-    def block_answer_to(self, said: str) -> asyncio.Event:
-        return self.gates.setdefault(said, asyncio.Event())
+    def block_answer_to(self, text: str) -> asyncio.Event:
+        return self.gates.setdefault(text, asyncio.Event())
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
-        said = text_of(request.messages[-1])
-        self.started.append(said)
-        if said in self.gates:
+        question = text_of(request.messages[-1])
+        self.started.append(question)
+        if question in self.gates:
             yield StreamDelta("text", text="Wait. ")
-            await self.gates[said].wait()
+            await self.gates[question].wait()
         async for piece in super().stream(request):
             yield piece
 
-    async def wait_until_asked(self, said: str) -> None:
+    async def wait_until_asked(self, text: str) -> None:
         async with asyncio.timeout(10):
-            while said not in self.started:  # noqa: ASYNC110 - a model tells nobody
+            while text not in self.started:  # noqa: ASYNC110 - a model tells nobody
                 await asyncio.sleep(0.005)
 
 
@@ -151,7 +161,11 @@ class ApiSetup:
         """Send a message and return the response with its turn."""
         path = f"/api/threads/{thread}/messages?wait={wait}"
         headers = {"idempotency-key": key} if key else {}
-        return await self.client_of(name).post(path, json={"content": text}, headers=headers)
+        return await self.client_of(name).post(
+            path,
+            json={"content": text},
+            headers=headers,
+        )
 
     async def read_answer(self, thread: str, text: str, name: str = "ann") -> Any:
         """Send a message or a command and return the JSON of its answer."""
@@ -163,9 +177,9 @@ class ApiSetup:
 
     async def start_turn(self, thread: str, text: str) -> asyncio.Task[httpx2.Response]:
         """Send a message; return when its turn has begun."""
-        asked = asyncio.create_task(self.send_message(thread, text))
+        sending = asyncio.create_task(self.send_message(thread, text))
         await self.model.wait_until_asked(text)
-        return asked
+        return sending
 
     @asynccontextmanager
     async def stream(
@@ -217,13 +231,17 @@ async def open_api(
     )
     await app.start()
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager())
-    service = GatewayApp(proxy, authenticator=access(store) if keys else None, threads_api=app)
-    made: ApiSetup | None = None
+    service = GatewayApp(
+        proxy,
+        authenticator=access(store) if keys else None,
+        threads_api=app,
+    )
+    setup: ApiSetup | None = None
     try:
         async with Gateway(service, grace_seconds=grace_seconds) as gateway:
-            made = ApiSetup(gateway.url, store, answering_model, queue)
-            yield made
+            setup = ApiSetup(gateway.url, store, model=answering_model, queue=queue)
+            yield setup
     finally:
-        for client in made.clients.values() if made is not None else ():
+        for client in setup.clients.values() if setup is not None else ():
             await client.aclose()
         await store.close()

@@ -45,7 +45,8 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
     )
     async with open_api(store_url, WaitingModel(lambda _: next(script))) as setup:
         thread = await setup.create_thread("amy")
-        assert await setup.read_answer_text(thread, "do it", "amy") == "no"
+        answer = await setup.read_answer_text(thread, "do it", "amy")
+        assert answer == "no"
         assert not (tmp_path / "done").exists()
 
 
@@ -81,7 +82,8 @@ async def test_answers_404_for_threads_of_another_tenant(
         )
         for one in (thread, UNKNOWN_THREAD)
     ]
-    assert theirs.status_code == unknown.status_code == 404
+    assert theirs.status_code == unknown.status_code
+    assert unknown.status_code == 404
     assert theirs.text == unknown.text
 
 
@@ -94,13 +96,17 @@ async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -
     bob = api.client_of("bob")
     path = f"/api/threads/{foreign}"
     for part in (f"/turns/{turn}", f"/turns/{turn}/events"):
-        assert (await bob.get(path + part)).status_code == 404
+        response = await bob.get(path + part)
+        assert response.status_code == 404
     cancelled = await bob.post(f"{path}/cancel", json={"turn": turn})
     assert cancelled.status_code == 404
-    assert (await api.get("/api/search?q=swordfish", "bob"))["items"] == []
+    response = await api.get("/api/search?q=swordfish", "bob")
+    assert response["items"] == []
     listed = (await api.get("/api/threads", "bob"))["items"]
-    assert [item["id"] for item in listed] == [foreign]
-    assert (await api.get("/api/insights", "bob"))["total"]["calls"] == 0
+    ids = [item["id"] for item in listed]
+    assert ids == [foreign]
+    response = await api.get("/api/insights", "bob")
+    assert response["total"]["calls"] == 0
     for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
         text = await api.read_answer_text(foreign, line, "bob")
         assert "heliotrope" not in text
@@ -112,7 +118,10 @@ async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -
 @pytest.mark.parametrize("path", ["/api/threads", "/api", "/api/openapi.json"])
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("nobody", (401, "invalid_api_key")), ("pat", (403, "missing_scope"))],
+    [
+        ("nobody", (401, "invalid_api_key")),
+        ("pat", (403, "missing_scope")),
+    ],
 )
 async def test_refuses_unknown_keys_and_keys_without_the_scope(
     path: str, name: str, error: tuple[int, str], api: ApiSetup

@@ -80,18 +80,23 @@ async def test_refuses_invalid_methods_paths_and_headers(
 ) -> None:
     path = path.format(thread=await api.create_thread())
     body = b'{"content": "a"}' if path.endswith("/messages") else b"{}"
-    answer = await api.client_of("ann").request(method, path, content=body, headers=headers)
+    answer = await api.client_of("ann").request(
+        method,
+        path,
+        content=body,
+        headers=headers,
+    )
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"code", "message"}
 
 
 async def test_the_openapi_document_matches_the_answers(api: ApiSetup) -> None:
-    shown = (await api.client_of("ann").get("/api/openapi.json")).json()
-    assert shown["openapi"] == "3.1.0"
-    text = json.dumps(shown)
+    document = (await api.client_of("ann").get("/api/openapi.json")).json()
+    assert document["openapi"] == "3.1.0"
+    text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
-    assert named <= set(shown["components"]["schemas"])
-    for path, operations in shown["paths"].items():
+    assert named <= set(document["components"]["schemas"])
+    for path, operations in document["paths"].items():
         real = path.format(thread="0" * 32, turn="0" * 32)
         for method, operation in operations.items():
             headers = JSON if method == "post" else {}
@@ -102,7 +107,7 @@ async def test_the_openapi_document_matches_the_answers(api: ApiSetup) -> None:
                 path,
                 answer.text,
             )
-    schemas = shown["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     for model in (CreateThread, SendMessage):
         for example in schemas[model.__name__]["examples"]:
             model.model_validate(example)

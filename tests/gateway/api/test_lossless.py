@@ -25,22 +25,25 @@ def script(request: Request) -> Any:
     last = next(spoken)
     if last["role"] == "tool":
         return "Looked."
-    said = text_of(last)
-    if said.startswith("find "):
-        return call_reply(("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"}))
-    if said == "read":
-        shown = "\n".join(map(text_of, request.messages))
-        nodes = NODE.findall(shown)
+    last_text = text_of(last)
+    if last_text.startswith("find "):
+        return call_reply(
+            ("lcm_grep", {"pattern": last_text.removeprefix("find "), "role": "user"})
+        )
+    if last_text == "read":
+        context = "\n".join(map(text_of, request.messages))
+        nodes = NODE.findall(context)
         return call_reply(("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]}))
-    if said.startswith("read message:"):
-        return call_reply(("lcm_expand", {"id": said.removeprefix("read ")}))
+    if last_text.startswith("read message:"):
+        return call_reply(("lcm_expand", {"id": last_text.removeprefix("read ")}))
     return make_text(120, "answer")
 
 
 async def run_tools(setup: ApiSetup, thread: str, text: str) -> list[str]:
     """Send a message to which the model answers with tool calls; return their results."""
     before = len(setup.model.requests)
-    assert await setup.read_answer_text(thread, text) == "Looked."
+    answer = await setup.read_answer_text(thread, text)
+    assert answer == "Looked."
     messages = setup.model.requests[before + 1 :][-1].messages
     last_call = max(
         index for index, message in enumerate(messages) if message["role"] == "assistant"

@@ -33,7 +33,13 @@ async def store(store_url: str) -> AsyncIterator[Store]:
 
 async def queue_turn(store: Store, thread: str, text: str, tenant: str) -> QueuedTurn:
     message: Message = {"role": "user", "content": text}
-    queued = NewQueuedTurn(text * 4, thread, tenant, message, text)
+    queued = NewQueuedTurn(
+        text * 4,
+        thread,
+        tenant=tenant,
+        message=message,
+        key=text,
+    )
     turn = await store.queue_turn(queued, max_waiting=9)
     assert turn is not None
     return turn
@@ -60,7 +66,7 @@ async def test_completes_the_history_that_an_ended_process_left(
     thread = (await store.create_session(NewSession())).id
     greeting: Message = {"role": "user", "content": "hi"}
     await store.append(thread, [NewMessage(greeting), NewMessage(ANSWER)])
-    turn = await queue_turn(store, thread, "pay", "default")
+    turn = await queue_turn(store, thread, text="pay", tenant="default")
     lease = await acquire(store, thread, "next")
     messages = [NewMessage(body, event=f"{turn.id}.{number}") for number, body in enumerate(stored)]
     await store.append(thread, messages, lease=lease)
@@ -81,8 +87,8 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
         thread = await first.create_thread()
         await first.read_answer(thread, "hello")
     lease = await acquire(store, thread, "gone")
-    lost = await queue_turn(store, thread, "lost", "acme")
-    waiting = await queue_turn(store, thread, "next", "acme")
+    lost = await queue_turn(store, thread, text="lost", tenant="acme")
+    waiting = await queue_turn(store, thread, text="next", tenant="acme")
     await store.begin_turn(lease)
     message: Any = dict(lost.message)
     await store.append(
@@ -93,8 +99,9 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
     await store.renew(lease, 0.1)
     ended = await api.queue.wait(await api.queue.turn("acme", waiting.id), seconds=60)
     assert ended.state == "answered"
-    shown = await api.get(f"/api/threads/{thread}/turns/{lost.id}")
-    assert shown["state"] == shown["error"]["code"] == "interrupted"
+    turn = await api.get(f"/api/threads/{thread}/turns/{lost.id}")
+    assert turn["state"] == turn["error"]["code"]
+    assert turn["error"]["code"] == "interrupted"
     history = await api.history(thread)
     assert history[2] == "lost"
     assert history[4] == UNKNOWN_OUTCOME
@@ -109,17 +116,20 @@ async def test_a_process_that_lost_its_thread_writes_nothing_more(
 ) -> None:
     thread = await api.create_thread()
     api.model.block_answer_to("one")
-    asked = await api.start_turn(thread, "one")
+    sending = await api.start_turn(thread, "one")
     lease = steal_lease(store_url, thread)
     await asyncio.sleep(0.5)
     (turn,) = (await api.store.begin_turn(lease)).lost_turns
     assert turn.state == "running"
-    assert await api.history(thread) == ["one"]
+    history = await api.history(thread)
+    assert history == ["one"]
     await api.store.release(lease)
-    assert error_of(await asked) == (503, "interrupted")
-    assert await api.history(thread) == ["one", INTERRUPTED_ANSWER_TEXT]
+    assert error_of(await sending) == (503, "interrupted")
+    history = await api.history(thread)
+    assert history == ["one", INTERRUPTED_ANSWER_TEXT]
     assert api.model.started == ["one"]
-    assert await api.read_answer_text(thread, "two") == "re: two"
+    answer = await api.read_answer_text(thread, "two")
+    assert answer == "re: two"
 
 
 def steal_lease(url: str, thread: str) -> Lease:

@@ -40,7 +40,8 @@ async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
     assert text.split() == ["Wait.", "re:", "two"]
     assert names[-1] == "turn"
     assert seen[-1][1]["answer"]["text"] == "re: two"
-    assert await api.history(thread) == ["one", "re: one", "two", "re: two"]
+    history = await api.history(thread)
+    assert history == ["one", "re: one", "two", "re: two"]
     found = await api.get(f"/api/threads/{thread}")
     assert found["title"] == "Invoices"
     assert found["metadata"] == {"customer": "4711"}
@@ -70,7 +71,8 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
         ended = await api.queue.wait(await api.queue.turn("acme", turn), seconds=10)
         assert ended.state == "answered"
     assert api.model.started == ["one", "two", "three"], "no model sees a command"
-    assert await api.history(thread) == [
+    history = await api.history(thread)
+    assert history == [
         "one",
         "re: one",
         "two",
@@ -88,7 +90,8 @@ async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiSetup) -> No
     gate.set()
     answers = [(await one).json() for one in both]
     assert answers[0] == answers[1]
-    assert (await api.send_message(thread, "pay", key="k1")).json() == answers[0]
+    response = await api.send_message(thread, "pay", key="k1")
+    assert response.json() == answers[0]
     other = await api.send_message(thread, "pay more", key="k1")
     assert error_of(other) == (409, "key_reused")
     assert api.model.started == ["pay"]
@@ -129,7 +132,8 @@ async def test_cancels_a_queued_or_the_running_turn(api: ApiSetup) -> None:
     third = asyncio.create_task(api.send_message(thread, "three"))
     await asyncio.sleep(0.1)
     stopped = await api.post(cancel, turn=second["id"])
-    assert [turn["state"] for turn in stopped["turns"]] == ["cancelled"]
+    states = [turn["state"] for turn in stopped["turns"]]
+    assert states == ["cancelled"]
     await api.post(cancel)
     assert error_of(await first) == (409, "cancelled")
     assert (await third).json()["answer"]["text"] == "re: three"
@@ -137,7 +141,8 @@ async def test_cancels_a_queued_or_the_running_turn(api: ApiSetup) -> None:
     assert history[0] == "one"
     assert "interrupted" in history[1]
     assert history[2:] == ["three", "re: three"]
-    assert await api.post(cancel, queued=True) == {"turns": []}
+    response = await api.post(cancel, queued=True)
+    assert response == {"turns": []}
 
 
 async def test_reports_a_model_failure_and_continues_the_thread(
@@ -154,7 +159,8 @@ async def test_reports_a_model_failure_and_continues_the_thread(
         assert error_of(bad) == (502, "model_failed")
         assert SECRET not in bad.text
         assert await setup.read_answer_text(thread, "good") == "fine"
-        assert (await setup.history(thread))[0] == "bad"
+        history = await setup.history(thread)
+        assert history[0] == "bad"
 
 
 async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
@@ -173,8 +179,10 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
     assert waiting.status_code == 202
     async with open_api(store_url) as later:
         turn = await later.queue.turn("acme", waiting.json()["id"])
-        assert (await later.queue.wait(turn, seconds=10)).state == "answered"
-        assert await later.history(thread) == ["one", "re: one", "two", "re: two"]
+        result = await later.queue.wait(turn, seconds=10)
+        assert result.state == "answered"
+        history = await later.history(thread)
+        assert history == ["one", "re: one", "two", "re: two"]
 
 
 async def test_closing_interrupts_a_turn_that_does_not_end(store_url: str) -> None:
@@ -185,8 +193,10 @@ async def test_closing_interrupts_a_turn_that_does_not_end(store_url: str) -> No
         first = await setup.start_turn(thread, "one")
     assert error_of(await first) == (503, "interrupted")
     async with open_api(store_url) as later:
-        assert await later.read_answer_text(thread, "two") == "re: two", "the lease was given back"
-        assert "interrupted" in (await later.history(thread))[1]
+        answer = await later.read_answer_text(thread, "two")
+        assert answer == "re: two", "the lease was given back"
+        history = await later.history(thread)
+        assert "interrupted" in history[1]
 
 
 async def test_compacts_a_history_over_85_percent_before_the_turn(
@@ -200,7 +210,8 @@ async def test_compacts_a_history_over_85_percent_before_the_turn(
             await setup.read_answer(thread, f"{number}: {FILLER}")
         records = await setup.store.compactions(thread)
         assert records
-        assert {record.record.reason for record in records} == {"hygiene"}
+        reasons = {record.record.reason for record in records}
+        assert reasons == {"hygiene"}
 
 
 async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
@@ -226,12 +237,18 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
 
 
 async def test_closes_surplus_agents_and_opens_them_again(store_url: str) -> None:
-    options = FAST_OPTIONS.__class__(queue=3, agents=2, poll_seconds=0.03, lease_seconds=5)
+    options = FAST_OPTIONS.__class__(
+        queue=3,
+        agents=2,
+        poll_seconds=0.03,
+        lease_seconds=5,
+    )
     async with open_api(store_url, options=options) as setup:
         threads = [await setup.create_thread() for _ in range(5)]
         for _ in range(2):
-            asked = (setup.read_answer_text(thread, f"in {thread}") for thread in threads)
-            answers = await asyncio.gather(*asked)
+            questions = (setup.read_answer_text(thread, f"in {thread}") for thread in threads)
+            answers = await asyncio.gather(*questions)
             assert answers == [f"re: in {thread}" for thread in threads]
         for thread in threads:
-            assert len(await setup.history(thread)) == 4
+            history = await setup.history(thread)
+            assert len(history) == 4

@@ -22,7 +22,8 @@ async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) ->
     async with open_api(url, model) as one, open_api(url, model) as two:
         thread = await one.create_thread()
         path = f"/api/threads/{thread}"
-        assert await two.read_answer_text(thread, "first") == "re: first"
+        answer = await two.read_answer_text(thread, "first")
+        assert answer == "re: first"
         gate = model.block_answer_to("held at one")
         held = await one.start_turn(thread, "held at one")
         waiting = asyncio.create_task(two.read_answer_text(thread, "queued at two"))
@@ -39,11 +40,13 @@ async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) ->
         assert await waiting == "re: queued at two"
         model.block_answer_to("stop me")
         running = await one.start_turn(thread, "stop me")
-        assert len((await two.post(f"{path}/cancel"))["turns"]) == 1
+        response = await two.post(f"{path}/cancel")
+        assert len(response["turns"]) == 1
         assert error_of(await running) == (409, "cancelled")
-        asked = ["first", "held at one", "queued at two", "stop me"]
-        assert (await two.history(thread))[:-1:2] == asked
-        assert model.started == asked
+        questions = ["first", "held at one", "queued at two", "stop me"]
+        history = await two.history(thread)
+        assert history[:-1:2] == questions
+        assert model.started == questions
 
 
 async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
@@ -52,7 +55,11 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
     def access(store: Store) -> KeyAuthenticator:
         return KeyAuthenticator(store, ttl=0.0)
 
-    token, key = issue_key(tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50))
+    token, key = issue_key(
+        tenant="acme",
+        scopes=("threads",),
+        limits=KeyLimits(tokens=50),
+    )
     async with open_api(url, access=access) as one, open_api(url, access=access) as two:
         await one.store.create_key(key)
         thread = await one.create_thread(token)

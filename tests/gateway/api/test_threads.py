@@ -13,8 +13,7 @@ from everthread.core.messages import text_of
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.api.api_setup import ApiSetup, WaitingModel, error_of, open_api
-
-FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
+from tests.gateway.gateway_setup import FILLER
 
 
 @dataclass
@@ -35,36 +34,47 @@ class Ledger:
 async def ledger(store_url: str) -> AsyncIterator[Ledger]:
     model = WaitingModel(lambda _: "Noted.", window=16_000)
     async with open_api(store_url, model) as setup:
-        made = Ledger(setup, await setup.create_thread(title="Ledger"))
+        new_ledger = Ledger(setup, await setup.create_thread(title="Ledger"))
         for number in range(12):
-            await setup.read_answer(made.thread, f"Entry {number} zebra{number}: {FILLER * 24}")
-        preview = await made.post("/compress", preview=True)
+            await setup.read_answer(
+                new_ledger.thread, f"Entry {number} zebra{number}: {FILLER * 24}"
+            )
+        preview = await new_ledger.post("/compress", preview=True)
         assert "Nothing was changed" in preview["text"]
-        assert len(await setup.history(made.thread, "current")) == 24
-        done = await made.post("/compress", focus="zebra3")
+        history = await setup.history(new_ledger.thread, "current")
+        assert len(history) == 24
+        done = await new_ledger.post("/compress", focus="zebra3")
         assert done["data"]["changed"] is True, done["text"]
-        yield made
+        yield new_ledger
 
 
 async def test_a_compaction_can_be_counted_and_undone(ledger: Ledger) -> None:
-    whole = await ledger.setup.history(ledger.thread)
-    assert len(whole) == 24
-    assert whole[0].startswith("Entry 0 zebra0:")
-    assert len(await ledger.setup.history(ledger.thread, "current")) < 24
+    full_history = await ledger.setup.history(ledger.thread)
+    assert len(full_history) == 24
+    assert full_history[0].startswith("Entry 0 zebra0:")
+    history = await ledger.setup.history(ledger.thread, "current")
+    assert len(history) < 24
     page = await ledger.get("/history", limit="10", offset="20")
     assert len(page["items"]) == 4
     assert page["next"] is None
-    assert (await ledger.get("/history", limit="4"))["next"] == 4
-    assert (await ledger.get(""))["compactions"] == 1
+    response = await ledger.get("/history", limit="4")
+    assert response["next"] == 4
+    response = await ledger.get("")
+    assert response["compactions"] == 1
     insights = await ledger.setup.get("/api/insights?days=2")
-    assert (insights["threads"], insights["compactions"]) == (1, 1)
+    assert insights["threads"] == 1
+    assert insights["compactions"] == 1
     assert insights["total"]["calls"] >= 12
-    assert (await ledger.post("/undo"))["data"]["messages"] == 24
-    assert (await ledger.post("/undo"))["data"] == {"undone": False}
+    response = await ledger.post("/undo")
+    assert response["data"]["messages"] == 24
+    response = await ledger.post("/undo")
+    assert response["data"] == {"undone": False}
     state = await ledger.get("/state")
-    assert (state["thread"], state["messages"]) == (ledger.thread, 24)
+    assert state["thread"] == ledger.thread
+    assert state["messages"] == 24
     assert state["open_errors"] == []
-    assert (await ledger.get("/usage"))["sums"]["main"]["calls"] == 12
+    response = await ledger.get("/usage")
+    assert response["sums"]["main"]["calls"] == 12
 
 
 async def test_compacted_messages_are_found_and_can_be_branched_at(
@@ -72,16 +82,24 @@ async def test_compacted_messages_are_found_and_can_be_branched_at(
 ) -> None:
     setup = ledger.setup
     found = (await ledger.get("/search", q="zebra3"))["items"]
-    assert {hit["thread"] for hit in found} == {ledger.thread}
+    threads = {hit["thread"] for hit in found}
+    assert threads == {ledger.thread}
     (hit,) = [hit for hit in found if hit["role"] == "user"]
-    answer = {"role": "assistant", "tool": "", "text": "Noted."}
+    answer = {
+        "role": "assistant",
+        "tool": "",
+        "text": "Noted.",
+    }
     assert hit["before"] == {"message": hit["message"] - 1, **answer}
     assert hit["after"] == {"message": hit["message"] + 1, **answer}
     everywhere = await setup.get("/api/search", q="zebra3", role="user")
-    assert [one["message"] for one in everywhere["items"]] == [hit["message"]]
+    messages = [one["message"] for one in everywhere["items"]]
+    assert messages == [hit["message"]]
     branch = await ledger.post("/branch", title="Other way", at_message=hit["message"])
-    assert (branch["kind"], branch["title"]) == ("branch", "Other way")
-    assert len(await setup.history(branch["id"])) == 7
+    assert branch["kind"] == "branch"
+    assert branch["title"] == "Other way"
+    history = await setup.history(branch["id"])
+    assert len(history) == 7
     assert await setup.read_answer_text(branch["id"], "go on here") == "Noted."
     listed = (await setup.get("/api/threads"))["items"]
     assert {item["id"]: item["messages"] for item in listed} == {
@@ -94,13 +112,16 @@ async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
     thread = await api.create_thread()
     await api.read_answer(thread, "hello")
     new = await api.read_answer(thread, "/new Another")
-    assert (new["command"], new["failed"]) == ("new", False)
+    assert new["command"] == "new"
+    assert not new["failed"]
     assert new["thread"] != thread
-    assert await api.read_answer_text(new["thread"], "hi") == "re: hi"
+    answer = await api.read_answer_text(new["thread"], "hi")
+    assert answer == "re: hi"
     wrong = await api.read_answer(thread, "/nothing of the kind")
     assert wrong["failed"] is True
     assert "no command /nothing" in wrong["text"]
-    assert "hello" in await api.read_answer_text(thread, "/sessions")
+    answer = await api.read_answer_text(thread, "/sessions")
+    assert "hello" in answer
     for name in ("../../etc/passwd.gguf", "gpt-4o"):
         await api.read_answer(thread, f"/model {name}")
     refused = await api.client_of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})
@@ -120,12 +141,15 @@ gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}
 store: {{url: '{store_url}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
-            home = ApiSetup(gateway.url, None, None, None)  # type: ignore[arg-type]  # only its clients are used
+            home = ApiSetup(gateway.url, None, model=None, queue=None)  # type: ignore[arg-type]  # only its clients are used
             thread = await home.create_thread("")
             for number in range(16):
                 await home.read_answer(thread, f"Entry {number}: {FILLER * 20}", "")
-            assert (await home.get(f"/api/threads/{thread}", ""))["compactions"] >= 1
-            assert len(await home.history(thread, name="")) == 32
+            response = await home.get(f"/api/threads/{thread}", "")
+            assert response["compactions"] >= 1
+            history = await home.history(thread, name="")
+            assert len(history) == 32
             await home.client_of("").aclose()
-        assert {record.status for record in provider.log} == {200}
+        statuses = {record.status for record in provider.log}
+        assert statuses == {200}
         assert text_of(provider.log[-1].request.messages[-1]).startswith("Entry 15")  # type: ignore[union-attr]  # it answered

@@ -18,28 +18,28 @@ from everthread.store.store import Store
 async def open_client(url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers=dict(headers or {}), timeout=60) as http,
-        Client(streamable_http_client(url, http_client=http)) as made,
+        Client(streamable_http_client(url, http_client=http)) as client,
     ):
-        yield made
+        yield client
 
 
-async def call_tool(made: Client, tool: str, **arguments: Any) -> str:
+async def call_tool(client: Client, tool: str, **arguments: Any) -> str:
     """Return the text of a tool's result."""
-    text, has_failed = await _call(made, tool, arguments)
+    text, has_failed = await _call(client, tool, arguments)
     assert not has_failed, (tool, arguments, text)
     return text
 
 
-async def fail_tool(made: Client, tool: str, **arguments: Any) -> str:
+async def fail_tool(client: Client, tool: str, **arguments: Any) -> str:
     """Return the short text with which a tool refuses its arguments."""
-    text, has_failed = await _call(made, tool, arguments)
+    text, has_failed = await _call(client, tool, arguments)
     assert has_failed, (tool, arguments, text)
     assert 0 < len(text) < 500
     return text
 
 
-async def _call(made: Client, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-    answer: Any = await made.call_tool(tool, arguments)
+async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+    answer: Any = await client.call_tool(tool, arguments)
     return "".join(part.text for part in answer.content), bool(answer.is_error)
 
 

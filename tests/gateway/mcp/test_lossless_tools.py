@@ -73,31 +73,37 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def mine(store: Store) -> AsyncIterator[Conversation]:
-    made = await hold_long_conversation(store, "ann")
-    yield made
-    await made.close()
+    conversation = await hold_long_conversation(store, "ann")
+    yield conversation
+    await conversation.close()
 
 
 @pytest.fixture
 async def theirs(store: Store) -> AsyncIterator[Conversation]:
     """A conversation of another tenant."""
-    made = await hold_long_conversation(store, "bob")
-    yield made
-    await made.close()
+    conversation = await hold_long_conversation(store, "bob")
+    yield conversation
+    await conversation.close()
 
 
 @asynccontextmanager
 async def serve_tools(store: Store, reach: LookupReach) -> AsyncIterator[Client]:
     server = make_server(LookupTools(store), reach)
-    async with serve_http(server, "127.0.0.1", 0) as url, open_client(url) as made:
-        yield made
+    async with serve_http(server, "127.0.0.1", 0) as url, open_client(url) as client:
+        yield client
 
 
 async def read_whole(client: Client, node: str, thread: str) -> str:
     text = ""
     offset = 0
     while True:
-        answer = await call_tool(client, "lcm_expand", id=node, thread=thread, offset=offset)
+        answer = await call_tool(
+            client,
+            "lcm_expand",
+            id=node,
+            thread=thread,
+            offset=offset,
+        )
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
         next_part = re.search(r"go on with offset (\d+)\]$", answer)
@@ -110,18 +116,33 @@ async def test_finds_and_reads_every_message(store: Store, mine: Conversation) -
     top = nodes_of(mine)
     async with serve_tools(store, LookupReach("ann")) as ann:
         parts = [await read_whole(ann, node, mine.id) for node in top]
-        whole = "".join([*parts, texts_shown(mine)])
+        full_text = "".join([*parts, texts_shown(mine)])
         for number in range(TURNS):
             pattern = f"ann_{number:03d}"
-            found = await call_tool(ann, "lcm_grep", pattern=pattern, role="user")
+            found = await call_tool(
+                ann,
+                "lcm_grep",
+                pattern=pattern,
+                role="user",
+            )
             assert f"stands on {shelf(number)}" in found
             assert f"thread {mine.id}" in found, "without a thread all are searched"
             assert SECRET not in found
-            assert shelf(number) in whole
+            assert shelf(number) in full_text
         assert SECRET not in "".join(parts)
-        description = await call_tool(ann, "lcm_describe", id=top[0], thread=mine.id)
+        description = await call_tool(
+            ann,
+            "lcm_describe",
+            id=top[0],
+            thread=mine.id,
+        )
         assert description.startswith(f"lcm_describe {top[0]}: turns ")
-        passage = await call_tool(ann, "expand", id=top[0], thread=mine.id)
+        passage = await call_tool(
+            ann,
+            "expand",
+            id=top[0],
+            thread=mine.id,
+        )
         assert passage.startswith(f"expand {top[0]}: ")
 
 
@@ -152,13 +173,22 @@ async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
         "message:999999999",
     )
     async with serve_tools(store, LookupReach("ann")) as ann:
-        for wanted, tool in product(ids, ("lcm_expand", "lcm_describe")):
-            text = await call_tool(ann, tool, id=wanted, thread=mine.id)
-            assert "do not try it again" in text, (tool, wanted, text)
+        for node_id, tool in product(ids, ("lcm_expand", "lcm_describe")):
+            text = await call_tool(
+                ann,
+                tool,
+                id=node_id,
+                thread=mine.id,
+            )
+            assert "do not try it again" in text, (tool, node_id, text)
             assert "bob_" not in text
             assert "cellar" not in text
         for scope in ("all", "thread"):
-            search = {"pattern": "bob_003", "scope": scope, "thread": mine.id}
+            search = {
+                "pattern": "bob_003",
+                "scope": scope,
+                "thread": mine.id,
+            }
             assert "nothing was found" in await call_tool(ann, "lcm_grep", **search)
 
 
@@ -173,7 +203,13 @@ async def test_refuses_invalid_arguments_in_a_sentence(
         ("lcm_grep", {"pattern": "a", "limit": -1}),
         ("lcm_grep", {"pattern": "a", "tenant": "bob"}),
         ("lcm_grep", {"pattern": "a", "thread": theirs.id}),
-        ("lcm_grep", {"pattern": "a", "thread": {"$ne": ""}}),
+        (
+            "lcm_grep",
+            {
+                "pattern": "a",
+                "thread": {"$ne": ""},
+            },
+        ),
         ("lcm_describe", {"id": {"a": 1}}),
         ("lcm_describe", {"id": nodes_of(mine)[0]}),
         ("lcm_expand", {"id": nodes_of(mine)[0]}),
@@ -184,4 +220,5 @@ async def test_refuses_invalid_arguments_in_a_sentence(
     ]
     async with serve_tools(store, LookupReach("ann")) as ann:
         for tool, arguments in calls:
-            assert "bob_" not in await fail_tool(ann, tool, **arguments)
+            message = await fail_tool(ann, tool, **arguments)
+            assert "bob_" not in message

@@ -55,15 +55,15 @@ class Keys:
     """The key `key-NAME` belongs to the tenant NAME; `key-proxy` may not read conversations."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        shown = headers.get("authorization", "").removeprefix("Bearer ")
-        if not shown.startswith("key-"):
+        key = headers.get("authorization", "").removeprefix("Bearer ")
+        if not key.startswith("key-"):
             raise Refused(401, "unknown_key", "Show a key.")
-        scopes = {"proxy"} if shown == "key-proxy" else {"proxy", "threads"}
+        scopes = {"proxy"} if key == "key-proxy" else {"proxy", "threads"}
         return Caller(
-            shown.removeprefix("key-"),
-            shown,
+            key.removeprefix("key-"),
+            key,
             frozenset(scopes),
-            account=TwoRequestAccount(shown) if shown == "key-few" else None,
+            account=TwoRequestAccount(key) if key == "key-few" else None,
         )
 
 
@@ -108,11 +108,16 @@ async def test_lists_its_tools_and_refuses_unknown_keys(
     async with gateway(tmp_path) as (_, url):
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             tools = (await ann.list_tools()).tools
-        unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
+        unknown = await http.post(
+            f"{url}/mcp",
+            json={},
+            headers={"authorization": "Bearer x"},
+        )
     always_loaded = [tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD_KEY)]
     lossless = {"lcm_grep", "lcm_describe", "lcm_expand"}
     others = {"search", "expand", "pin", "status", "state"}
-    assert {tool.name for tool in tools} == others | lossless
+    names = {tool.name for tool in tools}
+    assert names == others | lossless
     assert set(always_loaded) == {"search", "expand"}
     assert unknown.status_code == 401
 
@@ -120,7 +125,7 @@ async def test_lists_its_tools_and_refuses_unknown_keys(
 async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
         text = f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}"
-        mine = await make_thread(store, text, tenant="ann")
+        anns_thread = await make_thread(store, text, tenant="ann")
         theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
         secret = f"message:{(await store.history(theirs))[0].id}"
         output = await store.put_output(theirs, "vault number nine")
@@ -128,7 +133,7 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
             {},
             {"mode": "regex"},
             {"scope": "all"},
-            {"thread": mine, "scope": "thread"},
+            {"thread": anns_thread, "scope": "thread"},
         ]
         foreign: list[tuple[str, dict[str, str]]] = [
             ("expand", {"id": secret}),
@@ -138,12 +143,17 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
             ("state", {"thread": theirs}),
             ("search", {"query": "vault", "thread": theirs}),
             ("pin", {"text": "mine now", "thread": theirs}),
-            ("pin", {"id": secret, "thread": mine}),
-            ("pin", {"remove": output.id, "thread": mine}),
+            ("pin", {"id": secret, "thread": anns_thread}),
+            ("pin", {"remove": output.id, "thread": anns_thread}),
         ]
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             for way in ways:
-                found = await call_tool(ann, "search", query="vault", **way)
+                found = await call_tool(
+                    ann,
+                    "search",
+                    query="vault",
+                    **way,
+                )
                 assert "behind the mirror" in found
                 assert "cellar" not in found
                 assert TOKEN not in found
@@ -153,10 +163,10 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
                 found,
             )
             assert hit is not None
-            assert hit[2] == mine
-            whole = await call_tool(ann, "expand", id=hit[1])
-            assert "behind the mirror" in whole
-            assert TOKEN not in whole
+            assert hit[2] == anns_thread
+            full_text = await call_tool(ann, "expand", id=hit[1])
+            assert "behind the mirror" in full_text
+            assert TOKEN not in full_text
             for tool, arguments in foreign:
                 refused = await fail_tool(ann, tool, **arguments)
                 assert "That is final" in refused
@@ -190,8 +200,14 @@ async def test_refuses_invalid_arguments_in_a_sentence(tmp_path: Path) -> None:
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             for tool, arguments in calls:
                 await fail_tool(ann, tool, **arguments)
-            assert "40,001 characters" not in await call_tool(ann, "status")
-            passage = await call_tool(ann, "expand", id="1", limit=20_000)
+            text = await call_tool(ann, "status")
+            assert "40,001 characters" not in text
+            passage = await call_tool(
+                ann,
+                "expand",
+                id="1",
+                limit=20_000,
+            )
             assert len(passage) < 20_500
 
 
@@ -213,7 +229,12 @@ async def test_the_default_thread_is_that_of_the_clients_session(
             found = await call_tool(ann, "search", query="codeword")
             assert "heliotrope-77" in found
             assert "marigold" not in found
-            everywhere = await call_tool(ann, "search", query="codeword", scope="all")
+            everywhere = await call_tool(
+                ann,
+                "search",
+                query="codeword",
+                scope="all",
+            )
             assert "marigold" in everywhere
             await call_tool(ann, "pin", text="Keep heliotrope-77.")
             status = await call_tool(ann, "status")
@@ -221,7 +242,8 @@ async def test_the_default_thread_is_that_of_the_clients_session(
             assert "1 calls" in status
             assert re.search(r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status)
         async with open_client(f"{url}/mcp", bearer("bob", **session)) as bob:
-            assert "heliotrope" not in await fail_tool(bob, "status")
+            message = await fail_tool(bob, "status")
+            assert "heliotrope" not in message
 
 
 async def test_without_keys_answers_only_post_requests_of_this_machine(
@@ -230,8 +252,10 @@ async def test_without_keys_answers_only_post_requests_of_this_machine(
     async with gateway(tmp_path, keys=False) as (_, url):
         mcp = f"{url}/mcp"
         async with open_client(mcp) as client:
-            assert "no thread" in await call_tool(client, "status")
-        assert (await http.get(mcp)).status_code == 405
+            text = await call_tool(client, "status")
+            assert "no thread" in text
+        response = await http.get(mcp)
+        assert response.status_code == 405
         elsewhere = await http.post(mcp, json={}, headers={"host": "evil.example"})
         assert elsewhere.status_code == 403
         json_type = {"content-type": "application/json"}
@@ -242,7 +266,12 @@ async def test_without_keys_answers_only_post_requests_of_this_machine(
 async def test_reading_needs_a_scope_and_counts_as_a_request(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/list",
+        "params": {},
+    }
 
     async def ask(url: str, key: str) -> httpx2.Response:
         headers = bearer(key, accept="application/json, text/event-stream")
