@@ -27,7 +27,7 @@ from benchmarks.shared import find_shared
 from benchmarks.table import Row, make_absent_row
 from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
-from everthread.compaction.journal.journal import AUTHOR
+from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
 from everthread.factory.compression import find_summarizer
@@ -150,7 +150,7 @@ def _probe(probe: str, session: str) -> str:
     other = list(islice(generate_session(1), 300))
     if (
         compress(other, window=WINDOW // 8, model=MODEL, summarizer="journal", force=True).author
-        != AUTHOR
+        != JOURNAL_AUTHOR
     ):
         raise RuntimeError(
             "the compaction before wrote no journal: its code and tables were not loaded"

@@ -9,8 +9,7 @@ import pytest
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.draft_requests import NOTHING_WRITTEN
-from everthread.compaction.journal.journal import AUTHOR
-from everthread.compaction.summarizers.summarizer import SummaryDraft
+from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR, SummaryDraft
 from everthread.compaction.summary.sections import (
     DONE,
     GOAL,
@@ -81,7 +80,7 @@ async def test_the_journal_replaces_a_draft_without_content(
     sections: Any,
 ) -> None:
     result = await compress_with(SummaryDraft(sections, "own"))
-    assert result.author == AUTHOR
+    assert result.author == JOURNAL_AUTHOR
     assert result.warnings == (f"own {NOTHING_WRITTEN}",)
     assert "(Journal of" in read_sections(result)[DONE]
     assert "lies" not in result.summary
@@ -97,7 +96,7 @@ async def test_the_journal_replaces_a_draft_without_content(
 )
 async def test_an_invalid_draft_does_not_fail_the_compaction(answer: Any) -> None:
     result = await compress_with(answer)
-    assert result.author == AUTHOR
+    assert result.author == JOURNAL_AUTHOR
     assert "own failed" in result.warnings[0]
 
 

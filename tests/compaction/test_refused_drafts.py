@@ -8,7 +8,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summary.sections import render_sections
-from tests.compaction.histories import JOURNAL, make_engine
+from tests.compaction.histories import make_engine
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     FunctionModel,
@@ -30,7 +30,6 @@ class ChainSetup:
         self.model: FunctionModel = model_that_says(*texts)
         self.chain = SummarizerChain(
             [LlmSummarizer(self.model, COUNTER)],
-            fallback=JOURNAL,
             clock=lambda: self.now,
         )
 

@@ -12,13 +12,11 @@ import pytest
 from everthread import validate_messages
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.summary_note import find_note
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel, ScriptedSummarizer
@@ -134,9 +132,7 @@ async def test_a_summariser_that_never_answers_blocks_no_turn(
 ) -> None:
     hanging = HeldSummarizer()
     timers = ManualTimers()
-    chain = SummarizerChain(
-        [hanging], fallback=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
-    )
+    chain = SummarizerChain([hanging], clock=lambda: 0.0)
     model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
     conversation = await setup.open(
         model,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summarizers.chain import DeferredJournal, SummarizerChain
+from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.config import parse_config
 from everthread.errors import EngineError
@@ -117,7 +117,6 @@ async def test_a_failed_model_rests_for_all_requests() -> None:
     for writer in writers:
         chain = SummarizerChain(
             [writer],
-            fallback=DeferredJournal(),
             clock=lambda: 100.0,
             paused_until=rests,
         )

@@ -17,7 +17,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
-from everthread.compaction.summarizers.chain import DeferredJournal
+from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
@@ -47,6 +47,7 @@ CONVERSATION = [
 ]
 MODEL = "gpt-4o"
 BUDGET = Budget.for_window(16_000)
+NO_MODEL = SummarizerChain([], clock=lambda: 0.0)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class RefitJob:
     def read(self) -> RefitInput:
         return RefitInput(self.prepared, self.since, self.start)
 
-    def make_result(self, _given: RefitInput, compaction: Compaction) -> Compaction:
+    def make_result(
+        self, _engine: ContextEngine, _input: RefitInput, compaction: Compaction
+    ) -> Compaction:
         return compaction
 
 
@@ -216,7 +219,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     assert events == [("begun", os.getpid(), here)]
     assert made.warnings == (f"asked in {os.getpid()} {here}",)
     journal, _, _ = await runner.run(
-        setup_of(OnlyCompress), Job(CONVERSATION), SummarySource(DeferredJournal())
+        setup_of(OnlyCompress), Job(CONVERSATION), SummarySource(NO_MODEL)
     )
     assert journal.author == "journal", "the journal is written there"
 
@@ -224,9 +227,9 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
-    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), SummarySource(DeferredJournal()))
+    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), SummarySource(NO_MODEL))
     since = [assistant_message("All tidy."), user_message("Thanks!")]
-    refitted = await runner.refit(setup_of(), RefitJob(made, len(CONVERSATION), since))
+    refitted = await runner.run(setup_of(), RefitJob(made, len(CONVERSATION), since))
     assert refitted.messages[-2:] == since
     assert refitted.summary == made.summary
     await runner.close(10)

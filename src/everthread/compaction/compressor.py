@@ -13,7 +13,6 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.engine_input import EngineState
 from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_builder import JournalBuilder
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
@@ -162,7 +161,7 @@ class ContextCompressor(PlanningEngine):
             if isinstance(outcome, PendingDraft):
                 return replace(pending, pending_draft=outcome)
             draft = outcome
-        if draft.author == AUTHOR:
+        if not draft.is_from_model:
             draft = fill_from_journal(draft, request, counter)
         return self._compose_summary(pending, draft)
 
@@ -176,7 +175,7 @@ class ContextCompressor(PlanningEngine):
             TASK: pending.request.task,
             RULES: "\n".join(rules),
         }
-        is_brief = self._services.budget.is_small or draft.author == AUTHOR
+        is_brief = self._services.budget.is_small or not draft.is_from_model
         result = Compaction(
             messages=[],
             summary="",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
     RefusedDraft,
     Summarizer,
     SummaryDraft,
@@ -34,7 +34,7 @@ def empty_draft(
     warnings: Sequence[str] = (), usage: Sequence[Mapping[str, Any]] = ()
 ) -> SummaryDraft:
     """Return a draft without sections, in whose place the journal is written."""
-    return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
+    return SummaryDraft({}, JOURNAL_AUTHOR, tuple(warnings), tuple(usage))
 
 
 async def request_drafts(
@@ -122,7 +122,7 @@ class PendingDraft:
         usage = (*self.usage, *draft.usage)
         warnings = (*self.warnings, *draft.warnings)
         checked: SummaryDraft | str = draft
-        if draft.author != AUTHOR:
+        if draft.is_from_model:
             checked = check(draft) if draft.sections else f"{draft.author} {NOTHING_WRITTEN}"
         if isinstance(checked, SummaryDraft):
             return replace(checked, warnings=tuple(map(redact, warnings)), usage=usage)

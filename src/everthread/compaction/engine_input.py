@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.engine import Original
+from everthread.compaction.engine import ContextEngine, Original
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.core.messages import Messages
 from everthread.core.types import Node, System
@@ -29,18 +29,24 @@ class CompactionInput:
     has_model: bool = False
     """Whether a model can write drafts. If not, the journal writes the summary."""
 
-    def compress_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ContextEngine.compress`."""
-        return {
-            "current_tokens": self.current_tokens,
-            "focus_topic": self.focus_topic,
-            "system": self.system,
-            "tools": self.tools,
-            "level": self.level,
-            "manual": self.manual,
-            "dry_run": self.dry_run,
-            "ids": self.ids,
-        }
+    @property
+    def message_count(self) -> int:
+        """The number of messages to compact."""
+        return len(self.messages)
+
+    async def run_on(self, engine: ContextEngine) -> Compaction:
+        """Return the result of the engine's `compress`."""
+        return await engine.compress(
+            self.messages,
+            current_tokens=self.current_tokens,
+            focus_topic=self.focus_topic,
+            system=self.system,
+            tools=self.tools,
+            level=self.level,
+            manual=self.manual,
+            dry_run=self.dry_run,
+            ids=self.ids,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +76,21 @@ class RefitInput:
             ids=ids,
         )
 
-    def refit_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ContextEngine.refit`."""
-        return {
-            "start": self.prepared_count,
-            "current_tokens": self.current_tokens,
-            "system": self.system,
-            "tools": self.tools,
-        }
+    @property
+    def message_count(self) -> int:
+        """The number of messages of the list."""
+        return self.prepared_count + len(self.new_messages)
+
+    async def run_on(self, engine: ContextEngine) -> Compaction:
+        """Return the result of the engine's `refit`."""
+        return await engine.refit(
+            self.prepared,
+            self.new_messages,
+            start=self.prepared_count,
+            current_tokens=self.current_tokens,
+            system=self.system,
+            tools=self.tools,
+        )
 
     def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield the ids of the prepared messages; a new message gets the id of the message before it."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
@@ -38,15 +39,14 @@ from everthread.compaction.engine_input import (
 )
 from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.prepared_compaction import (
     append_new_messages,
     merge_compactions,
 )
 from everthread.compaction.summarizers.summarizer import (
-    Summarizer,
     SummaryDraft,
     SummaryRequest,
+    may_call_model,
 )
 from everthread.compaction.summary.assembly import assemble_messages, make_system_note
 from everthread.compaction.summary.earlier_summary import (
@@ -109,6 +109,16 @@ class Plan:
     def requests(self) -> Sequence[SummaryRequest]:
         """The drafts to ask for, in order; empty if the journal writes the summary."""
         return self.pending.requests if self.pending is not None else ()
+
+
+AskForDrafts = Callable[[Sequence[SummaryRequest]], Awaitable[list[SummaryDraft]]]
+"""Returns a draft for each request, in order."""
+CallStep = Callable[..., Awaitable[Any]]
+"""Calls a function with arguments and returns its result, as `asyncio.to_thread` does."""
+
+
+async def _call(function: Callable[..., Any], *values: Any) -> Any:
+    return function(*values)
 
 
 class PlanningEngine(ContextEngine):
@@ -236,10 +246,16 @@ class PlanningEngine(ContextEngine):
             ids=ids,
             has_model=may_call_model(summarizer),
         )
-        plan = self.plan(history, await self.read_state(history))
+        return await self.run_plan(history, partial(request_drafts, summarizer), _call)
+
+    async def run_plan(
+        self, history: CompactionInput, ask: AskForDrafts, call: CallStep
+    ) -> Compaction:
+        """Plan a compaction and finish it with the drafts of `ask`. `call` runs each step, here or in a thread."""
+        plan = await call(self.plan, history, await self.read_state(history))
         while True:
-            drafts = await request_drafts(summarizer, plan.requests)
-            step = self.finish(plan, drafts)
+            drafts = await ask(plan.requests)
+            step = await call(self.finish, plan, drafts)
             if isinstance(step, Compaction):
                 return step
             plan = step
@@ -408,8 +424,3 @@ def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
         getattr(type(engine), name) is not getattr(PlanningEngine, name) for name in method_names
     )
     return None if overrides_whole_work else engine
-
-
-def may_call_model(summarizer: Summarizer) -> bool:
-    """Return whether a summariser may call a model. If so, its messages must be pruned and redacted."""
-    return summarizer.name != AUTHOR

@@ -87,6 +87,8 @@ async def acompress(
         total_tokens = fixed_tokens + counter.messages(messages)
         if total_tokens < budget.threshold:
             return _make_unchanged(messages, total_tokens, budget)
+    from everthread.thread.engines.plugin_engines import LoopSummarizer
+
     summary_key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
     async with AsyncExitStack() as stack:
@@ -97,7 +99,11 @@ async def acompress(
         else:
             chosen_summarizer = find_summarizer(summarizer, counter)
         services = Services(
-            chosen_summarizer, counter, budget, time.monotonic, summary_key=summary_key
+            LoopSummarizer(chosen_summarizer, counter),
+            counter,
+            budget,
+            time.monotonic,
+            summary_key=summary_key,
         )
         compaction = await make_engine(services).compress(
             recognize_summaries(messages, summary_key),
@@ -239,7 +245,7 @@ async def _load_summary_key(config: Config) -> bytes:
 
 
 def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
-    """Return the named summariser, or the caller's own one with the journal as fallback."""
+    """Return the named summariser, or the caller's own one. If it fails, its draft is empty."""
     if isinstance(summarizer, JournalWriter):
         return summarizer
     if isinstance(summarizer, str):
@@ -253,6 +259,4 @@ def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
 
     if isinstance(summarizer, SummarizerChain):
         return summarizer
-    return SummarizerChain(
-        [SafeSummarizer(summarizer)], fallback=JournalWriter(counter), clock=time.time
-    )
+    return SummarizerChain([SafeSummarizer(summarizer)], clock=time.time)

@@ -147,10 +147,8 @@ def make_summarizers(
     on_open: Callable[[CloseCallback], object],
 ) -> Callable[[SummarizerContext], Summarizer]:
     """Return a function that makes summarisers: the configured ones for `auto`, or else the named or given one."""
-    from everthread.compaction.summarizers.chain import DeferredJournal
-
     if summarizer == "auto":
-        return SummarizerFactory(config, on_open, fallback_summarizer=DeferredJournal())
+        return SummarizerFactory(config, on_open)
     return lambda context: find_summarizer(summarizer, context.counter)
 
 

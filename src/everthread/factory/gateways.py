@@ -254,7 +254,6 @@ class _GatewayBuilder:
 
     async def _make_manager(self, models: AsyncExitStack, listener: Listener) -> ProxyManager:
         """Return the manager. `models`: closes the models that write summaries."""
-        from everthread.compaction.summarizers.chain import DeferredJournal
         from everthread.gateway.managed.manager import ProxyManager
         from everthread.thread.engines.worker_processes import MAX_PROCESSES
 
@@ -265,7 +264,6 @@ class _GatewayBuilder:
         summarizers = SummarizerFactory(
             self._config,
             models.push_async_callback,
-            fallback_summarizer=DeferredJournal(),
             seconds=SUMMARY_SECONDS_SHARE * seconds,
         )
         setup = await make_caller_setup(

@@ -38,16 +38,14 @@ class SummarizerFactory:
         config: Config,
         on_open: Callable[[CloseCallback], object],
         *,
-        fallback_summarizer: Summarizer | None = None,
         seconds: float | None = None,
     ) -> None:
         """`on_open`: called with the callbacks that close auxiliary models.
 
-        `fallback_summarizer`: replaces the journal. `seconds`: limits a call to an auxiliary model.
+        `seconds`: limits a call to an auxiliary model.
         """
         self._config = config
         self._on_open = on_open
-        self._fallback_summarizer = fallback_summarizer
         self._seconds = seconds
         self._auxiliary_models: dict[str, StreamingModel | None] = {}
         self._paused_until: dict[str, float] = {}
@@ -63,16 +61,14 @@ class SummarizerFactory:
         """
         from everthread.compaction.journal.journal_writer import JournalWriter
 
-        fallback_summarizer = self._fallback_summarizer or JournalWriter(context.counter)
         auxiliary = self._get_auxiliary(context)
         main_model = context.route.model if context.route.provider != "local" else None
         if auxiliary is None and main_model is None:
-            return fallback_summarizer
+            return JournalWriter(context.counter)
         from everthread.compaction.summarizers.chain import SummarizerChain
 
         return SummarizerChain(
             self._list_model_summarizers(context, auxiliary, main_model),
-            fallback=fallback_summarizer,
             clock=time.time,
             events=context.report,
             paused_until=self._paused_until,

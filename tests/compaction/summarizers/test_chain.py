@@ -42,11 +42,10 @@ class FailingSummarizer:
 
 @dataclass
 class ChainSetup:
-    """A chain of two models over a floor, with a clock and a record of events."""
+    """A chain of two models, with a clock and a record of events."""
 
     aux: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("aux"))
     main: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("main"))
-    floor: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("journal"))
     now: float = 1000.0
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -56,7 +55,6 @@ class ChainSetup:
     def new_chain(self) -> SummarizerChain:
         return SummarizerChain(
             [self.aux, self.main],
-            fallback=self.floor,
             clock=lambda: self.now,
             events=self.tell,
         )
@@ -91,7 +89,7 @@ async def test_the_first_route_writes_the_draft() -> None:
         ("its own",),
         ({"model": "aux"},),
     )
-    assert setup.main.asked == setup.floor.asked == 0
+    assert setup.main.asked == 0
     assert setup.events == []
     assert setup.chain.name == "aux, then main, then journal"
 
@@ -106,9 +104,8 @@ async def test_failures_are_reported_with_their_usage() -> None:
     assert draft.warnings == (
         "aux wrote no summary: rate limited",
         "main wrote no summary: it was empty",
-        "its own",
     )
-    assert draft.usage == ({"model": "aux", "prompt_tokens": 5}, {"model": "journal"})
+    assert draft.usage == ({"model": "aux", "prompt_tokens": 5},)
     assert setup.events == [
         (
             "summary_failed",
@@ -161,17 +158,13 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
     rest_until = {"aux": setup.now + 30}
     chain = SummarizerChain(
         [setup.aux],
-        fallback=setup.floor,
         clock=lambda: setup.now,
         paused_until=rest_until,
     )
     first = await chain.summarize(summary_request())
     second = await chain.summarize(summary_request())
-    assert first.warnings == (
-        "aux was not asked: it rests for 30 more seconds after a failure",
-        "its own",
-    )
-    assert second.warnings == ("its own",)
+    assert first.warnings == ("aux was not asked: it rests for 30 more seconds after a failure",)
+    assert second.warnings == ()
 
 
 async def test_a_route_is_paused_when_its_second_draft_is_refused() -> None:
@@ -203,7 +196,6 @@ async def test_a_route_that_takes_too_long_is_paused() -> None:
     task.cancel()
     await asyncio.wait({task})
     assert setup.chain.pause_interrupted() == "aux wrote no summary: it took too long"
-    assert setup.floor.asked == 0
     assert await setup.author() == "main"
     assert setup.chain.pause_interrupted() == ""
 
@@ -228,12 +220,10 @@ async def test_a_route_listed_twice_is_asked_once() -> None:
     assert setup.chain.name == "aux, then journal"
 
 
-async def test_the_fallback_writes_if_no_route_can() -> None:
-    route = FailingSummarizer("m", rate_limit_error())
-    chain = SummarizerChain([route], fallback=FailingSummarizer("journal"), clock=lambda: 0.0)
-    assert (await chain.summarize(summary_request())).author == "journal"
-    assert (
-        await SummarizerChain([], fallback=FailingSummarizer("x"), clock=lambda: 0.0).summarize(
-            summary_request()
-        )
-    ).author == "x"
+async def test_the_draft_is_empty_if_no_route_can_write() -> None:
+    failing_route = FailingSummarizer("m", rate_limit_error())
+    for routes in ([failing_route], []):
+        chain = SummarizerChain(routes, clock=lambda: 0.0)
+        draft = await chain.summarize(summary_request())
+        assert draft.author == "journal"
+        assert draft.sections == {}

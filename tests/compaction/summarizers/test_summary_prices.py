@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
@@ -50,7 +49,7 @@ REQUEST = SummaryRequest(CONVERSATION, CONVERSATION, 500)
 
 
 def make_chain(*routes: PricedSummarizer) -> SummarizerChain:
-    return SummarizerChain(routes, fallback=JournalWriter(COUNTER), clock=lambda: 0.0)
+    return SummarizerChain(routes, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(("second", "author"), [(CHEAP, "cheap"), (UNPRICED, "dear")], ids=str)

@@ -89,7 +89,7 @@ async def test_notes_are_left_to_the_next_summarizer() -> None:
     notes = summary_request([], notes=[GOOD, GOOD])
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
-    chain = SummarizerChain([warm, plain], fallback=ScriptedSummarizer(), clock=lambda: 0.0)
+    chain = SummarizerChain([warm, plain], clock=lambda: 0.0)
     assert await chain.summarize(notes) == SummaryDraft(GOOD, "scripted", route="scripted"), (
         "no warning: nothing failed"
     )

@@ -8,7 +8,8 @@ from typing import Any
 from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.compaction.history.tool_calls import REFUSED
-from everthread.compaction.journal.journal import AUTHOR, describe_author
+from everthread.compaction.journal.journal import describe_author
+from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
@@ -140,7 +141,7 @@ def _describe_cost(record: NewCompaction) -> str:
     if not record.cost:
         return ""
     cost = format_dollars(record.cost)
-    if record.author == AUTHOR:
+    if record.author == JOURNAL_AUTHOR:
         return f"; the model's answers, not used, cost {cost}"
     return f" for {cost}"
 

@@ -24,15 +24,14 @@ from everthread.compaction.journal.one_line_text import (
     redact_texts,
     write_closing_words,
 )
+from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import count_noun
-
-AUTHOR = "journal"
 
 
 def describe_author(author: str) -> str:
     """Return an author as text for people: `the journal`, or a model's name."""
-    return "the journal" if author == AUTHOR else author
+    return "the journal" if author == JOURNAL_AUTHOR else author
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.journal.journal import AUTHOR, Journal
+from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import build_journal_and_state
-from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
+    SummaryDraft,
+    SummaryRequest,
+)
 from everthread.compaction.summary.sections import DONE
 from everthread.compaction.summary.state_sections import write_state_sections
 from everthread.core.tokens import TokenCounter
@@ -14,7 +18,7 @@ from everthread.core.tokens import TokenCounter
 class JournalWriter:
     """A summariser that calls no model and never fails."""
 
-    name = AUTHOR
+    name = JOURNAL_AUTHOR
 
     def __init__(self, counter: TokenCounter) -> None:
         self._count = counter.text
@@ -36,4 +40,4 @@ class JournalWriter:
         journal_text = journal.shorten_to(
             request.budget - section_tokens - 12, self._count
         ).render()
-        return SummaryDraft({DONE: journal_text, **sections}, AUTHOR)
+        return SummaryDraft({DONE: journal_text, **sections}, JOURNAL_AUTHOR)

@@ -15,7 +15,6 @@ from everthread.compaction.engine_input import (
 )
 from everthread.compaction.history.open_requests import write_task
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     count_node_tokens,
@@ -45,6 +44,7 @@ from everthread.compaction.planning_engine import (
     WrittenSummary,
 )
 from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
     SummaryDraft,
     SummaryRequest,
     Verification,
@@ -447,7 +447,7 @@ def _join_authors(texts: Sequence[NodeText]) -> str:
     return ", ".join(
         sorted(
             {text.author for text in texts},
-            key=lambda author: (author == AUTHOR, author),
+            key=lambda author: (author == JOURNAL_AUTHOR, author),
         )
     )
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.draft_requests import PendingDraft
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
     clean_author,
@@ -22,6 +21,7 @@ from everthread.compaction.lossless.graph import (
 )
 from everthread.compaction.lossless.leaf_sources import LeafSource
 from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
     SummaryDraft,
     SummaryRequest,
     Verification,
@@ -173,7 +173,7 @@ class NodeWriter:
 
     def write_text(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
         """Return the text of a node from its draft, or from the journal if the draft has no sections."""
-        has_model_text = draft.author != AUTHOR and bool(draft.sections)
+        has_model_text = draft.is_from_model and bool(draft.sections)
         max_tokens = task.options.max_tokens
         if isinstance(task, LeafTask):
             if not has_model_text:
@@ -267,7 +267,7 @@ class NodeWriter:
         return NodeText(
             neutralize_node_lines(body),
             author,
-            is_makeshift=author == AUTHOR,
+            is_makeshift=author == JOURNAL_AUTHOR,
             verification=figures or Verification(),
             warnings=draft.warnings,
             usage=draft.usage,

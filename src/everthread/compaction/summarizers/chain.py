@@ -1,4 +1,4 @@
-"""Try summarisers ("routes") in order until one writes the summary. The last one never fails.
+"""Try summarisers ("routes") in order until one writes the summary.
 
 If prices are known, the cheapest route is tried first: the main model on the prefix its provider has cached, or another
 model that reads the whole text. After a transient failure a route is paused, so that a compaction does not wait for it
@@ -15,8 +15,8 @@ from typing import Any
 
 from everthread.compaction.draft_requests import empty_draft
 from everthread.compaction.engine import Events, ignore_event
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
     Summarizer,
     SummaryDraft,
     SummaryRequest,
@@ -33,30 +33,22 @@ LONG_PAUSE_SECONDS = 600.0
 TOOK_TOO_LONG = "it took too long"
 
 
-class DeferredJournal:
-    """The last route of a chain in an event loop: it returns an empty draft, so that the caller writes the journal."""
-
-    name = AUTHOR
-
-    async def summarize(self, request: SummaryRequest) -> SummaryDraft:  # noqa: ARG002
-        return empty_draft()
-
-
 class SummarizerChain:
-    """A chain that tries `routes` in order, then `fallback`, which never fails. Its warnings name the failed routes."""
+    """A chain that tries `routes` in order. Its warnings name the failed routes.
+
+    If no route writes a draft, it is empty, and the journal is written in its place.
+    """
 
     def __init__(
         self,
         routes: Sequence[Summarizer],
         *,
-        fallback: Summarizer,
         clock: Callable[[], float],
         events: Events = ignore_event,
         paused_until: dict[str, float] | None = None,
     ) -> None:
         """Set up the chain. `paused_until`: the end of each route's pause, if several chains share them."""
         self._routes = tuple(routes)
-        self._fallback = fallback
         self._clock = clock
         self._events = events
         self._paused_until: dict[str, float] = {} if paused_until is None else paused_until
@@ -67,9 +59,8 @@ class SummarizerChain:
 
     @property
     def name(self) -> str:
-        return ", then ".join(
-            dict.fromkeys(route.name for route in (*self._routes, self._fallback))
-        )
+        route_names = (route.name for route in self._routes)
+        return ", then ".join(dict.fromkeys((*route_names, JOURNAL_AUTHOR)))
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """Return the draft of the first route that does not fail, with the usage of all routes that were tried."""
@@ -91,8 +82,13 @@ class SummarizerChain:
                 self._record_failure(route.name, error)
                 continue
             self._paused_until.pop(route.name, None)
-            return replace(_add_earlier_attempts(draft, warnings, usage), route=route.name)
-        return _add_earlier_attempts(await self._fallback.summarize(request), warnings, usage)
+            return replace(
+                draft,
+                warnings=(*warnings, *draft.warnings),
+                usage=(*usage, *draft.usage),
+                route=route.name,
+            )
+        return empty_draft(warnings, usage)
 
     def pause_interrupted(self) -> str:
         """Pause the route that was writing when its caller gave up; return a warning, or an empty string."""
@@ -176,13 +172,6 @@ class SummarizerChain:
             missing=error.has_no_provider,
             rest=pause_seconds,
         )
-
-
-def _add_earlier_attempts(
-    draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]
-) -> SummaryDraft:
-    """Return the draft with the warnings and usage of the routes tried before it."""
-    return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
 
 
 def _is_suitable(route: Summarizer, request: SummaryRequest) -> bool:

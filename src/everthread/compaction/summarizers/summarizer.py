@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     )
     from everthread.compaction.journal.journal import Journal
 
+JOURNAL_AUTHOR = "journal"
+"""The name of the journal as a summariser, and as the author of a summary."""
+
 
 @dataclass(frozen=True, slots=True)
 class RefusedDraft:
@@ -97,6 +100,11 @@ class SummaryDraft:
     was_repeated: bool = False
     """Whether the summariser asked its model a second time, because the first answer was unusable."""
 
+    @property
+    def is_from_model(self) -> bool:
+        """Whether a model wrote the draft, not the journal."""
+        return self.author != JOURNAL_AUTHOR
+
 
 class Summarizer(Protocol):
     """A writer of summaries."""
@@ -107,3 +115,8 @@ class Summarizer(Protocol):
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
         """Return the draft, or raise `SummaryError` if it cannot be written."""
         ...
+
+
+def may_call_model(summarizer: Summarizer) -> bool:
+    """Return whether a summariser may call a model. If so, its messages must be pruned and redacted."""
+    return summarizer.name != JOURNAL_AUTHOR

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import (
+    JOURNAL_AUTHOR,
     SummaryDraft,
     SummaryRequest,
     Verification,
@@ -137,4 +137,4 @@ def fill_from_journal(
             max(request.budget - used_tokens, request.budget // 4),
             count,
         )
-    return replace(draft, sections={**copied_sections, **draft.sections}, author=AUTHOR)
+    return replace(draft, sections={**copied_sections, **draft.sections}, author=JOURNAL_AUTHOR)

@@ -14,9 +14,9 @@ from everthread.errors import EngineError
 from everthread.store.rewrite_records import NewRewrite, Rewrite
 from everthread.store.store import Store
 from everthread.thread.accounting import Accounting
-from everthread.thread.caller.compression_job import (
-    CompressionJob,
-    CompressionResult,
+from everthread.thread.caller.compaction_job import (
+    CompactionJob,
+    CompactionJobResult,
     PruningJob,
 )
 from everthread.thread.caller.replacement_text import render_replacement
@@ -78,7 +78,7 @@ class RewriteMaker:
         wire_messages = messages.wire_messages
         base_state = task.base_state
         pins = [pin.text for pin in await self._store.pins(task.thread)]
-        job = CompressionJob(
+        job = CompactionJob(
             api=task.settings.api,
             request=task.settings.request_with_recall,
             wire_messages=wire_messages,
@@ -95,7 +95,7 @@ class RewriteMaker:
         cost = await self._accounting.record_summary(
             task.thread, compaction.usage, task.settings.payer
         )
-        start_replacement = result.cover
+        start_replacement = result.start_replacement
         if start_replacement is None:
             return RewriteDraft(replace(compaction, changed=False))
         if start_replacement.tail_count == task.new_count or not start_replacement.replacement:
@@ -148,8 +148,8 @@ class RewriteMaker:
             summary_key=setup.summary_key,
             max_tail_count=messages.max_tail_count,
         )
-        result = await self._runner.refit(setup, job)
-        start_replacement = result.cover
+        result = await self._runner.run(setup, job)
+        start_replacement = result.start_replacement
         if (
             start_replacement is None
             or start_replacement.tail_count == task.new_count
@@ -262,7 +262,7 @@ def _make_rewrite(
 
 
 def _make_counted_state(
-    task: RewriteTask, messages: TaskMessages, result: CompressionResult
+    task: RewriteTask, messages: TaskMessages, result: CompactionJobResult
 ) -> RewriteState:
     """Return the state of a rewrite, with the tokens of its replacement unless protected messages were left out."""
     if messages.protected_count:
@@ -273,7 +273,7 @@ def _make_counted_state(
 def _make_new_rewrite(
     task: RewriteTask,
     messages: TaskMessages,
-    result: CompressionResult,
+    result: CompactionJobResult,
     *,
     rewrite: Rewrite,
     cost: Decimal | None,

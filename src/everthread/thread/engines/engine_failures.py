@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.compaction.engine_input import CompactionInput
+from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.compaction.planning_engine import PlanningEngine, as_planning_engine
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -37,6 +37,16 @@ def wrap_failure(engine: str) -> Iterator[None]:
         ) from error
 
 
+async def run_engine(
+    engine: ContextEngine, engine_input: CompactionInput | RefitInput
+) -> Compaction:
+    """Return the engine's compaction of the input. Raise `EngineError` if it fails or is unusable."""
+    with wrap_failure(engine.name):
+        compaction = await engine_input.run_on(engine)
+    check_compaction(engine.name, compaction, engine_input.message_count)
+    return compaction
+
+
 class SafeEngine(ContextEngine):
     """Wrap an engine so that each failure is reported once. Only `compress` and `refit` raise, an `EverthreadError`."""
 
@@ -55,18 +65,12 @@ class SafeEngine(ContextEngine):
         return as_planning_engine(self._engine)
 
     async def compress(self, messages: Messages, **options: Any) -> Compaction:
-        with wrap_failure(self.name):
-            compaction = await self._engine.compress(messages, **options)
-        check_compaction(self.name, compaction, len(messages))
-        return compaction
+        return await run_engine(self._engine, CompactionInput(messages, **options))
 
     async def refit(
         self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
-        with wrap_failure(self.name):
-            compaction = await self._engine.refit(prepared, since, start=start, **options)
-        check_compaction(self.name, compaction, start + len(since))
-        return compaction
+        return await run_engine(self._engine, RefitInput(prepared, since, start, **options))
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         return await self._engine.handle_tool_call(name, arguments)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
@@ -23,12 +24,12 @@ from everthread.compaction.planning_engine import (
     Plan,
     PlanningEngine,
     as_planning_engine,
-    may_call_model,
 )
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
     SummaryDraft,
     SummaryRequest,
+    may_call_model,
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -37,17 +38,18 @@ from everthread.errors import EngineError
 from everthread.thread.engines.engine_failures import (
     SafeEngine,
     check_compaction,
+    run_engine,
     wrap_failure,
 )
 from everthread.thread.engines.plugin_engines import (
     LoopSummarizer,
     report_in_loop,
-    run_in_thread,
 )
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.engines.worker_processes import MAX_PROCESSES, WorkerProcesses
 
 T = TypeVar("T")
+Input = TypeVar("Input", CompactionInput, RefitInput)
 MAX_THREADS = 16
 """Third-party engines that run at the same time; most of them wait for a model."""
 DEFAULT_COMPACTION_SECONDS = 120.0
@@ -91,39 +93,20 @@ class SummarySource:
     events: Events = ignore_event
 
 
-class EngineJob(Protocol):
-    """A history to compact, and a method that turns the engine's compaction into a result. It can be pickled."""
+class EngineJob(Protocol[Input]):
+    """A history to compact or to refit, and what to make of the engine's compaction. It can be pickled."""
 
     def restore_engine(self, engine: ContextEngine) -> None:
         """Load the engine's stored state into it."""
         ...
 
-    def read(self) -> CompactionInput:
-        """Return the history."""
+    def read(self) -> Input:
+        """Return the input of the engine."""
         ...
 
     def make_result(
-        self,
-        engine: ContextEngine,
-        engine_input: CompactionInput,
-        compaction: Compaction,
+        self, engine: ContextEngine, engine_input: Input, compaction: Compaction
     ) -> Any:
-        """Return the result of the job."""
-        ...
-
-
-class RefitJob(Protocol):
-    """A prepared compaction and the messages since, to be fitted together by an engine. It can be pickled."""
-
-    def restore_engine(self, engine: ContextEngine) -> None:
-        """Load the engine's stored state into it."""
-        ...
-
-    def read(self) -> RefitInput:
-        """Return the messages."""
-        ...
-
-    def make_result(self, engine_input: RefitInput, compaction: Compaction) -> Any:
         """Return the result of the job."""
         ...
 
@@ -151,26 +134,22 @@ class CompactionRunner:
         self._processes = WorkerProcesses(processes)
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
-    async def run(self, setup: EngineSetup, job: EngineJob, source: SummarySource) -> Any:
-        """Run a job and return its result. End the job if it takes too long or its caller is cancelled."""
+    async def run(
+        self, setup: EngineSetup, job: EngineJob[Input], source: SummarySource | None = None
+    ) -> Any:
+        """Run a job and return its result. End the job if it takes too long or its caller is cancelled.
+
+        Without a source, the journal writes the summary.
+        """
+        source = source or SummarySource(JournalWriter(TokenCounter(setup.model)))
         async with self._limit_time():
             if self._uses_processes:
-                return await self._plan_and_finish(setup, job, source)
+                return await self._run_in_processes(setup, job, source)
             async with self._threads:
-                counter = TokenCounter(setup.model)
-                loop_summarizer = LoopSummarizer(source.summarizer, counter)
+                loop_summarizer = LoopSummarizer(source.summarizer, TokenCounter(setup.model))
                 loop_summarizer.wait = source.wait
                 engine = setup.create(loop_summarizer, report_in_loop(source.events))
-                return await loop_summarizer.run(lambda: compress_job(engine, job))
-
-    async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
-        """Run a refit, which needs no model, and return its result."""
-        async with self._limit_time():
-            if self._uses_processes:
-                return await self._processes.call(refit_job, setup, job)
-            async with self._threads:
-                engine = setup.create()
-                return await run_in_thread(lambda: refit_plugin_job(engine, job))
+                return await loop_summarizer.run(lambda: run_job(engine, job))
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
@@ -196,15 +175,17 @@ class CompactionRunner:
         """End the processes. Cancelled compactions get `seconds` to end."""
         await self._processes.close(seconds)
 
-    async def _plan_and_finish(
-        self, setup: EngineSetup, job: EngineJob, source: SummarySource
+    async def _run_in_processes(
+        self, setup: EngineSetup, job: EngineJob[Input], source: SummarySource
     ) -> Any:
         """Run a job step by step in worker processes, and ask for drafts in between."""
-        call = self._processes.call
-        step = await call(plan_job, setup, job, may_call_model(source.summarizer))
+        has_model = may_call_model(source.summarizer)
+        step = await self._processes.call(run_job_step, setup, job, has_model)
         while isinstance(step, PausedPlan):
             drafts = await source.wait.ask(source.summarizer, step.requests)
-            step = await call(finish_job, setup, job, step.data, drafts)
+            step = await self._processes.call(
+                run_job_step, setup, job, has_model, step.data, drafts
+            )
         return step
 
 
@@ -214,94 +195,55 @@ def load_engine_code(setup: EngineSetup) -> None:
     load_tokenizer(setup.model)
 
 
-def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noqa: FBT001 - called in a worker
-    """Plan a job, and finish it if no draft is needed."""
-    engine = _create_planning_engine(setup)
-    with wrap_failure(engine.name):
-        job.restore_engine(engine)
-        engine_input = replace(job.read(), has_model=has_model)
-        plan = engine.plan(engine_input, engine.current_state())
-        return _continue_job(engine, job, engine_input, plan)
-
-
-def finish_job(
-    setup: EngineSetup, job: EngineJob, data: bytes, drafts: Sequence[SummaryDraft]
-) -> Any:
-    """Continue a job with the drafts that its plan requested."""
-    engine = _create_planning_engine(setup)
-    with wrap_failure(engine.name):
-        job.restore_engine(engine)
-        engine_input, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
-        return _continue_job(engine, job, engine_input, engine.finish(plan, drafts))
-
-
-def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
-    """Run a refit with a built-in engine."""
-    engine = _create_planning_engine(setup)
+async def run_job(engine: ContextEngine, job: EngineJob[Input]) -> Any:
+    """Run a job with the engine's `compress` or `refit`, and return its result."""
     with wrap_failure(engine.name):
         job.restore_engine(engine)
         engine_input = job.read()
-        compaction = engine.refit_with_state(engine_input, engine.current_state())
-        check_compaction(
-            engine.name,
-            compaction,
-            engine_input.prepared_count + len(engine_input.new_messages),
-        )
-        return job.make_result(engine_input, compaction)
+        compaction = await run_engine(engine, engine_input)
+        return job.make_result(engine, engine_input, compaction)
 
 
-def _continue_job(
-    engine: PlanningEngine,
-    job: EngineJob,
-    engine_input: CompactionInput,
-    step: Compaction | Plan,
+def run_job_step(
+    setup: EngineSetup,
+    job: EngineJob[Input],
+    has_model: bool,  # noqa: FBT001 - called in a worker
+    paused_plan: bytes = b"",
+    drafts: Sequence[SummaryDraft] = (),
 ) -> Any:
-    """Return the result of a finished job, or the plan that waits for drafts, pickled."""
-    while not isinstance(step, Compaction):
-        if step.requests:
-            return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
-        step = engine.finish(step, ())
-    check_compaction(engine.name, step, len(engine_input.messages))
-    return job.make_result(engine, engine_input, step)
+    """Run a job until it needs drafts, and return the paused plan; or until its end, and return its result.
+
+    `paused_plan`: the plan to continue with the drafts that it requested; empty to start the job.
+    """
+    engine = _create_planning_engine(setup)
+    step: Compaction | Plan
+    with wrap_failure(engine.name):
+        job.restore_engine(engine)
+        if paused_plan:
+            engine_input, plan = pickle.loads(paused_plan)  # noqa: S301  # nosec B301  a plan of our own
+            step = engine.finish(plan, drafts)
+        else:
+            engine_input = job.read()
+            if isinstance(engine_input, RefitInput):
+                step = engine.refit_with_state(engine_input, engine.current_state())
+            else:
+                history = replace(engine_input, has_model=has_model)
+                step = engine.plan(history, engine.current_state())
+        while not isinstance(step, Compaction):
+            if step.requests:
+                return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
+            step = engine.finish(step, ())
+        check_compaction(engine.name, step, engine_input.message_count)
+        return job.make_result(engine, engine_input, step)
 
 
 def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
-    """Create an engine that plans and finishes."""
+    """Create the setup's engine. Raise `EngineError` if it cannot compact in the two steps, plan and finish."""
     engine = setup.create()
     planning_engine = as_planning_engine(engine)
     if planning_engine is None:
         raise EngineError(f"the context engine {engine.name} does not plan and finish")
     return planning_engine
-
-
-async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
-    """Run a job with a plug-in engine, which may only have `compress`."""
-    with wrap_failure(engine.name):
-        job.restore_engine(engine)
-        engine_input = job.read()
-        compaction = await engine.compress(
-            engine_input.messages, **engine_input.compress_arguments()
-        )
-        check_compaction(engine.name, compaction, len(engine_input.messages))
-        return job.make_result(engine, engine_input, compaction)
-
-
-async def refit_plugin_job(engine: ContextEngine, job: RefitJob) -> Any:
-    """Run a refit with a plug-in engine."""
-    with wrap_failure(engine.name):
-        job.restore_engine(engine)
-        engine_input = job.read()
-        compaction = await engine.refit(
-            engine_input.prepared,
-            engine_input.new_messages,
-            **engine_input.refit_arguments(),
-        )
-        check_compaction(
-            engine.name,
-            compaction,
-            engine_input.prepared_count + len(engine_input.new_messages),
-        )
-        return job.make_result(engine_input, compaction)
 
 
 async def compress_off_loop(
@@ -314,42 +256,25 @@ async def compress_off_loop(
     summarizer.wait = wait
     planning_engine = engine.planning
     if planning_engine is None:
-        return await summarizer.run(
-            lambda: engine.compress(engine_input.messages, **engine_input.compress_arguments())
-        )
+        return await summarizer.run(lambda: engine_input.run_on(engine))
     engine_input = replace(engine_input, has_model=may_call_model(summarizer))
     with wrap_failure(engine.name):
-        state = await planning_engine.read_state(engine_input)
-        plan = await asyncio.to_thread(planning_engine.plan, engine_input, state)
-        while True:
-            drafts = await wait.ask(summarizer.summarizer, plan.requests)
-            step = await asyncio.to_thread(planning_engine.finish, plan, drafts)
-            if isinstance(step, Compaction):
-                break
-            plan = step
-    check_compaction(engine.name, step, len(engine_input.messages))
-    return step
+        compaction = await planning_engine.run_plan(
+            engine_input, partial(wait.ask, summarizer.summarizer), asyncio.to_thread
+        )
+    check_compaction(engine.name, compaction, engine_input.message_count)
+    return compaction
 
 
 async def refit_off_loop(
     engine: SafeEngine, engine_input: RefitInput, summarizer: LoopSummarizer
 ) -> Compaction:
-    """Run the `refit` of a conversation whose engine lives in this process."""
+    """Refit a compaction of a conversation whose engine lives in this process."""
     planning_engine = engine.planning
     if planning_engine is None:
-        return await summarizer.run(
-            lambda: engine.refit(
-                engine_input.prepared,
-                engine_input.new_messages,
-                **engine_input.refit_arguments(),
-            )
-        )
+        return await summarizer.run(lambda: engine_input.run_on(engine))
     with wrap_failure(engine.name):
         state = await planning_engine.read_state(engine_input.to_compaction_input())
         compaction = await asyncio.to_thread(planning_engine.refit_with_state, engine_input, state)
-    check_compaction(
-        engine.name,
-        compaction,
-        engine_input.prepared_count + len(engine_input.new_messages),
-    )
+    check_compaction(engine.name, compaction, engine_input.message_count)
     return compaction

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from everthread.compaction.engine import Events
-from everthread.compaction.journal.journal import AUTHOR
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -63,7 +62,7 @@ class LoopSummarizer:
             draft = await asyncio.wrap_future(
                 asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             )
-        if draft.author != AUTHOR or draft.sections:
+        if draft.is_from_model or draft.sections:
             return draft
         journal = JournalWriter(self._counter).write(request)
         return replace(journal, warnings=draft.warnings, usage=draft.usage)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everthread.compaction.journal.journal import AUTHOR as JOURNAL
-from everthread.compaction.summarizers.summarizer import Summarizer
+from everthread.compaction.summarizers.summarizer import Summarizer, may_call_model
 from everthread.compaction.summarizers.summary_prices import PricedSummarizer
 
 PROVIDERS_WITHOUT_PRICES = frozenset({"auto", "custom", "local"})
@@ -25,7 +24,7 @@ class CallPrices:
     @property
     def is_journal(self) -> bool:
         """Whether the journal writes the summary, which takes milliseconds and is never prepared ahead."""
-        return self.summarizer.name == JOURNAL
+        return not may_call_model(self.summarizer)
 
     @property
     def has_free_summary(self) -> bool:

@@ -1,9 +1,9 @@
-"""One compaction of a client's history by an engine, in this process or another."""
+"""The jobs that compact or prune a client's history with an engine, in this process or another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
@@ -25,20 +25,20 @@ NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
 
 
 @dataclass(frozen=True, slots=True)
-class CompressionResult:
+class CompactionJobResult:
     """The result of an engine: the compaction, the part of the request it replaces, and the engine's state."""
 
     compaction: Compaction
-    cover: StartReplacement | None = None
+    start_replacement: StartReplacement | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     tokens: int = 0
     """Tokens of the replacement, counted by the job to keep that work off the event loop."""
     context: ProxiedContext = NO_CONTEXT
 
 
-@dataclass(frozen=True, slots=True)
-class CompressionJob:
-    """An `EngineJob`: a client's history in the client's protocol, to be compacted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClientHistoryJob:
+    """A client's history in the client's protocol, for an engine."""
 
     api: Api
     request: Request
@@ -46,25 +46,49 @@ class CompressionJob:
     wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
     tokens: int
-    level: CompactionLevel
     state: Mapping[str, Any]
     """State of the engine that made the previous rewrite."""
-    pins: Sequence[str]
     summary_key: bytes
     max_tail_count: int
     """Number of messages at the end that are the client's own."""
-    inherited_count: int = 0
-    """Number of messages at the beginning that come from the last rewrite."""
 
     def restore_engine(self, engine: ContextEngine) -> None:
         if self.state:
             engine.load_state(self.state)
+
+    def _decode(self, wire_messages: Sequence[Any]) -> list[Message]:
+        return decode_messages(self.api, wire_messages, self.request.model)
+
+    def _make_result(self, compaction: Compaction) -> CompactionJobResult:
+        """Return the compaction with the part of the client's request that it replaces."""
+        start_replacement = replace_start(
+            self.api,
+            compaction.messages,
+            self.wire_messages,
+            self.request,
+            max_tail_count=self.max_tail_count,
+        )
+        counter = TokenCounter(self.request.model)
+        tokens = counter.messages(self._decode(start_replacement.replacement))
+        return CompactionJobResult(compaction, start_replacement, tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionJob(_ClientHistoryJob):
+    """A client's history to compact."""
+
+    level: CompactionLevel
+    pins: Sequence[str]
+    inherited_count: int = 0
+    """Number of messages at the beginning that come from the last rewrite."""
+
+    def restore_engine(self, engine: ContextEngine) -> None:
+        _ClientHistoryJob.restore_engine(self, engine)
         engine.pin(self.pins)
 
     def read(self) -> CompactionInput:
-        messages = decode_messages(self.api, self.wire_messages, self.request.model)
         return CompactionInput(
-            recognize_summaries(messages, self.summary_key),
+            recognize_summaries(self._decode(self.wire_messages), self.summary_key),
             current_tokens=self.tokens,
             system=self.request.system,
             tools=self.request.tools,
@@ -76,64 +100,28 @@ class CompressionJob:
         engine: ContextEngine,
         engine_input: CompactionInput,
         compaction: Compaction,
-    ) -> CompressionResult:
+    ) -> CompactionJobResult:
         """Return the compaction in the client's protocol."""
         if not compaction.changed:
-            return CompressionResult(compaction)
-        model = self.request.model
+            return CompactionJobResult(compaction)
         engine.on_compacted(compaction)
-        start_replacement = replace_start(
-            self.api,
-            compaction.messages,
-            self.wire_messages,
-            self.request,
-            max_tail_count=self.max_tail_count,
-        )
-        counter = TokenCounter(model)
         context = describe_context(
             compaction,
             engine_input.messages,
-            inherited_count=len(
-                decode_messages(self.api, self.wire_messages[: self.inherited_count], model)
-            ),
-            counter=counter,
+            inherited_count=len(self._decode(self.wire_messages[: self.inherited_count])),
+            counter=TokenCounter(self.request.model),
         )
-        return CompressionResult(
-            compaction,
-            start_replacement,
-            state=engine.dump_state(),
-            tokens=counter.messages(
-                decode_messages(self.api, start_replacement.replacement, model)
-            ),
-            context=context,
-        )
+        return replace(self._make_result(compaction), state=engine.dump_state(), context=context)
 
 
-@dataclass(frozen=True, slots=True)
-class PruningJob:
-    """A `RefitJob`: messages that arrived after a rewrite was prepared, to be pruned."""
-
-    api: Api
-    request: Request
-    wire_messages: Sequence[Any]
-    """The messages that are sent to the provider now."""
-    tokens: int
-    state: Mapping[str, Any]
-    summary_key: bytes
-    max_tail_count: int
-    """Number of messages at the end that are the client's own."""
-
-    def restore_engine(self, engine: ContextEngine) -> None:
-        if self.state:
-            engine.load_state(self.state)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruningJob(_ClientHistoryJob):
+    """A client's history to prune: messages arrived after its rewrite was prepared."""
 
     def read(self) -> RefitInput:
-        model = self.request.model
-        messages = recognize_summaries(
-            decode_messages(self.api, self.wire_messages, model), self.summary_key
-        )
+        messages = recognize_summaries(self._decode(self.wire_messages), self.summary_key)
         rewritten_messages = self.wire_messages[: len(self.wire_messages) - self.max_tail_count]
-        start = len(decode_messages(self.api, rewritten_messages, model))
+        start = len(self._decode(rewritten_messages))
         prepared = Compaction(
             messages=messages[:start],
             summary="",
@@ -150,22 +138,17 @@ class PruningJob:
             tools=self.request.tools,
         )
 
-    def make_result(self, engine_input: RefitInput, compaction: Compaction) -> CompressionResult:
+    def make_result(
+        self,
+        engine: ContextEngine,  # noqa: ARG002 - as every job
+        engine_input: RefitInput,
+        compaction: Compaction,
+    ) -> CompactionJobResult:
         """Return the pruned messages in the client's protocol; without a replacement if the engine summarised."""
         messages = [*engine_input.prepared.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
-            return CompressionResult(compaction)
-        model = self.request.model
-        start_replacement = replace_start(
-            self.api,
-            compaction.messages,
-            self.wire_messages,
-            self.request,
-            max_tail_count=self.max_tail_count,
-        )
-        replacement = decode_messages(self.api, start_replacement.replacement, model)
-        tokens = TokenCounter(model).messages(replacement)
-        return CompressionResult(compaction, start_replacement, tokens=tokens)
+            return CompactionJobResult(compaction)
+        return self._make_result(compaction)
 
 
 def describe_context(
