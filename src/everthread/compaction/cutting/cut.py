@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from everthread.compaction.cutting.pruning import Pruner
+from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
 from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
     Message,
@@ -16,6 +17,9 @@ from everthread.core.messages import (
 )
 from everthread.core.summary_marks import without_summary
 from everthread.core.tool_outputs import OutputToStore
+
+RESULT_DIVISOR = 4
+"""One result takes at most the tail budget divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,28 @@ class TokenLimits:
     min_user_words_tokens: int = 0
     """The part of `user_words_tokens` that is kept even if the request is too large."""
 
+    @property
+    def max_result_tokens(self) -> int:
+        """The maximum tokens of one result in the tail."""
+        return max(self.tail_tokens // RESULT_DIVISOR, MIN_RESULT_TOKENS)
+
+
+@dataclass(slots=True)
+class Tail:
+    """The messages at the end that are kept."""
+
+    start: int
+    tokens: int = 0
+    """Tokens of the whole tail, including the latest group."""
+    used_budget: int = 0
+    """Tokens used of the tail budget."""
+    pruned_indices: set[int] = field(default_factory=set)
+    """Messages whose results are one line each."""
+    result_limits: dict[int, int] = field(default_factory=dict)
+    """The maximum tokens of each result, for messages whose results are cut."""
+    is_widened: bool = False
+    """Whether the tail exceeds its budget to hold `protect_last_n` messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -63,11 +89,9 @@ class Cut:
 
     def kept_user_message(self, messages: Messages) -> Message | None:
         """Return the message to put directly after the summary, or None."""
-        return (
-            None
-            if self.kept_user_index is None
-            else without_tool_results(messages[self.kept_user_index])
-        )
+        if self.kept_user_index is None:
+            return None
+        return without_tool_results(messages[self.kept_user_index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.compaction.cutting.boundaries import CutFitter
 from everthread.compaction.cutting.cut import (
     Cut,
     FittedCut,
     TokenLimits,
     make_running_sizes,
 )
-from everthread.compaction.cutting.cut_plan import CutPlan, RequestSize
+from everthread.compaction.cutting.cut_fitter import CutFitter
+from everthread.compaction.cutting.cut_plan import CutPlan, RequestSize, SummaryBudget
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.permanent_messages import (
     PermanentMessages,
     find_permanent_messages,
 )
 from everthread.compaction.cutting.pruning import Pruner
-from everthread.compaction.cutting.summary_budget import SummaryBudget
 from everthread.compaction.engine import Services
 from everthread.compaction.engine_input import CompactionInput
 from everthread.compaction.history.compaction_history import (
@@ -69,11 +68,9 @@ class CutPlanner:
         """Plan the cut. `reported_tokens`: the provider's count for this prompt."""
         history = self.history
         tokens_before = self.fixed_tokens + sum(history.sizes)
-        provider_scale = (
-            min(max(reported_tokens / tokens_before, 0.5), 2.0)
-            if reported_tokens and tokens_before
-            else 1.0
-        )
+        provider_scale = 1.0
+        if reported_tokens and tokens_before:
+            provider_scale = min(max(reported_tokens / tokens_before, 0.5), 2.0)
         word_entries = self._find_user_words()
         word_sizes = make_running_sizes(
             ((index, tokens) for index, (_, tokens) in word_entries.items()),
@@ -82,9 +79,8 @@ class CutPlanner:
         limits = self._make_limits(tokens_before, provider_scale)
         pruner = Pruner(history)
         permanent = find_permanent_messages(history)
-        kept = KeptMessages(pruner, self.counter, permanent)
-        fitter = CutFitter(kept, limits, word_sizes)
-        fitted_cut = self._keep_small_middle(fitter.fit(level), pruner)
+        kept = KeptMessages(pruner, self.counter, permanent, user_words_sizes=word_sizes)
+        fitted_cut = self._keep_small_middle(CutFitter(kept, limits, level).fit(), pruner)
         cut = fitted_cut.cut
         middle = self._find_middle(cut, permanent)
         middle_tokens = self._count_middle(middle)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from everthread.compaction.cutting.cut import make_running_sizes, without_tool_results
-from everthread.compaction.cutting.minimal_tail import find_minimal_tail
+from everthread.compaction.cutting.cut import (
+    RunningSizes,
+    Tail,
+    TokenLimits,
+    make_running_sizes,
+    without_tool_results,
+)
 from everthread.compaction.cutting.permanent_messages import PermanentMessages
 from everthread.compaction.cutting.pruning import Pruner
 from everthread.compaction.cutting.shortening import ShortenedMessage, cut_results
+from everthread.compaction.history.compaction_history import CompactionHistory
+from everthread.core.message_repair import STUB_RESULT
 from everthread.core.messages import Message
 from everthread.core.summary_marks import without_summary
 from everthread.core.tokens import TokenCounter
@@ -17,13 +24,25 @@ from everthread.core.turns import Span
 class KeptMessages:
     """The messages of a history, each of which a cut may keep whole, prune or shorten."""
 
-    def __init__(self, pruner: Pruner, counter: TokenCounter, permanent: PermanentMessages) -> None:
-        """Begin with the unchanged messages. `permanent`: messages outside the conversation, which always stay."""
+    def __init__(
+        self,
+        pruner: Pruner,
+        counter: TokenCounter,
+        permanent: PermanentMessages,
+        *,
+        user_words_sizes: RunningSizes,
+    ) -> None:
+        """Begin with the unchanged messages.
+
+        `permanent`: messages outside the conversation, which always stay. `user_words_sizes`: sizes of the user's
+        messages outside the head.
+        """
         history = pruner.history
         self.history = history
         self.pruner = pruner
         self.counter = counter
         self.permanent = permanent
+        self.user_words_sizes = user_words_sizes
         indices_after_head = permanent.indices_between(history.head_end, len(history.messages))
         self._permanent_sizes = make_running_sizes(
             (index, counter.message(permanent.messages[index])) for index in indices_after_head
@@ -83,7 +102,7 @@ class KeptMessages:
             cut_lookups=cut_lookups,
         )
 
-    def pruned_size(self, index: int) -> int:
+    def count_pruned(self, index: int) -> int:
         """Return the tokens of a message with its results as one line each."""
         if not self.history.facts[index].is_summary:
             return self.pruner.count_tokens(index, self.counter)
@@ -102,23 +121,77 @@ class KeptMessages:
 
     def find_user_before_tail(self, tail_start: int) -> int | None:
         """Return the index of the latest user message if it is between the head and a tail that starts here."""
-        return (
-            self.latest_user_index
-            if self.latest_user_index is not None
-            and self.head_end <= self.latest_user_index < tail_start
-            else None
-        )
+        index = self.latest_user_index
+        return index if index is not None and self.head_end <= index < tail_start else None
 
     def count_outside_tail(self, tail_start: int) -> int:
         """Return the tokens of the messages kept outside the tail."""
+        tokens = sum(self.sizes[: self.head_end]) + self._permanent_sizes.sum_before(tail_start)
         user_index = self.find_user_before_tail(tail_start)
-        user_tokens = (
-            0
-            if user_index is None
-            else self.counter.message(without_tool_results(self.messages[user_index]))
-        )
+        if user_index is not None:
+            tokens += self.counter.message(without_tool_results(self.messages[user_index]))
+        return tokens
+
+    def count_user_words(self, limits: TokenLimits, tail_start: int) -> int:
+        """Return the tokens of the user's words in the summary."""
+        return min(limits.user_words_tokens, self.user_words_sizes.sum_before(tail_start))
+
+    def count_request(self, limits: TokenLimits, tail_start: int, tail_tokens: int) -> int:
+        """Return the tokens of the compacted request with this tail."""
         return (
-            sum(self.sizes[: self.head_end])
-            + self._permanent_sizes.sum_before(tail_start)
-            + user_tokens
+            limits.fixed_tokens
+            + self.count_outside_tail(tail_start)
+            + limits.summary_tokens
+            + self.count_user_words(limits, tail_start)
+            + tail_tokens
         )
+
+    def count_in_tail(self, index: int, max_result_tokens: int) -> int:
+        """Return the tokens of a message with its results cut to the maximum."""
+        if self.sizes[index] <= max_result_tokens or not self.history.facts[index].results:
+            return self.sizes[index]
+        return self.cut_results_to(index, max_result_tokens)[1]
+
+    def count_tail(self, tail: Tail) -> int:
+        """Return the tokens of the messages as a tail keeps them: pruned, cut or whole."""
+        tokens = sum(self.sizes[max(tail.start, self.min_tail_start) :])
+        for index in range(tail.start, self.min_tail_start):
+            if index in tail.pruned_indices:
+                tokens += self.count_pruned(index)
+            elif index in tail.result_limits:
+                tokens += self.cut_results_to(index, tail.result_limits[index])[1]
+            else:
+                tokens += self.sizes[index]
+        return tokens
+
+
+def find_minimal_tail(history: CompactionHistory) -> tuple[int, bool]:
+    """Return the start of the minimal tail, and whether it begins with the unanswered group.
+
+    That group is the last assistant message with calls, if no assistant message follows it; otherwise the minimal tail
+    is the latest message. An earlier summary at the very end does not count as a tail.
+    """
+    messages = history.messages
+    groups = history.groups
+    start = groups[-1].start if groups else 0
+    if all(without_summary(message) is None for message in messages[start:]):
+        start = len(messages)
+    answer_indices = (
+        index
+        for index in range(len(messages) - 1, -1, -1)
+        if messages[index].get("role") == "assistant"
+    )
+    last_answer = next(answer_indices, None)
+    if last_answer is None or not history.facts[last_answer].calls:
+        return start, False
+    if _is_interrupted(history, last_answer):
+        return start, False
+    group_start = next(group.start for group in groups if group.end > last_answer)
+    return min(start, group_start), True
+
+
+def _is_interrupted(history: CompactionHistory, index: int) -> bool:
+    """Return whether the user wrote a message after these calls before any of them had a result."""
+    following = history.facts[index + 1 :]
+    texts = [text for facts in following for text, _ in facts.outputs]
+    return any(facts.is_user for facts in following) and all(text == STUB_RESULT for text in texts)
