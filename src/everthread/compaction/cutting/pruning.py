@@ -21,7 +21,7 @@ from everthread.compaction.history.call_lines import (
     Action,
     find_action,
 )
-from everthread.compaction.history.compaction_history import CompactionHistory
+from everthread.compaction.history.compaction_history import CompactionHistory, MessageFacts
 from everthread.compaction.history.tool_calls import CallFacts, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
@@ -87,13 +87,13 @@ class Pruner:
         self._pruned: dict[int, Message] = {}
 
     def pruned_message(self, index: int) -> Message:
-        """Return the pruned message."""
+        """Return the message of this index, pruned."""
         pruned = self._pruned.get(index)
         if pruned is None:
-            pruned = self._pruned[index] = self._prune(index)
+            pruned = self._pruned[index] = self._find_or_prune(index)
         return pruned
 
-    def _prune(self, index: int) -> Message:
+    def _find_or_prune(self, index: int) -> Message:
         """Prune a message, or return the pruned message that its facts keep if no input of the pruning has changed."""
         history = self.history
         facts = history.facts[index]
@@ -108,18 +108,18 @@ class Pruner:
                 for number, (text, _) in enumerate(facts.outputs)
             ]
             cache_key = (*cache_key, history.answered_calls[index], *later_calls)
-        if facts.cached_pruning is None or facts.cached_pruning[0] != cache_key:
-            message = facts.message
-            if facts.results and self._prunes_results and not loads_tools(message):
-                message = self._prune_results(index, message)
-            if facts.calls and index != self._unanswered_index:
-                message = self._cut_arguments(message)
-            if index != self._latest_user_index:
-                message = self._drop_images(message)
-            facts.cached_pruning = cache_key, message
-            facts.counted_pruned_size = None
-        pruned: Message = facts.cached_pruning[1]
-        return pruned
+        return facts.remember("pruned", cache_key, lambda: self._prune(index, facts))
+
+    def _prune(self, index: int, facts: MessageFacts) -> Message:
+        """Return a message with its results, arguments and images as far as they stay."""
+        message = facts.message
+        if facts.results and self._prunes_results and not loads_tools(message):
+            message = self._prune_results(index, message)
+        if facts.calls and index != self._unanswered_index:
+            message = self._cut_arguments(message)
+        if index != self._latest_user_index:
+            message = self._drop_images(message)
+        return message
 
     def count_tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
@@ -127,9 +127,7 @@ class Pruner:
         facts = self.history.facts[index]
         if message is facts.message:
             return self.history.sizes[index]
-        if facts.counted_pruned_size is None or facts.counted_pruned_size[0] is not counter:
-            facts.counted_pruned_size = counter, counter.message(message)
-        return facts.counted_pruned_size[1]
+        return facts.remember("pruned tokens", (counter, message), lambda: counter.message(message))
 
     def _find_later_call(self, index: int, result_number: int, text: str) -> str | None:
         """Return the id of the last call with the same output, or None if this is the last."""

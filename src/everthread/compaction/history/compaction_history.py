@@ -6,10 +6,10 @@ most histories continue it, and equal messages have equal facts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.compaction.history.call_lines import MAX_LINE_CHARS
 from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
@@ -39,9 +39,8 @@ from everthread.wire.permanent_parts import PermanentPart, find_permanent_parts
 
 if TYPE_CHECKING:
     from everthread.compaction.journal.steps import Step
-    from everthread.compaction.names.names_in_use import MessageNames
 
-
+T = TypeVar("T")
 Output = tuple[str, bool]
 """A tool's result: its text, and whether it states that the call failed."""
 
@@ -49,40 +48,16 @@ Output = tuple[str, bool]
 class MessageFacts:
     """The facts of one message. Facts that only a summary needs are computed when a summary is written."""
 
-    counted_size: tuple[TokenCounter, int] | None = None
-    """The counter that was used, and the message's tokens."""
     words_without_secrets: str | None = None
     """The user's words, redacted."""
-    words_beginning: str | None = None
-    """The beginning of the redacted words, for the task section."""
-    counted_quote: tuple[UserQuote, TokenCounter, int] | None = None
-    """The quote of the user's words in a summary, the counter that was used, and the quote's tokens."""
-    cached_pruning: Any = None
-    """The inputs of the pruning, and the pruned message (see `pruning`)."""
-    counted_pruned_size: tuple[TokenCounter, int] | None = None
-    """The counter that was used, and the pruned message's tokens."""
     call_facts: tuple[CallFacts | None, ...] = ()
     """Each result of the message with the call that it answers."""
     effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = None
     """The calls of the message with their results, and the effects of the calls (see `call_records`)."""
     step: tuple[tuple[Effect, ...], Step] | None = None
     """The effects, and their description for the journal."""
-    closing_words: str | None = None
-    """The message's text as the closing words of a turn in the journal."""
-    typed_words: str | None = None
-    """The words, redacted, that the user typed into the calls that this message answers."""
-    message_names: MessageNames | None = None
-    """The names in the calls and the text of the message (see `names_in_use`)."""
-    output_names: tuple[str, ...] | None = None
-    """The names at both ends of the message's outputs."""
-    output_files: tuple[str, ...] | None = None
-    """The files named in the message's outputs, read only if the message is old."""
-    shown_names: tuple[Message, frozenset[str]] | None = None
-    """The message as it was last shown, whole or pruned, and all names in it."""
-    named_files: tuple[tuple[ToolCall | None, ...], tuple[NamedFiles, ...]] | None = None
-    """The calls that the message answers, and the files that they name, the last call first."""
-    permanent_parts: Sequence[PermanentPart] | None = None
-    """The parts of the message that are not conversation (see `permanent_messages`)."""
+    closing_text: str | None = None
+    """The whole text of the message, reduced to the closing words of a turn in the journal."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
@@ -101,12 +76,20 @@ class MessageFacts:
         self.is_user = role == "user" and (bool(self.user_words) or is_user_message(message))
         self.secret_names: dict[str, bool] = {}
         """For each name that was looked up in the message, whether it is a secret or part of one."""
+        self._remembered: dict[str, tuple[Any, Any]] = {}
+        """Computed values with the inputs that they were computed from, by name."""
+
+    def remember(self, name: str, inputs: Any, compute: Callable[[], T]) -> T:
+        """Return the value of this name. Compute it only if its inputs differ from the last ones."""
+        remembered = self._remembered.get(name)
+        if remembered is None or remembered[0] != inputs:
+            remembered = self._remembered[name] = inputs, compute()
+        value: T = remembered[1]
+        return value
 
     def count_tokens(self, counter: TokenCounter) -> int:
-        """Count the message's tokens, once per counter."""
-        if self.counted_size is None or self.counted_size[0] is not counter:
-            self.counted_size = counter, counter.message(self.message)
-        return self.counted_size[1]
+        """Count the message's tokens."""
+        return self.remember("tokens", counter, lambda: counter.message(self.message))
 
     def read_result(self, result_number: int, call: ToolCall | None) -> CallFacts:
         """Return one of the message's results with the call that it answers."""
@@ -122,45 +105,47 @@ class MessageFacts:
             )
         return facts
 
-    def find_named_files(self, calls: tuple[ToolCall | None, ...]) -> tuple[NamedFiles, ...]:
+    def find_named_files(self, calls: tuple[ToolCall | None, ...]) -> Sequence[NamedFiles]:
         """Return the files that the calls name, the last call first. `calls`: the calls that the message answers."""
-        if self.named_files is None or self.named_files[0] != calls:
-            files = (find_named_files(call) for call in reversed(calls) if call)
-            self.named_files = calls, tuple(filter(None, files))
-        return self.named_files[1]
+        return self.remember("named files", calls, lambda: _list_named_files(calls))
 
     def find_permanent_parts(self) -> Sequence[PermanentPart]:
-        """Return the parts of the message that are not conversation."""
-        if self.permanent_parts is None:
-            self.permanent_parts = find_permanent_parts(self.message)
-        return self.permanent_parts
+        """Return the parts of the message that are not conversation (see `permanent_messages`)."""
+        return self.remember("permanent parts", None, lambda: find_permanent_parts(self.message))
 
     def make_quote(self, number: int, counter: TokenCounter) -> tuple[UserQuote, int]:
         """Return a quote of the user's words under this number, and its tokens."""
-        if (
-            self.counted_quote is None
-            or self.counted_quote[0].number != number
-            or self.counted_quote[1] is not counter
-        ):
+
+        def make() -> tuple[UserQuote, int]:
             quote = make_user_quote(number, self.redacted_words())
-            self.counted_quote = quote, counter, count_quote_tokens(quote, counter.text)
-        return self.counted_quote[0], self.counted_quote[2]
+            return quote, count_quote_tokens(quote, counter.text)
+
+        return self.remember("quote", (number, counter), make)
 
     def find_typed_words(self, calls: Sequence[ToolCall | None]) -> str:
         """Return the redacted words that the user typed into the calls that the message answers."""
-        if self.typed_words is None:
-            texts = (
-                find_typed_words(text, call.name if call else "", failed=failed)
-                for call, (text, failed) in zip(calls, self.outputs, strict=True)
-            )
-            self.typed_words = redact("\n".join(filter(None, texts)))
-        return self.typed_words
+        return self.remember("typed words", None, lambda: _find_typed_words(calls, self.outputs))
 
     def redacted_words(self) -> str:
         """Return the user's words without secrets."""
         if self.words_without_secrets is None:
             self.words_without_secrets = redact(self.user_words) if self.user_words else ""
         return self.words_without_secrets
+
+
+def _list_named_files(calls: Sequence[ToolCall | None]) -> list[NamedFiles]:
+    """Return the files that calls name, the last call first."""
+    files = (find_named_files(call) for call in reversed(calls) if call)
+    return [named_files for named_files in files if named_files]
+
+
+def _find_typed_words(calls: Sequence[ToolCall | None], outputs: Sequence[Output]) -> str:
+    """Return the redacted words that the user typed into calls with these outputs."""
+    texts = (
+        find_typed_words(text, call.name if call else "", failed=failed)
+        for call, (text, failed) in zip(calls, outputs, strict=True)
+    )
+    return redact("\n".join(filter(None, texts)))
 
 
 def redact_user_words(facts: Iterable[MessageFacts]) -> None:

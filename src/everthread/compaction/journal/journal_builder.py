@@ -155,7 +155,7 @@ class JournalBuilder:
             self._earlier_journal.entries[-1].last_turn if self._earlier_journal.entries else -1
         )
         for span, indices in zip(spans, closing_indices, strict=True):
-            closing_texts = [facts[index].closing_words or "" for index in indices]
+            closing_texts = [facts[index].closing_text or "" for index in indices]
             is_continued = turns[span.start] == last_turn
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start

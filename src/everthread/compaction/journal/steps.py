@@ -81,7 +81,7 @@ def write_steps_and_closings(
     ]
     step_facts = [message_facts for message_facts, _ in unwritten_steps]
     closing_facts = [
-        message_facts for message_facts in closings if message_facts.closing_words is None
+        message_facts for message_facts in closings if message_facts.closing_text is None
     ]
     notes = [
         (text_of(message_facts.message) or note) if message_facts.calls else ""
@@ -110,7 +110,7 @@ def write_steps_and_closings(
     for message_facts, closing in zip(
         closing_facts, redacted_texts[len(texts) - len(closing_facts) :], strict=True
     ):
-        message_facts.closing_words = closing
+        message_facts.closing_text = closing
 
 
 def _list_step_texts(step: Step) -> Iterator[str]:

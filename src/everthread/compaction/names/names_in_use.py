@@ -306,15 +306,16 @@ def _cut_excerpts(
 
 def read_message_names(facts: MessageFacts) -> MessageNames:
     """Return the names in a message's calls and text, read once per message."""
-    if facts.message_names is None:
-        role = facts.message.get("role")
-        if role == "assistant":
-            facts.message_names = _read_answer_names(facts)
-        elif role == "user":
-            facts.message_names = _read_user_names(facts)
-        else:
-            facts.message_names = MessageNames()
-    return facts.message_names
+    return facts.remember("names", None, lambda: _read_message_names(facts))
+
+
+def _read_message_names(facts: MessageFacts) -> MessageNames:
+    role = facts.message.get("role")
+    if role == "assistant":
+        return _read_answer_names(facts)
+    if role == "user":
+        return _read_user_names(facts)
+    return MessageNames()
 
 
 def _read_answer_names(facts: MessageFacts) -> MessageNames:
@@ -386,14 +387,14 @@ def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
 
     `message`: the message itself, or its pruned form in the context.
     """
-    if facts.shown_names is None or facts.shown_names[0] is not message:
+
+    def read() -> frozenset[str]:
         calls = (call.arguments for call in calls_of(message))
-        results = results_of(message)
-        outputs = (result.text for result in results)
+        outputs = (result.text for result in results_of(message))
         text = "" if message.get("role") == "tool" else text_of(message)
-        names = read_names("\n".join([text, *calls, *outputs]), is_typed=True)
-        facts.shown_names = message, frozenset(names)
-    return facts.shown_names[1]
+        return frozenset(read_names("\n".join([text, *calls, *outputs]), is_typed=True))
+
+    return facts.remember("shown names", message, read)
 
 
 def _list_commands(effects: Iterable[Effect]) -> list[str]:
@@ -410,22 +411,25 @@ def _list_commands(effects: Iterable[Effect]) -> list[str]:
     ]
 
 
-def _read_output_names(facts: MessageFacts) -> tuple[str, ...]:
+def _read_output_names(facts: MessageFacts) -> Sequence[str]:
     """Return the names at both ends of each output of a message, and all files in it, read once per message."""
-    if facts.output_names is None:
+
+    def read() -> list[str]:
         names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
         if any(len(text) > 2 * OUTPUT_END_CHARS for text, _ in facts.outputs):
             names += _read_output_files(facts)
-        facts.output_names = tuple(dict.fromkeys(names))
-    return facts.output_names
+        return list(dict.fromkeys(names))
+
+    return facts.remember("output names", None, read)
 
 
-def _read_output_files(facts: MessageFacts) -> tuple[str, ...]:
+def _read_output_files(facts: MessageFacts) -> Sequence[str]:
     """Return the files in the outputs of a message, read once per message."""
-    if facts.output_files is None:
-        names = [name for text, _ in facts.outputs for name in read_file_names(text)]
-        facts.output_files = tuple(names)
-    return facts.output_files
+
+    def read() -> list[str]:
+        return [name for text, _ in facts.outputs for name in read_file_names(text)]
+
+    return facts.remember("output files", None, read)
 
 
 def _read_output_ends(text: str) -> list[str]:
