@@ -41,6 +41,7 @@ from everthread.core.secrets.redaction import clip_words
 MAX_FILES = 400
 MAX_COMMANDS = 100
 MAX_OPEN_ERRORS = 40
+MAX_SHOWN_ERRORS = 6
 MAX_PROCESSES = 8
 MIN_ABSOLUTE_PATHS = 3
 """Find a root only if there are at least this many absolute paths."""
@@ -88,7 +89,7 @@ class ThreadState:
     root: str = ""
     """The folder that paths in a summary are relative to."""
     latest_turn: int = 0
-    """The latest turn with a call."""
+    """The latest turn with a call, as far as it is known."""
 
     def apply_effect(self, effect: Effect, turn: int) -> None:
         """Update the state with the effect of one call."""
@@ -189,26 +190,14 @@ class ThreadState:
             self.forgotten_errors.add(key := next(iter(self.errors)))
             del self.errors[key]
 
-    def open_errors(self, turn: int | None = None, max_errors: int = 6) -> list[OpenError]:
-        """Return the newest open errors, oldest first.
+    def open_errors(self) -> list[OpenError]:
+        """Return the newest open errors, oldest first."""
+        return list(self.errors.values())[-MAX_SHOWN_ERRORS:]
 
-        If `turn` is given, return only errors that still count as open at that turn.
-        """
-        recent_errors = [
-            error for error in self.errors.values() if turn is None or error.is_recent(turn)
-        ]
-        return recent_errors[-max_errors:]
-
-    @property
-    def turn(self) -> int:
-        """The latest turn with a call."""
-        entry_maps: tuple[Mapping[str, Any], ...] = (
-            self.files,
-            self.commands,
-            self.errors,
-        )
-        turns: list[int] = [entry.turn for entries in entry_maps for entry in entries.values()]
-        return max([self.latest_turn, *turns])
+    def recent_errors(self) -> list[OpenError]:
+        """Return the newest errors that still count as open at the latest turn, oldest first."""
+        errors = [error for error in self.errors.values() if error.is_recent(self.latest_turn)]
+        return errors[-MAX_SHOWN_ERRORS:]
 
     def changed_files(self) -> list[str]:
         """Return the paths of the changed files, the latest change last."""

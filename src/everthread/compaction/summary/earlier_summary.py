@@ -185,6 +185,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
         processes=[*earlier.processes, *later.processes],
         root=later.root or earlier.root,
         names=NamesInUse.from_list([*later.names.ranked_names(), *earlier.names.ranked_names()]),
+        latest_turn=max((earlier.latest_turn, *(error.turn for error in errors.values()))),
     )
 
 
@@ -269,6 +270,7 @@ def read_state_from_sections(
                 tests=int((failure["tests"] or "0").replace(",", "")),
                 counts_packages=failure["package"] is not None,
             )
+            state.latest_turn = max(state.latest_turn, int(failure["turn"]))
     return state
 
 

@@ -91,7 +91,7 @@ def _write_list(items: Iterable[str]) -> str:
 
 def write_open_errors(state: ThreadState) -> str:
     """Return the open errors, word for word, each with the failed call."""
-    recent_errors = state.open_errors(state.turn)
+    recent_errors = state.recent_errors()
     lines = []
     for key, error in state.errors.items():
         if any(error is recent_error for recent_error in recent_errors):

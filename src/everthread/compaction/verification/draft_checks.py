@@ -87,7 +87,7 @@ def _add_missing_facts(
         for line in write_open_errors(state).split("\n")
         if line and line.rpartition("): ")[2][:80] not in draft_text
     ]
-    fact_count = len(state.changed_files()) + len(state.open_errors(state.turn))
+    fact_count = len(state.changed_files()) + len(state.recent_errors())
     missing_paths = [
         path
         for path in state.changed_files()
