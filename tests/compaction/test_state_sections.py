@@ -100,6 +100,8 @@ def sections_of(state: ThreadState) -> dict[str, str]:
 
 @given(STATES)
 def test_state_sections_are_parsed_and_written_again(state: ThreadState) -> None:
+    entries = [*state.files.values(), *state.commands.values(), *state.errors.values()]
+    state.latest_turn = max((entry.turn for entry in entries), default=0)
     first = sections_of(state)
     text = render({DONE: Journal().intro(), **first}, skip_empty=True)
     assert sections_of(read_state_from_sections(parse_sections(text))) == first
