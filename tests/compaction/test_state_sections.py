@@ -100,8 +100,10 @@ def sections_of(state: ThreadState) -> dict[str, str]:
 
 @given(STATES)
 def test_state_sections_are_parsed_and_written_again(state: ThreadState) -> None:
-    entries = [*state.files.values(), *state.commands.values(), *state.errors.values()]
-    state.latest_turn = max((entry.turn for entry in entries), default=0)
+    file_turns = [file.turn for file in state.files.values()]
+    command_turns = [command.turn for command in state.commands.values()]
+    error_turns = [error.turn for error in state.errors.values()]
+    state.latest_turn = max([*file_turns, *command_turns, *error_turns], default=0)
     first = sections_of(state)
     text = render({DONE: Journal().intro(), **first}, skip_empty=True)
     assert sections_of(read_state_from_sections(parse_sections(text))) == first
