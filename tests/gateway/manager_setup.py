@@ -30,6 +30,7 @@ from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
 from everthread.wire import anthropic, openai_chat, openai_responses
 from tests.chat_messages import result_message
+from tests.gateway.store_wrappers import StoreWrapper
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 PATHS: dict[Api, str] = {
@@ -48,16 +49,6 @@ NAMES: dict[Api, str] = {
     "anthropic": "claude-sonnet-4-5",
 }
 MANAGED: Any = "managed"
-
-
-class StoreWrapper:
-    """A store of which a test replaces some methods."""
-
-    def __init__(self, store: Any) -> None:
-        self.wrapped_store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped_store, name)
 
 
 @dataclass

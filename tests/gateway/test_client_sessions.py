@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ from tests.gateway.gateway_setup import (
     GatewaySetup,
     open_setup,
 )
+from tests.gateway.store_wrappers import SlowStore
 
 __all__ = ["everthread", "home"]
 READ: Any = {
@@ -65,21 +65,6 @@ def answer_or_recall(request: Request) -> Any:
         )
     results = [text_of(message) for message in request.messages if message["role"] == "tool"]
     return f"Found: {results[-1]}" if results else "Noted."
-
-
-class SlowStore:
-    """A store that takes long to append."""
-
-    def __init__(self, store: Store, seconds: float) -> None:
-        self._store = store
-        self._seconds = seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def extend_thread(self, *given: Any) -> Any:
-        await asyncio.sleep(self._seconds)
-        return await self._store.extend_thread(*given)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.3])

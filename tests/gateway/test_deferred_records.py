@@ -34,26 +34,11 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     text_of_tokens,
 )
+from tests.gateway.store_wrappers import CountingStore
 
 OPENING = text_of_tokens(900, "größer")
 NEVER = 3_600.0
 """A delay that does not end within a test."""
-
-
-class CountingStore:
-    """A store that counts the transactions that extend a thread."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.count = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def extend_thread(self, *given: Any) -> list[ThreadLink | None]:
-        self.count += 1
-        links: list[ThreadLink | None] = await self._store.extend_thread(*given)
-        return links
 
 
 @dataclass
@@ -318,7 +303,7 @@ async def test_records_a_call_without_an_answer_at_once(
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
     setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_SECONDS", 0.01)
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_DELAY_SECONDS", 0.01)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second, to be thought about?")
     turn = await begin_turn(busy.manager, busy.client)

@@ -25,6 +25,7 @@ from tests.gateway.forwarding_setup import (
     stored_texts,
 )
 from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, text_of_tokens
+from tests.gateway.store_wrappers import BreakableStore
 
 WINDOW = 40_000
 OPENING = text_of_tokens(900, "größer")
@@ -221,24 +222,8 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     await turn.record(answer_outcome(client))
 
 
-class FailingStore:
-    """A store that fails to store what was said once it has an error to raise."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.error: Exception | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def extend_thread(self, *given: Any) -> Any:
-        if self.error is not None:
-            raise self.error
-        return await self._store.extend_thread(*given)
-
-
 async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSetup) -> None:
-    store = FailingStore(setup.store)
+    store = BreakableStore(setup.store)
     setup.store = cast("Store", store)
     manager = setup.manager(is_sole_writer=True)
     metrics = Metrics()

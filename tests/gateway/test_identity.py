@@ -20,11 +20,6 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
-from everthread.thread.matching.history import (
-    build_history,
-    identify_message,
-    is_cleared,
-)
 from everthread.wire import openai_responses
 from tests.chat_messages import (
     calls_message,
@@ -32,7 +27,6 @@ from tests.chat_messages import (
     function_call,
     result_message,
 )
-from tests.digest_chains import canonical_chain
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
@@ -666,29 +660,3 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                 expected = [str(message["content"]) for message in client.messages]
                 texts = await stored_texts(setup, thread_of(sent))
                 assert texts == expected
-
-
-def test_digests_equal_those_of_the_canonical_messages() -> None:
-    client = HistoryClient("anthropic")
-    client.add_user_message("One")
-    client.add_assistant_message([{"type": "text", "text": "Two"}])
-    client.add_result("call_1", "three")
-    found = build_history(identify_message("anthropic", value) for value in client.messages)
-    assert list(found.digests) == canonical_chain(client.messages)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_placeholder"),
-    [
-        ("[Old tool result content cleared]", True),
-        (
-            "<tool_output_masked>\n001/0000 Eltham\n…\nOutput too large. Full output available at: /tmp/o.txt\n</x>",
-            True,
-        ),
-        (f"Full output saved to: /tmp/o.txt\n{'preview ' * 100}", True),
-        ("The full output of the pump is 40 litres a minute.", False),
-        (f"{'line ' * 2_000} Full output available at: /tmp/o.txt", False),
-    ],
-)
-def test_a_result_that_the_client_moved_is_a_placeholder(text: str, is_placeholder: bool) -> None:
-    assert is_cleared(text) is is_placeholder

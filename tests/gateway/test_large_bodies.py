@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.gateway.access.authentication import Caller
 from everthread.gateway.charged_usage import estimate_body_tokens
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
@@ -32,6 +30,7 @@ from everthread.gateway.request.request_reader import (
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.engines.worker_processes import WorkerProcesses
 from tests.cpu_limit import cpu_limit
+from tests.gateway.authenticators import AnyKey, RecordingAccount
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -192,31 +191,10 @@ def test_counts_a_long_file_once() -> None:
     assert estimate_body_tokens(b"") == 0
 
 
-class RecordingAccount:
-    """An account that writes down."""
-
-    def __init__(self) -> None:
-        self.spent: list[int] = []
-
-    def admit(self) -> None:
-        """Accepts every caller."""
-
-    def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Everything."""
-
-    def spend(self, usage: CanonicalUsage, model: str) -> None:  # noqa: ARG002
-        self.spent.append(usage.input_tokens)
-
-
 @pytest.mark.parametrize("mode", ["managed", "off"])
 async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
     """The provider states no usage, so that the request is counted: for a large one not on the event loop."""
     account = RecordingAccount()
-
-    class Keys:
-        async def authenticate(self, _headers: object) -> Caller:
-            return Caller("acme", "k", frozenset({"proxy"}), account=account)
-
     answer = {
         "id": "x",
         "model": "gpt-4o",
@@ -234,7 +212,8 @@ async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
             "messages": [{"role": "user", "content": "word " * 40_000}],
         }
     ).encode()
-    async with raw_gateway(reply, authenticator=Keys(), mode=mode) as (url, _):
+    async with raw_gateway(reply, authenticator=AnyKey(account), mode=mode) as (url, _):
         response = await send_post(url, CHAT, body, *JSON)
         assert response.status == 200
-    assert account.spent == [len(body) // 4]
+    [(usage, _)] = account.calls
+    assert usage.input_tokens == len(body) // 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -16,38 +15,13 @@ from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
-    StoreWrapper,
     text_reply,
 )
+from tests.gateway.store_wrappers import HeldStore
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.messages import texts_of
 
 NAMED = {"x-everthread-session": "mine"}
-
-
-class HeldStore(StoreWrapper):
-    """A store of which the test holds single calls."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._gates: dict[str, asyncio.Event] = {}
-
-    def hold(self, name: str) -> asyncio.Event:
-        """Hold the next call of this name until the event that is returned is set."""
-        self._gates[name] = gate = asyncio.Event()
-        return gate
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        gate = self._gates.pop(name, None)
-        if gate is None:
-            return found
-
-        async def held(*given: Any, **named: Any) -> Any:
-            await gate.wait()
-            return await found(*given, **named)
-
-        return held
 
 
 class Conversation:

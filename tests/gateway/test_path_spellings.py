@@ -13,6 +13,7 @@ from everthread.factory.upstreams import add_keys, list_upstreams
 from everthread.gateway.access.key_creation import issue_key
 from everthread.gateway.monitoring.log_lines import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
+from tests.gateway.authenticators import PROXY_KEYS
 from tests.gateway.raw_http import (
     PassThroughManager,
     open_raw_gateway,
@@ -21,7 +22,6 @@ from tests.gateway.raw_http import (
     send_get,
     send_post,
 )
-from tests.gateway.test_proxy_safety import Keys
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_a_gateway_key_in_any_place_or_spelling_reaches_no_upstream() -> N
     paths = ("/v1/messages", "/v1/files", f"/v1/files/{token}/content")
     async with open_raw_upstream() as upstream:
         upstreams = [Upstream("only", upstream.url, api_key="sk-upstream")]
-        async with open_raw_gateway(upstreams, authenticator=Keys()) as (url, _):
+        async with open_raw_gateway(upstreams, authenticator=PROXY_KEYS) as (url, _):
             for path, spelling in product(paths, (token, token.replace("_", "%5f"), escaped)):
                 target = f"{path}?key={spelling}&a=1"
                 response = await send_post(url, target, b"{}", *fields)

@@ -6,18 +6,16 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import Mapping
 from typing import cast
 
 import pytest
 
-from everthread.gateway.access.authentication import Caller
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
-from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
+from tests.gateway.authenticators import PROXY_KEYS
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -42,19 +40,9 @@ CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
 
 
-class Keys:
-    """Two keys: one for the proxy, one for nothing."""
-
-    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        key = headers.get("authorization", "").removeprefix("Bearer ")
-        if key not in ("et-good", "et-other"):
-            raise Refused(401, "invalid_key", "This key is not known here.")
-        return Caller("acme", key, frozenset({"proxy"} if key == "et-good" else {"threads"}))
-
-
 async def test_an_upstream_without_a_key_gets_no_credential() -> None:
     manager = PassThroughManager()
-    async with raw_gateway(manager=manager, authenticator=Keys()) as (url, upstream):
+    async with raw_gateway(manager=manager, authenticator=PROXY_KEYS) as (url, upstream):
         await send_post(
             url,
             CHAT,
@@ -134,6 +122,8 @@ async def test_a_connection_stays_open_through_a_pause() -> None:
 
 
 async def test_gives_up_on_a_client_that_does_not_read() -> None:
+    """Without the setting a client has 60 seconds, so an end within 20 is due to it."""
+
     async def endless(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
         writer.write(response_head(200, STREAM))
         while True:
@@ -148,12 +138,10 @@ async def test_gives_up_on_a_client_that_does_not_read() -> None:
             _, writer = await connect(url)
             cast("asyncio.Transport", writer.transport).pause_reading()
             writer.write(post_request(path, b'{"stream": true}', *JSON))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20):
                 await upstream.disconnected.wait()
             upstream.disconnected.clear()
-            assert not writer.transport.is_closing(), (
-                "the client is still there: it was not waited for"
-            )
+            assert not writer.transport.is_closing(), "the client has not left"
             writer.transport.abort()
 
 

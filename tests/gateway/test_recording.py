@@ -6,72 +6,30 @@ import asyncio
 import gc
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply
-from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER, RequestHandler
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.store.rewrite_records import ThreadLink
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import RecordFailed
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
     ManagerSetup,
-    StoreWrapper,
     answer_request,
     ask,
     text_reply,
     thread_of,
 )
+from tests.gateway.store_wrappers import FailingStore, WatchedStore
 from tests.store.messages import texts_of
 
-Links = list[ThreadLink | None]
 OPENING = ["Where do we go?", "Left or right."]
-
-
-class FailingStore(StoreWrapper):
-    """A store that is slow to store messages, and fails at the given calls."""
-
-    def __init__(self, store: Any, fails: set[int], seconds: float = 0.01) -> None:
-        super().__init__(store)
-        self._seconds = seconds
-        self._fails = fails
-        self._count = 0
-
-    async def extend_thread(self, *given: Any) -> Links:
-        self._count += 1
-        is_failing = self._count in self._fails
-        await asyncio.sleep(self._seconds)
-        if is_failing:
-            raise StoreError("the disk is full")
-        links: Links = await self.wrapped_store.extend_thread(*given)
-        return links
-
-
-class WatchedStore(StoreWrapper):
-    """A store that notes the roles that it is given at once, and how often it searches for a history."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.written: list[list[str]] = []
-        self.searches = 0
-
-    def __getattr__(self, name: str) -> Any:
-        self.searches += name in ("find_link", "find_links_by_skeleton")
-        return super().__getattr__(name)
-
-    async def extend_thread(self, thread: str, points: Any, *given: Any) -> Links:
-        messages = chain.from_iterable(point.messages for point in points)
-        self.written.append([message.body["role"] for message in messages])
-        links: Links = await self.wrapped_store.extend_thread(thread, points, *given)
-        return links
 
 
 @dataclass

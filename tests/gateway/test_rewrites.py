@@ -14,18 +14,12 @@ import pytest
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.tool_outputs import make_persisted_block
 from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing, RequestHandler
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
 from everthread.thread import events
 from everthread.thread.caller.caller_request import Outcome
-from everthread.thread.caller.start_replacement import (
-    StartReplacement,
-    mention_reading_tool,
-    rename_reading_tools,
-)
 from everthread.thread.events import (
     CompactionDone,
     CompactionReceipt,
@@ -36,7 +30,6 @@ from tests.chat_messages import (
     calls_message,
     calls_reply,
     function_call,
-    result_message,
 )
 from tests.gateway.manager_setup import (
     APIS,
@@ -566,33 +559,3 @@ async def test_a_late_summary_changes_the_prefix_only_once(
             await manager.wait_for_background_work()
     assert any(heads)
     assert count_changes(heads) == 1
-
-
-def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
-    block = make_persisted_block("line\n" * 500, preview_chars=40)
-    own = {"role": "tool", "content": block}
-    result = result_message("a", block)
-    found = StartReplacement(1, [own, result])
-    recall = {
-        "type": "function",
-        "function": {"name": "recall"},
-    }
-    named = mention_reading_tool(found, [own], [recall]).replacement
-    assert named[0] == own
-    assert "call recall with id" in named[1]["content"]
-    assert "read_file" not in mention_reading_tool(found, [own], None).replacement[1]["content"]
-
-
-def test_a_stored_result_names_the_tool_that_came_later() -> None:
-    recall: Any = {
-        "type": "function",
-        "function": {"name": "recall"},
-    }
-    block = make_persisted_block("line\n" * 500, preview_chars=40)
-    [named] = mention_reading_tool(
-        StartReplacement(0, [result_message("a", block)]), [], [recall]
-    ).replacement
-    text = rename_reading_tools(json.dumps(named), ["recall"], ["mcp__notes__expand"])
-    assert "call mcp__notes__expand with id" in text
-    assert rename_reading_tools(text, ["mcp__notes__expand"], ["recall"]) == json.dumps(named)
-    assert rename_reading_tools(text, ["mcp__notes__search"], ["recall"]) == text

@@ -21,7 +21,8 @@ from everthread.thread.caller.caller_request import ClientSession, Outcome
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup, StoreWrapper
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.store_wrappers import StoreWrapper
 
 __all__ = ["everthread", "home"]
 
@@ -242,7 +243,7 @@ def test_a_copilot_cache_key_is_not_a_session() -> None:
     assert find_scope({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
 
 
-class HeldStore(StoreWrapper):
+class AnswerHoldingStore(StoreWrapper):
     """A store that holds answers until `go` is set."""
 
     def __init__(self, store: Store) -> None:
@@ -267,7 +268,7 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
         "function": {"name": "Bash"},
     }
 
-    held = HeldStore(setup.store)
+    held = AnswerHoldingStore(setup.store)
     manager = setup.manager(store=held)
     client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")

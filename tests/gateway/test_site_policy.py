@@ -10,6 +10,7 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.gateway.router import Upstream
 from everthread.gateway.site_policy import SitePolicy
+from tests.gateway.authenticators import PROXY_KEYS
 from tests.gateway.raw_http import (
     JSON,
     fixed_answer,
@@ -20,7 +21,6 @@ from tests.gateway.raw_http import (
     send_get,
     send_post,
 )
-from tests.gateway.test_proxy_safety import Keys
 
 CHAT = "/v1/chat/completions"
 FILES = "/v1/files"
@@ -114,7 +114,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
     ).encode()
     sites = SitePolicy((listed,))
     async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
-        for authenticator in (None, Keys()):  # a preflight carries no key
+        for authenticator in (None, PROXY_KEYS):  # a preflight carries no key
             async with open_raw_gateway(
                 upstream.url,
                 sites=sites,
@@ -195,7 +195,7 @@ async def test_answers_under_listed_host_names_and_addresses_only(host: str, *, 
 async def test_with_keys_the_host_name_matters_only_for_the_gateways_own_pages(
     path: str, status: int
 ) -> None:
-    async with raw_gateway(authenticator=Keys()) as (url, _):
+    async with raw_gateway(authenticator=PROXY_KEYS) as (url, _):
         key = (b"Authorization", b"Bearer et-good")
         answer = await send_get(url, path, key, host="proxy.corp.example")
     assert answer.status == status

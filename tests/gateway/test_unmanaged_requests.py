@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.gateway.access.authentication import Caller
 from everthread.gateway.charged_usage import choose_charged_model
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields
+from tests.gateway.authenticators import AnyKey, RecordingAccount
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
 from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.raw_http import (
@@ -242,30 +241,9 @@ def test_asks_upstreams_only_for_encodings_it_can_read(accepted: bytes, asked: b
     assert keep_supported_encodings(accepted) == asked
 
 
-class RecordingAccount:
-    """An account that writes down."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, str]] = []
-
-    def admit(self) -> None:
-        """Accepts every caller."""
-
-    def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Everything."""
-
-    def spend(self, usage: CanonicalUsage, model: str) -> None:
-        self.calls.append((usage.total_tokens, model))
-
-
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
 async def test_charges_the_model_that_answered(path: str) -> None:
     account = RecordingAccount()
-
-    class Keys:
-        async def authenticate(self, _headers: object) -> Caller:
-            return Caller("acme", "k", frozenset({"proxy"}), account=account)
-
     usage = {
         "prompt_tokens": 7,
         "completion_tokens": 2,
@@ -290,7 +268,7 @@ async def test_charges_the_model_that_answered(path: str) -> None:
         packed = gzip.compress(json.dumps(answer).encode())
         await fixed_answer(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
 
-    async with raw_gateway(reply, authenticator=Keys()) as (url, _):
+    async with raw_gateway(reply, authenticator=AnyKey(account)) as (url, _):
         body = json.dumps(
             {
                 "model": "gpt-4o-mini",
@@ -307,5 +285,7 @@ async def test_charges_the_model_that_answered(path: str) -> None:
             ),
         )
         assert response.status == 200
-    assert account.calls == [(9, "gpt-4o")]
+    [(usage_charged, model)] = account.calls
+    assert usage_charged.total_tokens == 9
+    assert model == "gpt-4o"
     assert choose_charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

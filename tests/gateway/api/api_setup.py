@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +21,13 @@ from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.threads_api import ThreadsApi
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from everthread.wire.sse import SseParser
+from tests.gateway.authenticators import FixedKeys
 from tests.gateway.raw_http import PassThroughManager
 
 FAST_OPTIONS = QueueOptions(
@@ -36,28 +36,15 @@ FAST_OPTIONS = QueueOptions(
     poll_seconds=0.03,
     sweep_seconds=0.1,
 )
-SCOPES = {
-    "ann": {"threads"},
-    "bob": {"threads"},
-    "amy": {"threads", "tools"},
-    "pat": {"proxy"},
-}
-TENANTS = {
-    "ann": "acme",
-    "amy": "acme",
-    "bob": "other",
-    "pat": "acme",
-}
-
-
-class NamedKeys:
-    """A key is a person's name."""
-
-    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        name = headers.get("authorization", "").removeprefix("Bearer ")
-        if name not in SCOPES:
-            raise Refused(401, "invalid_api_key", "This API key is not known here.")
-        return Caller(TENANTS[name], name, frozenset(SCOPES[name]))
+KEYS = FixedKeys(
+    {
+        "ann": Caller("acme", "ann", frozenset({"threads"})),
+        "amy": Caller("acme", "amy", frozenset({"threads", "tools"})),
+        "pat": Caller("acme", "pat", frozenset({"proxy"})),
+        "bob": Caller("other", "bob", frozenset({"threads"})),
+    }
+)
+"""A key is a person's name."""
 
 
 class WaitingModel(ScriptedModel):
@@ -214,7 +201,7 @@ async def open_api(
     options: QueueOptions = FAST_OPTIONS,
     tools: bool = False,
     keys: bool = True,
-    access: Callable[[Store], Any] = lambda _store: NamedKeys(),
+    access: Callable[[Store], Any] = lambda _store: KEYS,
     grace_seconds: float = 5.0,
     settings: str = "",
     wrap: Callable[[Any], Any] = lambda opened: opened,
