@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
-from everthread.wire.anthropic.history_encoding import EncodedHistory
+from everthread.wire.anthropic.anthropic_history import EncodedHistory
 from tests.chat_messages import (
     assistant_message,
     calls_message,

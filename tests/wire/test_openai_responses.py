@@ -167,7 +167,8 @@ def test_decodes_stop_reasons(output: list[Any], fields: dict[str, Any], stop: s
     ],
 )
 def test_encodes_the_status_of_other_apis(stop: str | None, status: str, details: Any) -> None:
-    message = with_native({"role": "assistant", "content": "x", "refusal": "No."}, "anthropic", {})
+    refusal: Message = {"role": "assistant", "content": "x", "refusal": "No."}
+    message = with_native(refusal, "anthropic", {})
     body = openai_responses.encode_reply(
         Reply(message=message, stop=stop, raw={"stop_reason": "?"})
     )

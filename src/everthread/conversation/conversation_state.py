@@ -32,7 +32,7 @@ from everthread.thread.used_window import (
     UsedWindow,
     describe_window,
 )
-from everthread.wire.anthropic.history_encoding import EncodedHistory
+from everthread.wire.anthropic.anthropic_history import EncodedHistory
 
 ENGINE_KEY = "engine"
 TOOLS_KEY = "tools"

@@ -21,7 +21,7 @@ from everthread.providers.catalog import choose_output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.recovery import compute_max_output
-from everthread.wire.anthropic.history_encoding import EncodedHistory
+from everthread.wire.anthropic.anthropic_history import EncodedHistory
 from everthread.wire.codecs import CODECS
 
 

@@ -82,8 +82,7 @@ class ToolCall(NamedTuple):
     @property
     def parsed(self) -> dict[str, Any]:
         """The arguments as an object; empty if they are not one."""
-        value = json_value(self.arguments)
-        return value if isinstance(value, dict) else {}
+        return as_object(json_value(self.arguments))
 
 
 class ToolResult(NamedTuple):
@@ -147,39 +146,39 @@ def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     """Return the tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
         return []
-    content = message.get("content")
-    tool_calls = message.get("tool_calls")
     calls: list[ToolCall] = []
-    if isinstance(content, list):
-        blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCK_KINDS)
+    if isinstance(message.get("content"), list):
         calls += (
             ToolCall(
-                as_text(block.get("id")),
-                as_text(block.get("name")),
-                json_text(block.get("input")),
+                as_text(part.get("id")),
+                as_text(part.get("name")),
+                json_text(part.get("input")),
             )
-            for block in blocks
+            for part in parts_of(message)
+            if kind_of(part) in CALL_BLOCK_KINDS
         )
-    for item in tool_calls if isinstance(tool_calls, list) else ():
-        if isinstance(item, dict):
-            function = item.get("function")
-            custom = item.get("custom")
-            inner: Any = (
-                function
-                if isinstance(function, dict)
-                else custom
-                if isinstance(custom, dict)
-                else {}
-            )
-            arguments = inner.get("arguments", inner.get("input"))
-            calls.append(
-                ToolCall(
-                    as_text(item.get("id")),
-                    as_text(inner.get("name")),
-                    json_text(arguments),
-                )
-            )
+    calls += (
+        _read_chat_call(call)
+        for call in as_list(message.get("tool_calls"))
+        if isinstance(call, dict)
+    )
     return calls
+
+
+def _read_chat_call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function")
+    fields = as_object(function if isinstance(function, dict) else call.get("custom"))
+    arguments = fields.get("arguments", fields.get("input"))
+    return ToolCall(as_text(call.get("id")), as_text(fields.get("name")), json_text(arguments))
+
+
+def make_call(call_id: str, name: str, arguments: str) -> ToolCallDict:
+    """Return a call in chat form."""
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def join_name(namespace: str, name: str) -> str:
@@ -217,29 +216,32 @@ def message_key(message: Any) -> Hashable:
         return None
     content = message.get("content")
     calls = message.get("tool_calls")
-    parts = (
-        tuple(map(_make_part_key, content))
-        if isinstance(content, list)
-        else content
-        if isinstance(content, str)
-        else None
-    )
+    content_key: Hashable = content if isinstance(content, str) else None
+    if isinstance(content, list):
+        content_key = tuple(map(_make_part_key, content))
     call_keys = tuple(map(_make_part_key, calls)) if isinstance(calls, list) else None
-    return str(message.get("role")), parts, str(message.get("tool_call_id")), call_keys
+    return str(message.get("role")), content_key, str(message.get("tool_call_id")), call_keys
 
 
 def _make_part_key(part: Any) -> str | None:
-    identifying_text = (
-        (part.get("text") or part.get("id") or part.get("tool_use_id"))
-        if isinstance(part, dict)
-        else part
-    )
-    return identifying_text if isinstance(identifying_text, str) else None
+    if isinstance(part, dict):
+        part = part.get("text") or part.get("id") or part.get("tool_use_id")
+    return part if isinstance(part, str) else None
 
 
 def as_text(value: Any) -> str:
     """Return the value if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return the value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
 
 
 def simplify_parts(parts: list[Part]) -> Content:
@@ -347,7 +349,7 @@ def _edit_block(part: Any, edit: Callable[[ToolResult, Mapping[str, Any]], Any])
 
 def iterate_images(content: Any) -> Iterator[Part]:
     """Yield every image part of a content value, tool results' included."""
-    for part in content if isinstance(content, list) else []:
+    for part in as_list(content):
         if not isinstance(part, dict):
             continue
         if kind_of(part) in IMAGE_BLOCK_KINDS:

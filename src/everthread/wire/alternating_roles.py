@@ -1,16 +1,53 @@
-"""Encode for protocols in which user and assistant alternate: Anthropic and Gemini.
+"""Protocols in which user and assistant alternate: Anthropic and Gemini.
 
 Neighbouring messages of one role share a message on the wire, the user comes first, and instructions in
-mid-conversation are wrapped in a user message.
+mid-conversation are wrapped in a user message. A user message on the wire may hold several tool results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.messages import Part
+from everthread.core.messages import Message, Part
+from everthread.core.types import Api
+from everthread.wire.native_values import with_native
+
+WirePart = Mapping[str, Any]
+
+
+def split_at_results(
+    parts: Sequence[WirePart], is_result: Callable[[WirePart], bool]
+) -> Iterator[tuple[int, Sequence[WirePart]]]:
+    """Yield each result alone and the parts between results together, with their index. No parts are one empty run."""
+    start = 0
+    for index, part in enumerate(parts):
+        if is_result(part):
+            if start < index:
+                yield start, parts[start:index]
+            yield index, [part]
+            start = index + 1
+    if start < len(parts) or not parts:
+        yield start, parts[start:]
+
+
+def share_native_value(
+    decoded_runs: Sequence[tuple[Message, Sequence[WirePart]]],
+    wire_message: Mapping[str, Any],
+    list_name: str,
+    *,
+    api: Api,
+) -> list[Message]:
+    """Return the messages of one wire message, each with its own parts of it as its native value.
+
+    `list_name`: the field of the wire message that has the parts.
+    """
+    messages: list[Message] = []
+    for message, parts in decoded_runs:
+        value = {**wire_message, list_name: list(parts)} if len(decoded_runs) > 1 else wire_message
+        messages.append(with_native(message, api, value, continues_previous=bool(messages)))
+    return messages
 
 
 @dataclass(frozen=True, slots=True)

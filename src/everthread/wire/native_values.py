@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from everthread.core.messages import Message, Native
+
+T = TypeVar("T", Message, dict[str, Any])
 
 
 def without_private_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,20 +33,23 @@ def native_value(message: Mapping[str, Any], api: str) -> Any | None:
 
 
 def with_native(
-    message: Message,
+    message: T,
     api: str,
     value: Any,
     *,
     model: str | None = None,
     continues_previous: bool = False,
-) -> Message:
-    """Return a copy with a native record: wire value, author, and whether it belongs to the previous wire message."""
+) -> T:
+    """Return a copy with a native record: wire value, author, and whether it belongs to the previous wire message.
+
+    A tool can have one too.
+    """
     record: Native = {"api": api, "value": value}
     if model:
         record["model"] = model
     if continues_previous:
         record["joined"] = True
-    return {**message, "_native": record}
+    return cast("T", {**message, "_native": record})
 
 
 def public_message(message: Message) -> Message:

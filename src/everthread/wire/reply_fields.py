@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from everthread.core.costs.canonical_usage import normalize_usage
+from everthread.core.messages import as_text
 from everthread.core.types import Reply, StreamDelta
+from everthread.errors import WireError
 
 
 def split_reply_fields(
     body: Mapping[str, Any],
+    *,
+    id_name: str = "id",
+    model_name: str = "model",
+    usage_name: str = "usage",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a body into the fields of `Reply` and the rest."""
-    field_types = {"id": str, "model": str, "usage": dict}
-    fields = {
-        key: body[key]
-        for key, field_type in field_types.items()
-        if body.get(key) and isinstance(body[key], field_type)
-    }
-    return fields, {key: value for key, value in body.items() if key not in fields}
+    """Split a body into `id`, `model` and `usage` of a `Reply`, whatever their names, and the other fields."""
+    fields: dict[str, Any] = {}
+    other_fields = dict(body)
+    for field, name, kind in (
+        ("id", id_name, str),
+        ("model", model_name, str),
+        ("usage", usage_name, dict),
+    ):
+        if body.get(name) and isinstance(body[name], kind):
+            fields[field] = other_fields.pop(name)
+    return fields, other_fields
 
 
 def add_reply_fields(
@@ -32,13 +41,12 @@ def add_reply_fields(
 ) -> dict[str, Any]:
     """Add id, model and usage to the body of a reply. A native reply gets only those that it had, its usage unchanged.
 
-    `prompt_name` and `output_name` are OpenAI's names of the two figures of another API's usage.
+    `prompt_name` and `output_name`: names under which the usage of another API is written.
     """
-    body |= {
-        key: value
-        for key, value in (("id", reply.id), ("model", reply.model))
-        if value or not is_native
-    }
+    if reply.id or not is_native:
+        body["id"] = reply.id
+    if reply.model or not is_native:
+        body["model"] = reply.model
     if reply.usage is not None and is_native:
         body["usage"] = reply.usage
     elif reply.usage is not None:
@@ -57,23 +65,21 @@ def add_reply_fields(
     return body
 
 
+def raise_reply_error(error: Any, expected: str) -> NoReturn:
+    """Raise `WireError` with the text of an error that was sent instead of a reply."""
+    raise WireError(f"the reply is an error, not a {expected}: {error_text(error) or repr(error)}")
+
+
 def error_text(error: Any) -> str:
     """Return the text of a provider's error, however deeply it is nested."""
-    if isinstance(error, Mapping):
-        return next(
-            (
-                text
-                for key in ("message", "error", "code", "type")
-                if (text := error_text(error.get(key)))
-            ),
-            "",
-        )
-    return error if isinstance(error, str) else ""
+    if not isinstance(error, Mapping):
+        return as_text(error)
+    texts = (error_text(error.get(key)) for key in ("message", "error", "code", "type"))
+    return next(filter(None, texts), "")
 
 
 def make_error_delta(error: Any) -> StreamDelta:
     """Return the delta for an error in a stream."""
-    error_fields = (
-        error if isinstance(error, dict) else {"message": error_text(error) or str(error or "")}
-    )
-    return StreamDelta("error", text=error_text(error_fields), raw=error_fields)
+    if not isinstance(error, dict):
+        error = {"message": error_text(error) or str(error or "")}
+    return StreamDelta("error", text=error_text(error), raw=error)

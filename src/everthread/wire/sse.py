@@ -118,6 +118,11 @@ def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None
     return require_object(value, "the event")
 
 
+def make_json_event(data: Mapping[str, Any], name: str | None = None) -> SseEvent:
+    """Return an event that carries a JSON object."""
+    return SseEvent(name, json.dumps(data, ensure_ascii=False))
+
+
 def encode_event(event: SseEvent) -> bytes:
     """Return the bytes of one event, ready to be sent."""
     head = f"event: {event.event}\n" if event.event else ""

@@ -6,11 +6,11 @@ A thread that has lasted for N calls is expected to last for about N more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, is_nonnegative_number
+from everthread.core.messages import as_object
 
 _MIN_FURTHER_CALLS = 8
 """Calls expected of a thread that has just begun."""
@@ -112,7 +112,7 @@ class CallPattern:
     @classmethod
     def load(cls, state: Any) -> CallPattern:
         """Return the pattern that `dump` wrote; ignore fields of another shape."""
-        stored = state if isinstance(state, Mapping) else {}
+        stored = as_object(state)
         names = (item.name for item in fields(cls))
         return cls(
             **{name: stored[name] for name in names if is_nonnegative_number(stored.get(name))}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from everthread.core.messages import as_object
 
 _PRIOR_TOKENS = 2_000.0
 """Weight of the initial factor of one, in tokens of evidence."""
@@ -113,28 +114,25 @@ class Calibration:
     @classmethod
     def load(cls, state: Any) -> Calibration:
         """Return the calibration that `dump` wrote; ignore values of another shape."""
-        state = state if isinstance(state, Mapping) else {}
-        evidence = state.get("evidence")
-        last_report = state.get("last")
+        fields = as_object(state)
         calibration = cls()
-        for name, amounts in evidence.items() if isinstance(evidence, Mapping) else ():
-            if (
-                isinstance(amounts, list | tuple)
-                and len(amounts) == 2
-                and all(map(_is_amount, amounts))
-            ):
-                calibration._evidence[str(name)] = _Evidence(*map(float, amounts))
-        if (
-            isinstance(last_report, list | tuple)
-            and len(last_report) == 3
-            and all(map(_is_amount, last_report[1:]))
-        ):
+        for name, amounts in as_object(fields.get("evidence")).items():
+            if _are_amounts(amounts):
+                calibration._evidence[name] = _Evidence(float(amounts[0]), float(amounts[1]))
+        last_report = fields.get("last")
+        if isinstance(last_report, list | tuple) and _are_amounts(last_report[1:]):
+            model, reported_tokens, estimated_tokens = last_report
             calibration._last_report = (
-                str(last_report[0]),
-                float(last_report[1]),
-                float(last_report[2]),
+                str(model),
+                float(reported_tokens),
+                float(estimated_tokens),
             )
         return calibration
+
+
+def _are_amounts(values: Any) -> bool:
+    """Return whether these are two amounts: of reported and of estimated tokens."""
+    return isinstance(values, list | tuple) and len(values) == 2 and all(map(_is_amount, values))
 
 
 def _is_amount(value: Any) -> bool:

@@ -22,7 +22,7 @@ from everthread.gateway.request.json_slices import (
 from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import find_field_name, get_object_field
+from everthread.wire.gemini.field_names import find_field_name, get_object_field
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import BodyEdit, SlicedBody
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.fields import find_field_name, get_object_field
+from everthread.wire.gemini.field_names import find_field_name, get_object_field
 
 _GAP = "\n\n"
 

@@ -13,7 +13,7 @@ from everthread.gateway.recall.merged_stream import (
     replace_data,
 )
 from everthread.wire import gemini
-from everthread.wire.gemini.fields import get_object_field
+from everthread.wire.gemini.field_names import get_object_field
 from everthread.wire.sse import SseEvent
 
 

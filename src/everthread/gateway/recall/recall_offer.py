@@ -25,7 +25,7 @@ from everthread.gateway.recall.withdrawn_tools import (
 from everthread.gateway.request.json_slices import SlicedBody
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS
-from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
+from everthread.wire.gemini.field_names import find_field_name, get_field, get_object_field
 
 RECALL_HEADER = "x-everthread-recall"
 """Request header with which a client turns the tool `off`."""

@@ -9,7 +9,7 @@ from everthread.core.types import Api
 from everthread.gateway.request.json_slices import BodyEdit, SlicedBody
 from everthread.thread.wire_messages import encode_value
 from everthread.wire import anthropic, gemini, openai_responses
-from everthread.wire.gemini.fields import find_field_name
+from everthread.wire.gemini.field_names import find_field_name
 
 
 def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> BodyEdit:

@@ -34,7 +34,7 @@ from everthread.thread.caller.caller_request import (
 )
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
 from everthread.thread.matching.thread_match import ClientScope
-from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.wire.gemini.field_names import get_field, get_object_field
 
 ANTHROPIC_COMPACTION_FIELD = "compaction"
 """The field with which a client asks Anthropic for a summary of the conversation."""

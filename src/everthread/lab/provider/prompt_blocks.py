@@ -21,6 +21,7 @@ from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
     Message,
     Part,
+    as_list,
     iterate_images,
     kind_of,
     parts_of,
@@ -28,7 +29,6 @@ from everthread.core.messages import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.wire.native_values import native_record
-from everthread.wire.openai_chat import list_tool_calls
 
 Ttl = Literal["5m", "1h"]
 
@@ -150,7 +150,9 @@ class PromptReader:
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._is_claude and message.get("role") != "tool":
-            calls = [{"type": "tool_use", "call": call} for call in list_tool_calls(message)]
+            calls = [
+                {"type": "tool_use", "call": call} for call in as_list(message.get("tool_calls"))
+            ]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
         return [

@@ -17,7 +17,7 @@ from everthread.store.store import Store
 from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ThreadMatch
-from everthread.wire.gemini.fields import get_object_field
+from everthread.wire.gemini.field_names import get_object_field
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
 """The field of a message that holds results, in protocols in which one message holds all of them."""

@@ -1,6 +1,8 @@
 """Anthropic messages <-> core, both directions: messages and blocks, whole requests and replies, streams."""
 
-from everthread.wire.anthropic.anthropic_decoding import API, decode_messages
+from everthread.wire.anthropic.anthropic_blocks import API
+from everthread.wire.anthropic.anthropic_decoding import decode_messages
+from everthread.wire.anthropic.anthropic_history import encode_messages
 from everthread.wire.anthropic.anthropic_replies import decode_reply, encode_reply
 from everthread.wire.anthropic.anthropic_requests import (
     DEFAULT_MAX_TOKENS,
@@ -10,7 +12,6 @@ from everthread.wire.anthropic.anthropic_requests import (
     encode_tools,
 )
 from everthread.wire.anthropic.anthropic_streams import encode_stream, stream_decoder
-from everthread.wire.anthropic.history_encoding import encode_messages
 
 __all__ = [
     "API",

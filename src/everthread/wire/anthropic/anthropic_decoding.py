@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import (
     Message,
     ToolCallDict,
+    as_text,
     kind_of,
+    make_call,
     simplify_parts,
 )
 from everthread.errors import WireError
-from everthread.wire.anthropic.content_blocks import (
+from everthread.wire.alternating_roles import share_native_value, split_at_results
+from everthread.wire.anthropic.anthropic_blocks import (
+    API,
     decode_arguments,
     decode_part,
 )
@@ -24,7 +28,6 @@ from everthread.wire.payload_checks import (
     require_text,
 )
 
-API = "anthropic"
 ROLES = ("user", "assistant", "system")
 THINKING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
 
@@ -47,17 +50,16 @@ def decode_message(message: Any, path: str, *, model: str | None = None) -> list
     if role not in ROLES:
         raise WireError(f"{path}.role must be one of {', '.join(ROLES)}, not {role!r}")
     author = model if role == "assistant" else None
+    core_message: Message
     if isinstance(content, str):
-        return [with_native({"role": role, "content": content}, API, message, model=author)]
+        core_message = {"role": role, "content": content}
+        return [with_native(core_message, API, message, model=author)]
     blocks = require_objects(content, f"{path}.content")
     if role == "user":
         return _decode_user(message, blocks, path)
-    core_message = (
-        _decode_assistant(blocks, path)
-        if role == "assistant"
-        else _decode_simple_message(role, blocks)
-    )
-    return [with_native(core_message, API, message, model=author)]
+    if role == "assistant":
+        return [with_native(_decode_assistant(blocks, path), API, message, model=author)]
+    return [with_native(_decode_simple_message(role, blocks), API, message)]
 
 
 def _decode_simple_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
@@ -78,60 +80,34 @@ def _decode_assistant(blocks: Sequence[Mapping[str, Any]], path: str) -> Message
     ]
     if calls:
         message["tool_calls"] = calls
-    reasoning_texts = [
-        text for block in blocks if isinstance(text := block.get("thinking"), str) and text
-    ]
-    if reasoning_texts:
-        message["reasoning_content"] = "\n\n".join(reasoning_texts)
+    thoughts = (as_text(block.get("thinking")) for block in blocks)
+    if reasoning := "\n\n".join(filter(None, thoughts)):
+        message["reasoning_content"] = reasoning
     return message
 
 
 def _decode_call(block: Mapping[str, Any], path: str) -> ToolCallDict:
-    return {
-        "id": require_text(block.get("id"), f"{path}.id"),
-        "type": "function",
-        "function": {
-            "name": require_text(block.get("name"), f"{path}.name"),
-            "arguments": decode_arguments(block.get("input", {})),
-        },
-    }
+    return make_call(
+        require_text(block.get("id"), f"{path}.id"),
+        require_text(block.get("name"), f"{path}.name"),
+        arguments=decode_arguments(block.get("input", {})),
+    )
 
 
 def _decode_user(
     message: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], path: str
 ) -> list[Message]:
-    block_runs = list(_split_at_results(blocks))
-    if len(block_runs) <= 1 and not _is_result(blocks[:1]):
-        return [with_native(_decode_simple_message("user", blocks), API, message)]
-    decoded: list[Message] = []
-    for index, run in block_runs:
-        core_message = (
-            _decode_result(run[0], f"{path}.content[{index}]")
-            if _is_result(run)
-            else _decode_simple_message("user", run)
-        )
-        value = {**message, "content": list(run)} if len(block_runs) > 1 else message
-        decoded.append(with_native(core_message, API, value, continues_previous=bool(decoded)))
-    return decoded
+    decoded_runs: list[tuple[Message, Sequence[Mapping[str, Any]]]] = []
+    for start, run in split_at_results(blocks, _is_result):
+        if run and _is_result(run[0]):
+            decoded_runs.append((_decode_result(run[0], f"{path}.content[{start}]"), run))
+        else:
+            decoded_runs.append((_decode_simple_message("user", run), run))
+    return share_native_value(decoded_runs, message, "content", api=API)
 
 
-def _split_at_results(
-    blocks: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    """Yield runs of blocks with their start index: each tool result alone, the blocks between results together."""
-    start = 0
-    for index, block in enumerate(blocks):
-        if _is_result([block]):
-            if start < index:
-                yield start, blocks[start:index]
-            yield index, [block]
-            start = index + 1
-    if start < len(blocks):
-        yield start, blocks[start:]
-
-
-def _is_result(run: Sequence[Mapping[str, Any]]) -> bool:
-    return bool(run) and kind_of(run[0]) == "tool_result"
+def _is_result(block: Mapping[str, Any]) -> bool:
+    return kind_of(block) == "tool_result"
 
 
 def _decode_result(block: Mapping[str, Any], path: str) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.caching.claude_cache_marks import find_markable_block
@@ -13,6 +13,8 @@ from everthread.core.messages import (
     Message,
     Messages,
     Part,
+    as_list,
+    as_object,
     as_text,
     content_text,
     kind_of,
@@ -20,15 +22,15 @@ from everthread.core.messages import (
 )
 from everthread.core.types import System
 from everthread.wire.alternating_roles import EncodedMessage, wrap_instruction
-from everthread.wire.anthropic.anthropic_decoding import (
+from everthread.wire.anthropic.anthropic_blocks import (
     API,
-    ROLES,
-    THINKING_BLOCK_KINDS,
-)
-from everthread.wire.anthropic.content_blocks import (
     encode_arguments,
     encode_part,
     make_text_block,
+)
+from everthread.wire.anthropic.anthropic_decoding import (
+    ROLES,
+    THINKING_BLOCK_KINDS,
 )
 from everthread.wire.native_values import can_use_reasoning, native_record
 
@@ -63,8 +65,10 @@ def encode_system(system: System, leading_messages: Messages) -> System:
             "system",
             [_replace_media(block) for block in map(encode_part, parts_of(message)) if block],
         )
-        marker = _find_cache_marker(message, is_native=False)
-        blocks += (_move_cache_marker(encoded_message, marker) if marker else encoded_message).parts
+        mark = _find_cache_mark(message, is_native=False)
+        if mark:
+            encoded_message = _move_cache_mark(encoded_message, mark)
+        blocks += encoded_message.parts
     return blocks or None
 
 
@@ -123,9 +127,9 @@ def encode_message(
     encoded_message = _encode_native_message(message, model, call_ids) or _encode_foreign_message(
         message, call_ids
     )
-    marker = _find_cache_marker(message, is_native=encoded_message.native is not None)
-    if marker and encoded_message.parts:
-        encoded_message = _move_cache_marker(encoded_message, marker)
+    mark = _find_cache_mark(message, is_native=encoded_message.native is not None)
+    if mark and encoded_message.parts:
+        encoded_message = _move_cache_mark(encoded_message, mark)
     return encoded_message if encoded_message.parts or encoded_message.native is not None else None
 
 
@@ -152,13 +156,13 @@ def _encode_native_message(
         if kind_of(block) == "tool_use":
             call_ids.keep_id(as_text(block.get("id")))
     continues_previous = bool(record.get("joined"))
-    if can_use_reasoning(message, API, model):
-        return EncodedMessage(value["role"], blocks, value, continues_previous)
-    without_reasoning = [block for block in blocks if kind_of(block) not in THINKING_BLOCK_KINDS]
-    if len(without_reasoning) == len(blocks):
-        return EncodedMessage(value["role"], blocks, value, continues_previous)
-    native = {**value, "content": without_reasoning} if without_reasoning else None
-    return EncodedMessage(value["role"], without_reasoning, native, continues_previous)
+    native: dict[str, Any] | None = value
+    if not can_use_reasoning(message, API, model):
+        without_thoughts = [block for block in blocks if kind_of(block) not in THINKING_BLOCK_KINDS]
+        if len(without_thoughts) < len(blocks):
+            blocks = without_thoughts
+            native = {**value, "content": blocks} if blocks else None
+    return EncodedMessage(value["role"], blocks, native, continues_previous)
 
 
 def _encode_foreign_message(message: Message, call_ids: AnthropicCallIds) -> EncodedMessage:
@@ -207,9 +211,7 @@ def _encode_block(part: Part, call_ids: AnthropicCallIds) -> Part | None:
 
 
 def _encode_calls(message: Mapping[str, Any], call_ids: AnthropicCallIds) -> Iterator[Part]:
-    tool_calls = message.get("tool_calls")
-    for item in tool_calls if isinstance(tool_calls, list) else []:
-        call: Mapping[str, Any] = item if isinstance(item, dict) else {}
+    for call in map(as_object, as_list(message.get("tool_calls"))):
         function = call.get("function")
         custom = call.get("custom")
         if isinstance(custom, dict):
@@ -255,30 +257,28 @@ def _encode_result(part: Part, call_ids: AnthropicCallIds) -> Part:
 
 
 def _replace_media(block: Part) -> Part:
-    """Replace an image or a file by a placeholder: Anthropic accepts them from the user only."""
+    """Replace an image or a file with a placeholder: Anthropic accepts them from the user only."""
     kind = kind_of(block)
     return {"type": "text", "text": f"[{kind} omitted]"} if kind in ("image", "document") else block
 
 
-def _find_cache_marker(message: Message, *, is_native: bool) -> Mapping[str, Any] | None:
-    """Return the cache marker of a message, or None.
+def _find_cache_mark(message: Message, *, is_native: bool) -> Mapping[str, Any] | None:
+    """Return the cache mark of a message; None if it has none.
 
-    A native message is sent in its native form; its core content is searched too, because a marker may be only there.
+    A native message is sent in its native form; its core content is searched too, because a mark may be only there.
     """
     parts = parts_of(message) if is_native else []
-    markers = (block.get("cache_control") for block in (message, *reversed(parts)))
-    return next((marker for marker in markers if isinstance(marker, dict)), None)
+    marks = (block.get("cache_control") for block in (message, *reversed(parts)))
+    return next((mark for mark in marks if isinstance(mark, dict)), None)
 
 
-def _move_cache_marker(
-    encoded_message: EncodedMessage, marker: Mapping[str, Any]
-) -> EncodedMessage:
-    """Move a message's cache marker to its last block that can carry one."""
+def _move_cache_mark(encoded_message: EncodedMessage, mark: Mapping[str, Any]) -> EncodedMessage:
+    """Move a message's cache mark to its last block that can carry one."""
     blocks = list(encoded_message.parts)
     index = find_markable_block(blocks)
     if index is not None:
-        blocks[index] = {**blocks[index], "cache_control": dict(marker)}
-    native = (
-        None if encoded_message.native is None else {**encoded_message.native, "content": blocks}
-    )
-    return EncodedMessage(encoded_message.role, blocks, native, encoded_message.continues_previous)
+        blocks[index] = {**blocks[index], "cache_control": dict(mark)}
+    native = encoded_message.native
+    if native is not None:
+        native = {**native, "content": blocks}
+    return replace(encoded_message, parts=blocks, native=native)

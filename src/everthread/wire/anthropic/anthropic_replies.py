@@ -8,15 +8,15 @@ from typing import Any
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import without_keys
 from everthread.core.types import Reply
-from everthread.errors import WireError
-from everthread.wire.anthropic.anthropic_decoding import API, decode_message
+from everthread.wire.anthropic.anthropic_blocks import API
+from everthread.wire.anthropic.anthropic_decoding import decode_message
 from everthread.wire.anthropic.anthropic_encoding import encode_assistant_blocks
 from everthread.wire.native_values import without_private_fields
 from everthread.wire.payload_checks import (
     require_list,
     require_object,
 )
-from everthread.wire.reply_fields import error_text, split_reply_fields
+from everthread.wire.reply_fields import raise_reply_error, split_reply_fields
 
 _STOP_BY_REASON = {
     "end_turn": "stop",
@@ -40,10 +40,10 @@ _REASON_BY_STOP = {
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """Return a reply in core form. `model` is the requested name, if it is known."""
+    """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
-        raise WireError(f"the reply is an error, not a message: {error_text(body) or repr(body)}")
+        raise_reply_error(body, "message")
     content = list(require_list(body.get("content"), "content"))
     fields, other_fields = split_reply_fields(body)
     author = model or fields.get("model")
@@ -65,15 +65,16 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     )
     if not is_native or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop:
         other_fields["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
+    usage = reply.usage
+    if not is_native or usage is None:
+        usage = _encode_usage(usage)
     body = {
         "id": reply.id,
         "type": "message",
         "role": "assistant",
         "model": reply.model,
         "content": encode_assistant_blocks(reply.message),
-        "usage": reply.usage
-        if is_native and reply.usage is not None
-        else _encode_usage(reply.usage),
+        "usage": usage,
     }
     return body | other_fields
 

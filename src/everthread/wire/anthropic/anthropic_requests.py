@@ -7,13 +7,14 @@ from typing import Any
 
 from everthread.core.messages import without_keys
 from everthread.core.types import Request, System
-from everthread.wire.anthropic.anthropic_decoding import API, decode_messages
+from everthread.wire.anthropic.anthropic_blocks import API
+from everthread.wire.anthropic.anthropic_decoding import decode_messages
 from everthread.wire.anthropic.anthropic_encoding import (
     count_leading_instructions,
     encode_system,
 )
-from everthread.wire.anthropic.history_encoding import EncodedHistory, encode_messages
-from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.anthropic.anthropic_history import EncodedHistory, encode_messages
+from everthread.wire.native_values import native_value, with_native, without_private_fields
 from everthread.wire.payload_checks import (
     require_object,
     require_objects,
@@ -30,7 +31,9 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("messages", None), model=model)
     system = _decode_system(params.pop("system", None))
-    tools = decode_tools(params.pop("tools") if params.get("tools") else [])
+    tools = decode_tools(params.get("tools") or [])
+    if tools:
+        del params["tools"]
     return Request(model, messages, system, tools, params)
 
 
@@ -51,7 +54,7 @@ def encode_request(
     }
     if system is not None:
         body["system"] = system
-    # A copy costs a long history time.
+    # Copying a long history takes time.
     messages = request.messages[leading_count:] if leading_count else request.messages
     body["messages"] = encode_messages(
         messages, model=request.model, encoded_history=encoded_history
@@ -185,9 +188,8 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    native = {"_native": {"api": API, "value": dict(tool)}}
     if tool.get("type") not in (None, "custom"):
-        return {**tool, **native}
+        return with_native(dict(tool), API, dict(tool))
     wire_name_by_core_name = {
         "description": "description",
         "parameters": "input_schema",
@@ -203,7 +205,7 @@ def _decode_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         **optional_fields,
     }
     core_tool = {"type": "function", "function": function}
-    return core_tool if _encode_tool(core_tool) == tool else {**core_tool, **native}
+    return core_tool if _encode_tool(core_tool) == tool else with_native(core_tool, API, dict(tool))
 
 
 def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:

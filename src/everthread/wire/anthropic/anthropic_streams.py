@@ -10,12 +10,12 @@ from typing import Any, Literal
 from everthread.core.messages import Part, kind_of, without_keys
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
+from everthread.wire.anthropic.anthropic_blocks import encode_arguments
 from everthread.wire.anthropic.anthropic_replies import (
     decode_reply,
     decode_stop_reason,
     encode_reply,
 )
-from everthread.wire.anthropic.content_blocks import encode_arguments
 from everthread.wire.payload_checks import require_object, require_text
 from everthread.wire.reply_fields import make_error_delta
 from everthread.wire.sse import SseEvent, parse_event
@@ -50,7 +50,10 @@ class _StreamedBlock:
 
 
 class AnthropicStreamDecoder:
-    """Decode the events of one reply. `reply` works at any time, also after the stream broke off."""
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+
+    `model` is the requested name.
+    """
 
     def __init__(self, *, model: str | None = None) -> None:
         self._model = model
@@ -85,10 +88,10 @@ class AnthropicStreamDecoder:
         return []
 
     def reply(self) -> Reply:
-        """Return the reply received so far.
+        """Return the partial answer as a whole reply.
 
-        Of a block that was cut off, only text is kept: half a call must not be run, and reasoning without its signature
-        is refused.
+        A block that was cut off is kept only if it is text: half a call must not be run, and reasoning without its
+        signature is refused.
         """
         is_finished = self._message.get("stop_reason") is not None
         blocks = [
@@ -97,26 +100,22 @@ class AnthropicStreamDecoder:
         ]
         content = [block for is_complete, block in blocks if is_complete or _has_text(block)]
         body = {**self._message, "content": content}
-        return decode_reply(
-            {**body, "usage": self._usage} if self._usage else body, model=self._model
-        )
+        if self._usage:
+            body["usage"] = self._usage
+        return decode_reply(body, model=self._model)
 
     def _start_block(self, index: int, block: Mapping[str, Any]) -> list[StreamDelta]:
-        is_call = kind_of(block) == "tool_use"
-        call_index = (
-            sum(other.call_index is not None for other in self._blocks.values())
-            if is_call
-            else None
-        )
-        self._blocks[index] = _StreamedBlock(dict(block), call_index)
-        if call_index is not None:
-            call_id, name = (
-                require_text(block.get(key), f"content_block.{key}") for key in ("id", "name")
-            )
+        if kind_of(block) == "tool_use":
+            call_index = sum(other.call_index is not None for other in self._blocks.values())
+            self._blocks[index] = _StreamedBlock(dict(block), call_index)
+            call_id = require_text(block.get("id"), "content_block.id")
+            name = require_text(block.get("name"), "content_block.name")
             return [StreamDelta("call", index=call_index, id=call_id, name=name)]
-        return _make_text_deltas("text", block.get("text")) + _make_text_deltas(
-            "reasoning", block.get("thinking")
-        )
+        self._blocks[index] = _StreamedBlock(dict(block), None)
+        return [
+            *_make_text_deltas("text", block.get("text")),
+            *_make_text_deltas("reasoning", block.get("thinking")),
+        ]
 
     def _extend_block(self, block: _StreamedBlock, delta: Mapping[str, Any]) -> list[StreamDelta]:
         kind = str(delta.get("type"))
@@ -125,12 +124,9 @@ class AnthropicStreamDecoder:
             text = require_text(delta.get(name), f"delta.{name}")
             block.text_pieces.setdefault(name, []).append(text)
             if name == "partial_json":
-                call_index = block.call_index
-                return (
-                    []
-                    if call_index is None
-                    else [StreamDelta("call", index=call_index, arguments=text)]
-                )
+                if block.call_index is None:
+                    return []
+                return [StreamDelta("call", index=block.call_index, arguments=text)]
             return _make_text_deltas("text" if name == "text" else "reasoning", text)
         if kind == "citations_delta":
             block.start_block["citations"] = [
@@ -146,10 +142,10 @@ class AnthropicStreamDecoder:
     ) -> list[StreamDelta]:
         fields = without_keys(data, "type", "delta", "usage")
         _merge_fields(self._message, {**fields, **delta})
-        stop = decode_stop_reason(delta.get("stop_reason"))
-        return self._merge_usage(data.get("usage")) + (
-            [StreamDelta("stop", text=stop, raw=delta)] if stop else []
-        )
+        deltas = self._merge_usage(data.get("usage"))
+        if stop := decode_stop_reason(delta.get("stop_reason")):
+            deltas.append(StreamDelta("stop", text=stop, raw=delta))
+        return deltas
 
     def _merge_usage(self, usage: Any) -> list[StreamDelta]:
         """Merge the usage of an event: its figures are running totals and replace earlier ones."""
@@ -171,7 +167,7 @@ stream_decoder = AnthropicStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events in which Anthropic would have streamed the reply."""
+    """Yield the events of a stream that sends the reply."""
     body = encode_reply(reply)
     content = body.pop("content")
     usage = body.pop("usage")

@@ -9,20 +9,23 @@ its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from everthread.core.messages import (
+    Content,
     Message,
     ToolCallDict,
     as_text,
+    make_call,
     parts_of,
     simplify_parts,
 )
 from everthread.errors import WireError
-from everthread.wire.gemini.fields import get_object_field
+from everthread.wire.alternating_roles import share_native_value, split_at_results
+from everthread.wire.gemini.field_names import get_object_field
 from everthread.wire.gemini.gemini_parts import (
     API,
     decode_part,
@@ -140,22 +143,18 @@ def decode_content(
 def _decode_assistant(
     parts: Sequence[Mapping[str, Any]], call_ids: GeminiCallIds, path: str
 ) -> Message:
-    visible_parts = [
-        part
-        for part in parts
-        if not part.get("thought") and get_object_field(part, "functionCall") is None
-    ]
-    message: Message = {
-        "role": "assistant",
-        "content": simplify_parts(decode_parts(visible_parts)),
-    }
-    tool_calls = [
-        _decode_call(call, call_ids, path)
-        for part in parts
-        if (call := get_object_field(part, "functionCall")) is not None
-    ]
-    if tool_calls:
-        message["tool_calls"] = tool_calls
+    visible_parts: list[Mapping[str, Any]] = []
+    calls: list[ToolCallDict] = []
+    for part in parts:
+        call = get_object_field(part, "functionCall")
+        if call is not None:
+            calls.append(_decode_call(call, call_ids, path))
+        elif not part.get("thought"):
+            visible_parts.append(part)
+    content = simplify_parts(decode_parts(visible_parts))
+    message: Message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = calls
     reasoning = "".join(as_text(part.get("text")) for part in parts if part.get("thought"))
     if reasoning:
         message["reasoning_content"] = reasoning
@@ -165,11 +164,7 @@ def _decode_assistant(
 def _decode_call(call: Mapping[str, Any], call_ids: GeminiCallIds, path: str) -> ToolCallDict:
     name = require_text(call.get("name"), f"{path}: the name of a functionCall")
     arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-    return {
-        "id": call_ids.assign_id(call),
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+    return make_call(call_ids.assign_id(call), name, arguments=arguments)
 
 
 def _decode_user(
@@ -178,45 +173,26 @@ def _decode_user(
     call_ids: GeminiCallIds,
     path: str,
 ) -> list[Message]:
-    runs = list(_split_at_responses(parts))
-    if not runs:
-        return [with_native({"role": "user", "content": []}, API, content)]
-    decoded: list[Message] = []
-    for run in runs:
-        response = get_object_field(run[0], "functionResponse")
-        core_message: Message
-        if response is None:
-            core_message = {
-                "role": "user",
-                "content": [decode_part(part) for part in run],
-            }
+    decoded_runs: list[tuple[Message, Sequence[Mapping[str, Any]]]] = []
+    for _, run in split_at_results(parts, _is_result):
+        response = get_object_field(run[0], "functionResponse") if run else None
+        if response is not None:
+            decoded_runs.append((_decode_result(response, call_ids, path), run))
         else:
-            core_message = _decode_result(response, call_ids, path)
-        value = {**content, "parts": list(run)} if len(runs) > 1 else content
-        decoded.append(with_native(core_message, API, value, continues_previous=bool(decoded)))
-    return decoded
+            user_parts = [decode_part(part) for part in run]
+            decoded_runs.append(({"role": "user", "content": user_parts}, run))
+    return share_native_value(decoded_runs, content, "parts", api=API)
 
 
-def _split_at_responses(
-    parts: Sequence[Mapping[str, Any]],
-) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Yield each function response alone, and everything between two of them together."""
-    start = 0
-    for index, part in enumerate(parts):
-        if get_object_field(part, "functionResponse") is not None:
-            if start < index:
-                yield parts[start:index]
-            yield [part]
-            start = index + 1
-    if start < len(parts):
-        yield parts[start:]
+def _is_result(part: Mapping[str, Any]) -> bool:
+    return get_object_field(part, "functionResponse") is not None
 
 
 def _decode_result(response: Mapping[str, Any], call_ids: GeminiCallIds, path: str) -> Message:
     name = require_text(response.get("name"), f"{path}: the name of a functionResponse")
     text, is_error = read_response(response.get("response"))
     media = [decode_part(part) for part in parts_of({"content": response.get("parts")})]
-    content = [{"type": "text", "text": text}, *media] if media else text
+    content: Content = [{"type": "text", "text": text}, *media] if media else text
     message: Message = {
         "role": "tool",
         "tool_call_id": call_ids.match_response(response),

@@ -26,7 +26,7 @@ from everthread.wire.alternating_roles import (
     needs_opening,
     wrap_instruction,
 )
-from everthread.wire.gemini.fields import find_field_name, get_object_field
+from everthread.wire.gemini.field_names import find_field_name, get_object_field
 from everthread.wire.gemini.gemini_parts import API, Content, encode_part
 from everthread.wire.native_values import (
     can_use_reasoning,
@@ -65,13 +65,9 @@ def _join_neighbours(neighbours: list[EncodedMessage]) -> Content:
     parts = [part for neighbour in neighbours for part in neighbour.parts]
     if first.native is not None and all(neighbour.native is not None for neighbour in neighbours):
         return {**first.native, "parts": parts}
-    responses_first = sorted(
-        parts, key=lambda part: get_object_field(part, "functionResponse") is None
-    )
-    return {
-        "role": first.role,
-        "parts": responses_first if first.role == "user" else parts,
-    }
+    if first.role == "user":  # responses first
+        parts.sort(key=lambda part: get_object_field(part, "functionResponse") is None)
+    return {"role": first.role, "parts": parts}
 
 
 def _encode_message(
@@ -97,24 +93,18 @@ def _encode_native_message(
     parts = parts_of({"content": value.get("parts")})
     if message["role"] != "assistant":
         return EncodedMessage("user", parts, value, continues_previous)
-    function_calls = [
-        call_object
-        for part in parts
-        if (call_object := get_object_field(part, "functionCall")) is not None
-    ]
+    call_fields = (get_object_field(part, "functionCall") for part in parts)
+    function_calls = [fields for fields in call_fields if fields is not None]
     for call, function_call in zip(calls_of(message), function_calls, strict=False):
         call_names[call.id] = call.name, as_text(function_call.get("id"))
     content = value if value.get("role") else {"role": "model", **value}
     if can_use_reasoning(message, API, model):
         return EncodedMessage("model", parts, content)
-    unsigned_parts = _sign_calls(
-        [_without_signature(part) for part in parts if not part.get("thought")], model
-    )
-    return EncodedMessage(
-        "model",
-        unsigned_parts,
-        content if unsigned_parts == parts else {**content, "parts": unsigned_parts},
-    )
+    unsigned_parts = [_without_signature(part) for part in parts if not part.get("thought")]
+    new_parts = _sign_calls(unsigned_parts, model)
+    if new_parts != parts:
+        content = {**content, "parts": new_parts}
+    return EncodedMessage("model", new_parts, content)
 
 
 def _without_signature(part: Part) -> Part:
@@ -127,21 +117,12 @@ def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:
     generation = _GENERATION_PATTERN.search(model or "")
     if generation is None or int(generation[1]) < _FIRST_SIGNED_GENERATION:
         return parts
-    first_call = next(
-        (
-            index
-            for index, part in enumerate(parts)
-            if get_object_field(part, "functionCall") is not None
-        ),
-        None,
-    )
-    if first_call is None:
-        return parts
-    return [
-        *parts[:first_call],
-        {**parts[first_call], "thoughtSignature": PLACEHOLDER_SIGNATURE},
-        *parts[first_call + 1 :],
-    ]
+    signed_parts = list(parts)
+    for index, part in enumerate(parts):
+        if get_object_field(part, "functionCall") is not None:
+            signed_parts[index] = {**part, "thoughtSignature": PLACEHOLDER_SIGNATURE}
+            break
+    return signed_parts
 
 
 def _encode_foreign_message(
@@ -152,27 +133,17 @@ def _encode_foreign_message(
         return EncodedMessage("user", _encode_response(message, call_names))
     if role in SYSTEM_ROLES:
         text = content_text(message.get("content"))
-        return EncodedMessage(
-            "user",
-            [{"text": wrap_instruction(text)}] if text.strip() else [],
-        )
-    parts = [
-        part for core_part in parts_of(message) if (part := encode_part(core_part)) is not None
-    ]
+        return EncodedMessage("user", [{"text": wrap_instruction(text)}] if text.strip() else [])
+    encoded_parts = map(encode_part, parts_of(message))
+    parts = [part for part in encoded_parts if part is not None]
     if role != "assistant":
         return EncodedMessage("user", parts)
     if refusal := as_text(message.get("refusal")):
         parts.append({"text": refusal})
     for call in calls_of(message):
         call_names[call.id] = call.name, ""
-        parts.append(
-            {
-                "functionCall": {
-                    "name": call.name or "unknown",
-                    "args": _parse_arguments(call.arguments),
-                }
-            }
-        )
+        arguments = _parse_arguments(call.arguments)
+        parts.append({"functionCall": {"name": call.name or "unknown", "args": arguments}})
     return EncodedMessage("model", _sign_calls(parts, model))
 
 
@@ -188,16 +159,8 @@ def _encode_response(message: Message, call_names: CallNames) -> list[Part]:
     [result] = results_of(message)
     name, native_id = call_names.get(result.call_id, (result.tool_name, ""))
     key = "error" if message.get("is_error") is True else "output"
-    response = {
-        "name": name or result.tool_name or "unknown",
-        "response": {key: result.text},
-    }
-    media = [
-        part
-        for core_part in parts_of(message)
-        if kind_of(core_part) != "text" and (part := encode_part(core_part)) is not None
-    ]
-    return [
-        {"functionResponse": {"id": native_id, **response} if native_id else response},
-        *media,
-    ]
+    name = name or result.tool_name or "unknown"
+    response: dict[str, Any] = {"id": native_id} if native_id else {}
+    response |= {"name": name, "response": {key: result.text}}
+    media = (encode_part(part) for part in parts_of(message) if kind_of(part) != "text")
+    return [{"functionResponse": response}, *(part for part in media if part is not None)]

@@ -9,14 +9,17 @@ from typing import Any
 
 from everthread.core.messages import (
     Part,
+    as_list,
+    as_object,
     as_text,
     content_text,
     kind_of,
     without_keys,
 )
-from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.core.types import Api
+from everthread.wire.gemini.field_names import get_field, get_object_field
 
-API = "gemini"
+API: Api = "gemini"
 Content = dict[str, Any]
 _OUTPUT_KEYS = ("output", "result", "content", "response")
 """Names under which clients wrap a result that is one text."""
@@ -27,14 +30,9 @@ def decode_parts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
     """Return core parts, with neighbouring texts joined because a stream cuts a text anywhere."""
     decoded_parts: list[Part] = []
     for part in map(decode_part, parts):
-        if decoded_parts and decoded_parts[-1].keys() == part.keys() == {
-            "type",
-            "text",
-        }:
-            decoded_parts[-1] = {
-                "type": "text",
-                "text": decoded_parts[-1]["text"] + part["text"],
-            }
+        if decoded_parts and decoded_parts[-1].keys() == part.keys() == {"type", "text"}:
+            text = decoded_parts[-1]["text"] + part["text"]
+            decoded_parts[-1] = {"type": "text", "text": text}
         elif part != {"type": "text", "text": ""}:
             decoded_parts.append(part)
     return decoded_parts
@@ -62,10 +60,7 @@ def decode_part(part: Mapping[str, Any]) -> Part:
             return {"type": "text", "text": as_text(inner.get(key))}
     file = get_object_field(part, "fileData")
     if file is not None:
-        return {
-            "type": "file",
-            "file": {"file_id": as_text(get_field(file, "fileUri"))},
-        }
+        return {"type": "file", "file": {"file_id": as_text(get_field(file, "fileUri"))}}
     return {"type": next(iter(part), "part"), **part}
 
 
@@ -89,10 +84,8 @@ def encode_part(part: Part) -> Part | None:
     if kind in ("image_url", "file"):
         inner = part.get(kind)
         fields = inner if isinstance(inner, Mapping) else {"url": inner}
-        return _encode_media(
-            as_text(fields.get("url") or fields.get("file_data")),
-            "image" if kind != "file" else "file",
-        )
+        url = as_text(fields.get("url") or fields.get("file_data"))
+        return _encode_media(url, "file" if kind == "file" else "image")
     native = part.get(kind) if kind else None
     if isinstance(native, Mapping):
         return without_keys(part, "type")
@@ -104,9 +97,9 @@ def _encode_media(url: str, kind: str) -> Part:
     data = _DATA_URL_PATTERN.fullmatch(url)
     if data is not None:
         return {"inlineData": {"mimeType": data["media"], "data": data["data"]}}
-    return (
-        {"fileData": {"fileUri": url}} if url.startswith("http") else {"text": f"[{kind} omitted]"}
-    )
+    if url.startswith("http"):
+        return {"fileData": {"fileUri": url}}
+    return {"text": f"[{kind} omitted]"}
 
 
 def make_comparable_content(content: Any) -> dict[str, Any]:
@@ -115,37 +108,25 @@ def make_comparable_content(content: Any) -> dict[str, Any]:
     Calls and responses become blocks as in the other protocols. A response is identified by its function's name. A
     response that directly repeats the previous one is left out: Gemini CLI sends each twice after it resumed a session.
     """
-    content = content if isinstance(content, Mapping) else {}
-    part_list = content.get("parts")
-    parts = (
-        [part for part in part_list if isinstance(part, Mapping)]
-        if isinstance(part_list, list)
-        else []
-    )
+    fields = as_object(content)
     blocks: list[Part] = []
-    for part in parts:
+    for part in as_list(fields.get("parts")):
+        if not isinstance(part, Mapping):
+            continue
         call = get_object_field(part, "functionCall")
         response = get_object_field(part, "functionResponse")
         if call is not None:
-            blocks.append(
-                {
-                    "type": "tool_use",
-                    "id": "",
-                    "name": call.get("name"),
-                    "input": call.get("args") or {},
-                }
-            )
+            call_fields = {"name": call.get("name"), "input": call.get("args") or {}}
+            blocks.append({"type": "tool_use", "id": "", **call_fields})
         elif response is not None:
             text = read_response(response.get("response"))[0]
-            block = {
-                "type": "tool_result",
-                "tool_use_id": as_text(response.get("name")),
-                "content": text,
-            }
-            blocks += [block] if blocks[-1:] != [block] else []
+            name = as_text(response.get("name"))
+            block = {"type": "tool_result", "tool_use_id": name, "content": text}
+            if blocks[-1:] != [block]:
+                blocks.append(block)
         elif not part.get("thought"):
             blocks += decode_parts([part])
-    role = "assistant" if content.get("role") == "model" else "user"
+    role = "assistant" if fields.get("role") == "model" else "user"
     return {"role": role, "content": _join_text_blocks(blocks)}
 
 
@@ -153,10 +134,8 @@ def _join_text_blocks(blocks: Sequence[Part]) -> list[Part]:
     joined_blocks: list[Part] = []
     for block in blocks:
         if joined_blocks and kind_of(block) == kind_of(joined_blocks[-1]) == "text":
-            joined_blocks[-1] = {
-                "type": "text",
-                "text": joined_blocks[-1]["text"] + block["text"],
-            }
+            text = joined_blocks[-1]["text"] + block["text"]
+            joined_blocks[-1] = {"type": "text", "text": text}
         else:
             joined_blocks.append(block)
     return joined_blocks

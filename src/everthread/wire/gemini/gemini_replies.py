@@ -8,23 +8,25 @@ from typing import Any
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, without_keys
 from everthread.core.types import Reply
-from everthread.errors import WireError
-from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_content
 from everthread.wire.gemini.gemini_encoding import encode_messages
 from everthread.wire.gemini.gemini_parts import API
 from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.payload_checks import require_list, require_object
-from everthread.wire.reply_fields import error_text
+from everthread.wire.reply_fields import raise_reply_error, split_reply_fields
 
 _STOP_BY_REASON = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
-    **dict.fromkeys(
-        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
-        "content_filter",
-    ),
-    **dict.fromkeys(("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"),
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+    "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "LANGUAGE": "content_filter",
 }
 _REASON_BY_STOP = {
     "stop": "STOP",
@@ -33,48 +35,34 @@ _REASON_BY_STOP = {
     "content_filter": "SAFETY",
     "refusal": "SAFETY",
 }
-_REPLY_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
 
 
 def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """Return a reply that is one object in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("candidates"):
-        raise WireError(
-            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
-        )
+        raise_reply_error(body["error"], "response")
     candidate_list = body.get("candidates")
     candidates = [] if candidate_list is None else list(require_list(candidate_list, "candidates"))
     candidate = require_object(candidates[0], "candidates[0]") if candidates else {}
     content = candidate.get("content")
-    fields = {
-        key: body[key]
-        for key, kind in _REPLY_FIELDS.items()
-        if isinstance(body.get(key), kind) and body[key]
-    }
-    model_content = {
-        "role": "model",
-        **require_object({} if content is None else content, "candidates[0].content"),
-    }
-    [message] = decode_content(
-        model_content,
-        "candidates[0].content",
-        model=model or fields.get("modelVersion"),
+    fields, raw = split_reply_fields(
+        body, id_name="responseId", model_name="modelVersion", usage_name="usageMetadata"
     )
-    candidate_fields = without_keys(candidate, "content")
-    raw = {key: value for key, value in body.items() if key not in fields and key != "candidates"}
-    private_fields = {
-        "_api": API,
-        "_content": content,
-        "candidates": [candidate_fields, *candidates[1:]] if candidates else candidate_list,
-    }
+    path = "candidates[0].content"
+    content_fields = require_object({} if content is None else content, path)
+    [message] = decode_content(
+        {"role": "model", **content_fields}, path, model=model or fields.get("model")
+    )
+    raw.pop("candidates", None)
+    raw |= {"_api": API, "_content": content, "candidates": candidate_list}
+    if candidates:
+        raw["candidates"] = [without_keys(candidate, "content"), *candidates[1:]]
     return Reply(
         message=message,
         stop=decode_stop(body, candidate, has_calls=bool(calls_of(message))),
-        usage=fields.get("usageMetadata"),
-        model=fields.get("modelVersion", ""),
-        id=fields.get("responseId", ""),
-        raw={**raw, **private_fields},
+        raw=raw,
+        **fields,
     )
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from everthread.core.messages import as_text, content_text, parts_of, without_keys
 from everthread.core.types import Request, System
-from everthread.wire.gemini.fields import find_field_name, get_field, get_object_field
+from everthread.wire.gemini.field_names import find_field_name, get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_messages
 from everthread.wire.gemini.gemini_encoding import encode_messages
 from everthread.wire.gemini.gemini_parts import API
-from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.native_values import native_value, with_native, without_private_fields
 from everthread.wire.payload_checks import (
     list_or_empty,
     require_list,
     require_object,
+    require_objects,
     require_text,
 )
 
@@ -62,14 +63,9 @@ def _decode_system(value: Any) -> System:
         return None
     if isinstance(value, str):
         return value
-    parts = require_list(
-        require_object(value, "systemInstruction").get("parts") or [],
-        "systemInstruction.parts",
-    )
-    texts = [
-        as_text(require_object(part, "systemInstruction.parts[]").get("text")) for part in parts
-    ]
-    return [{"type": "text", "text": text} for text in texts]
+    part_list = require_object(value, "systemInstruction").get("parts") or []
+    parts = require_objects(part_list, "systemInstruction.parts")
+    return [{"type": "text", "text": as_text(part.get("text"))} for part in parts]
 
 
 def _encode_system(system: System) -> dict[str, Any] | None:
@@ -115,7 +111,7 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             tools.append(_decode_function(require_object(declaration, f"{path}[{position}]"), path))
         built_in_tools = without_keys(tool, name)
         if built_in_tools:
-            tools.append({**built_in_tools, "_native": {"api": API, "value": built_in_tools}})
+            tools.append(with_native(built_in_tools, API, built_in_tools))
     return tools
 
 
@@ -126,23 +122,25 @@ def _decode_function(declaration: Mapping[str, Any], path: str) -> dict[str, Any
     schema = get_field(declaration, "parametersJsonSchema") or declaration.get("parameters")
     if schema is not None:
         function["parameters"] = schema
-    core_tool = {"type": "function", "function": function}
+    core_tool: dict[str, Any] = {"type": "function", "function": function}
     if _encode_function(core_tool) == declaration:
         return core_tool
-    return {**core_tool, "_native": {"api": API, "value": dict(declaration)}}
+    return with_native(core_tool, API, dict(declaration))
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the tools Gemini can call, without those built into another API."""
-    functions = [
-        _encode_function(tool) for tool in tools if isinstance(tool.get("function"), Mapping)
-    ]
-    native_values = [native_value(tool, API) for tool in tools if "function" not in tool]
-    declarations = [{"functionDeclarations": functions}] if functions else []
-    return [
-        *declarations,
-        *(native_tool for native_tool in native_values if isinstance(native_tool, dict)),
-    ]
+    functions: list[dict[str, Any]] = []
+    built_in_tools: list[dict[str, Any]] = []
+    for tool in tools:
+        native = native_value(tool, API)
+        if isinstance(tool.get("function"), Mapping):
+            functions.append(_encode_function(tool))
+        elif "function" not in tool and isinstance(native, dict):
+            built_in_tools.append(native)
+    if functions:
+        return [{"functionDeclarations": functions}, *built_in_tools]
+    return built_in_tools
 
 
 def _encode_function(tool: Mapping[str, Any]) -> dict[str, Any]:

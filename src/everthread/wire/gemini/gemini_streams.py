@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import Part, as_text, parts_of, without_keys
+from everthread.core.messages import Part, as_list, as_text, parts_of, without_keys
 from everthread.core.types import Reply, StreamDelta
-from everthread.wire.gemini.fields import get_field, get_object_field
+from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_parts import Content
 from everthread.wire.gemini.gemini_replies import (
     decode_single_reply,
@@ -17,11 +17,14 @@ from everthread.wire.gemini.gemini_replies import (
 )
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
-from everthread.wire.sse import SseEvent, parse_event
+from everthread.wire.sse import SseEvent, make_json_event, parse_event
 
 
 class GeminiStreamDecoder:
-    """Decode the chunks of one stream; `reply()` works at any time, also after the stream broke off."""
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+
+    `model` is the requested name.
+    """
 
     def __init__(self, *, model: str | None = None) -> None:
         self._model = model
@@ -38,12 +41,8 @@ class GeminiStreamDecoder:
             return [make_error_delta(error)]
         self._body_fields |= without_keys(chunk, "candidates")
         deltas: list[StreamDelta] = []
-        candidate_list = chunk.get("candidates")
-        for candidate in candidate_list if isinstance(candidate_list, list) else []:
-            if isinstance(candidate, Mapping) and candidate.get("index", 0) in (
-                0,
-                None,
-            ):
+        for candidate in as_list(chunk.get("candidates")):
+            if isinstance(candidate, Mapping) and candidate.get("index", 0) in (0, None):
                 deltas += self._decode_candidate(candidate)
         usage = get_object_field(chunk, "usageMetadata")
         if usage is not None:
@@ -61,8 +60,7 @@ class GeminiStreamDecoder:
     def _decode_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._candidate |= without_keys(candidate, "content")
         content = get_object_field(candidate, "content") or {}
-        part_list = content.get("parts")
-        for value in part_list if isinstance(part_list, list) else []:
+        for value in as_list(content.get("parts")):
             part = require_object(value, "candidates[0].content.parts[]")
             self._parts.append(dict(part))
             yield from self._make_part_deltas(part)
@@ -74,14 +72,12 @@ class GeminiStreamDecoder:
     def _make_part_deltas(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
         call = get_object_field(part, "functionCall")
         if call is not None:
-            arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-            name = as_text(call.get("name"))
             yield StreamDelta(
                 "call",
                 index=self._call_count,
                 id=as_text(call.get("id")),
-                name=name,
-                arguments=arguments,
+                name=as_text(call.get("name")),
+                arguments=json.dumps(call.get("args") or {}, ensure_ascii=False),
             )
             self._call_count += 1
         elif as_text(part.get("text")):
@@ -109,15 +105,11 @@ def merge_parts(parts: Sequence[Part]) -> list[Part]:
     merged: list[Part] = []
     for part in parts:
         previous = merged[-1] if merged else {}
-        is_text = isinstance(part.get("text"), str) and part.keys() <= {
-            "text",
-            "thought",
-        }
-        if (
-            is_text
-            and previous.keys() == part.keys()
-            and previous.get("thought") == part.get("thought")
-        ):
+        is_text = isinstance(part.get("text"), str) and part.keys() <= {"text", "thought"}
+        is_same_kind = previous.keys() == part.keys() and previous.get("thought") == part.get(
+            "thought"
+        )
+        if is_text and is_same_kind:
             merged[-1] = {**previous, "text": previous["text"] + part["text"]}
         else:
             merged.append(part)
@@ -125,11 +117,11 @@ def merge_parts(parts: Sequence[Part]) -> list[Part]:
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events in which Gemini would have streamed the reply: one for each part, then the finish reason."""
+    """Yield the chunks of a stream that sends the reply: one for each part, then the finish reason."""
     body = encode_reply(reply)
     candidates = body.pop("candidates", None)
     if not candidates:
-        yield _make_event(body if candidates is None else {**body, "candidates": candidates})
+        yield make_json_event(body if candidates is None else {**body, "candidates": candidates})
         return
     candidate_fields = without_keys(candidates[0], "content", "finishReason")
     content: Content = candidates[0].get("content") or {}
@@ -137,19 +129,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
         key: body[key] for key in ("modelVersion", "responseId") if key in body
     }
     for part in parts_of({"content": content.get("parts")}):
-        yield _make_event(
-            {
-                "candidates": [{**candidate_fields, "content": {"role": "model", "parts": [part]}}],
-                **id_fields,
-            }
-        )
-    yield _make_event(
-        {
-            **body,
-            "candidates": [without_keys(candidates[0], "content")],
-        }
-    )
-
-
-def _make_event(data: Mapping[str, Any]) -> SseEvent:
-    return SseEvent(None, json.dumps(data, ensure_ascii=False))
+        candidate = {**candidate_fields, "content": {"role": "model", "parts": [part]}}
+        yield make_json_event({"candidates": [candidate], **id_fields})
+    last_candidate = without_keys(candidates[0], "content")
+    yield make_json_event({**body, "candidates": [last_candidate]})

@@ -1,10 +1,8 @@
 """OpenAI chat completions <-> core, both directions: messages, whole requests and replies, streams."""
 
-from everthread.wire.openai_chat.chat_messages import (
-    API,
-    decode_messages,
-    encode_messages,
-)
+from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages, to_chat_parts
+from everthread.wire.openai_chat.chat_decoding import decode_messages
+from everthread.wire.openai_chat.chat_encoding import encode_messages
 from everthread.wire.openai_chat.chat_replies import decode_reply, encode_reply
 from everthread.wire.openai_chat.chat_requests import (
     decode_request,
@@ -13,11 +11,6 @@ from everthread.wire.openai_chat.chat_requests import (
     encode_tools,
 )
 from everthread.wire.openai_chat.chat_streams import encode_stream, stream_decoder
-from everthread.wire.openai_chat.conversion import (
-    list_tool_calls,
-    to_chat_messages,
-    to_chat_parts,
-)
 
 __all__ = [
     "API",
@@ -30,7 +23,6 @@ __all__ = [
     "encode_request",
     "encode_stream",
     "encode_tools",
-    "list_tool_calls",
     "stream_decoder",
     "to_chat_messages",
     "to_chat_parts",

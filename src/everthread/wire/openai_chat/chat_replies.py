@@ -17,16 +17,13 @@ from everthread.wire.native_values import (
     public_message,
     without_private_fields,
 )
-from everthread.wire.openai_chat.chat_messages import (
-    API,
-    decode_message,
-    encode_messages,
-)
-from everthread.wire.openai_chat.conversion import to_chat_messages
+from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages
+from everthread.wire.openai_chat.chat_decoding import decode_message
+from everthread.wire.openai_chat.chat_encoding import encode_messages
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import (
     add_reply_fields,
-    error_text,
+    raise_reply_error,
     split_reply_fields,
 )
 
@@ -40,22 +37,17 @@ _STOP_BY_FINISH_REASON = {
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """Return a reply in core form.
-
-    `model` is the requested name, by which reasoning is kept: the reply often has another name for the same model.
-    """
+    """Return a reply in core form. `model` is the requested name, because the reply often has another one."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("choices"):
-        raise WireError(
-            f"the reply is an error, not a completion: {error_text(body['error']) or repr(body['error'])}"
-        )
+        raise_reply_error(body["error"], "completion")
     choices = require_list(body.get("choices"), "choices")
     if not choices:
         raise WireError("the reply holds no choice")
     choice = require_object(choices[0], "choices[0]")
     fields, other_fields = split_reply_fields(body)
     message = decode_message(
-        choice.get("message"), "choices[0].message", model or fields.get("model")
+        choice.get("message"), "choices[0].message", model=model or fields.get("model")
     )
     choice_fields = without_keys(choice, "message")
     raw = {**other_fields, "choices": [choice_fields, *choices[1:]], "_api": API}
@@ -70,20 +62,16 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """Return a reply as a completion. A decoded reply is returned verbatim."""
     is_native = reply.raw.get("_api") == API
-    raw: dict[str, Any] = (
-        without_private_fields(reply.raw)
-        if is_native
-        else {"object": "chat.completion", "created": 0}
-    )
+    if is_native:
+        raw = without_private_fields(reply.raw)
+        message = reply.message
+    else:
+        raw = {"object": "chat.completion", "created": 0}
+        message = _to_client_message(reply.message)
     choice_fields, *other_choices = raw.get("choices") or [{"index": 0}]
-    message = encode_messages([reply.message if is_native else _to_client_message(reply.message)])[
-        0
-    ]
-    choice = {**choice_fields, "message": message}
-    if (
-        not is_native
-        or decode_finish_reason(choice_fields.get("finish_reason"), reply.message) != reply.stop
-    ):
+    choice = {**choice_fields, "message": encode_messages([message])[0]}
+    stop = decode_finish_reason(choice_fields.get("finish_reason"), reply.message)
+    if not is_native or stop != reply.stop:
         choice["finish_reason"] = _choose_finish_reason(reply)
     body = {**raw, "choices": [choice, *other_choices]}
     return add_reply_fields(body, reply, "prompt_tokens", "completion_tokens", is_native=is_native)

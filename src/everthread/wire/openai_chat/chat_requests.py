@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import (
-    SYSTEM_ROLES,
-    without_keys,
-)
+from everthread.core.messages import SYSTEM_ROLES
 from everthread.core.types import Request, System
 from everthread.wire.native_values import (
     without_private_fields,
 )
-from everthread.wire.openai_chat.chat_messages import decode_messages, encode_messages
-from everthread.wire.openai_chat.conversion import to_chat_parts
+from everthread.wire.openai_chat.chat_conversion import to_chat_parts
+from everthread.wire.openai_chat.chat_decoding import decode_messages
+from everthread.wire.openai_chat.chat_encoding import encode_messages
 from everthread.wire.payload_checks import (
     require_list,
     require_object,
@@ -23,60 +21,53 @@ from everthread.wire.payload_checks import (
 )
 
 _SYSTEM_ROLE_PARAM = "_system_role"
-_CORE_FIELDS = ("model", "messages", "tools")
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
     """Return a request in core form. The first message becomes the system prompt if nothing of it would be lost."""
-    body = without_private_fields(require_object(body, "the request"))
-    model = require_text(body.get("model"), "model")
-    wire = require_list(body.get("messages"), "messages")
-    params = without_keys(body, *_CORE_FIELDS)
+    params = dict(without_private_fields(require_object(body, "the request")))
+    model = require_text(params.pop("model", None), "model")
+    wire = require_list(params.pop("messages", None), "messages")
     system: System = None
     if wire and _is_system_prompt(wire[0]):
         system = wire[0]["content"]
         if wire[0]["role"] != "system":
             params[_SYSTEM_ROLE_PARAM] = wire[0]["role"]
-    messages = decode_messages(
-        wire if system is None else wire[1:],
-        model=model,
-        start=0 if system is None else 1,
-    )
-    tools = decode_tools(body.get("tools") or [])
-    if "tools" in body and not tools:
-        params["tools"] = body["tools"]
-    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
+        messages = decode_messages(wire[1:], model=model, start=1)
+    else:
+        messages = decode_messages(wire, model=model)
+    tools = decode_tools(params.get("tools") or [])
+    if tools:
+        del params["tools"]
+    return Request(model, messages, system, tools, params)
 
 
 def encode_request(request: Request) -> dict[str, Any]:
+    """Return the body to send."""
     messages = encode_messages(request.messages, model=request.model)
     if request.system is not None:
-        system = (
-            request.system if isinstance(request.system, str) else to_chat_parts(request.system)
-        )
-        messages.insert(
-            0,
-            {
-                "role": request.params.get(_SYSTEM_ROLE_PARAM, "system"),
-                "content": system,
-            },
-        )
+        content = request.system
+        if not isinstance(content, str):
+            content = to_chat_parts(content)
+        role = request.params.get(_SYSTEM_ROLE_PARAM, "system")
+        messages.insert(0, {"role": role, "content": content})
     body = {
         "model": request.model,
         "messages": messages,
         **without_private_fields(request.params),
     }
-    tools = encode_tools(request.tools)
-    return {**body, "tools": tools} if tools else body
+    if tools := encode_tools(request.tools):
+        body["tools"] = tools
+    return body
 
 
 def _is_system_prompt(message: Any) -> bool:
     """Return whether a message has only role and content, so that these two restore it."""
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
         return False
-    content = message["content"]
     if message["role"] not in SYSTEM_ROLES:
         return False
+    content = message["content"]
     return isinstance(content, str) or (
         isinstance(content, list) and to_chat_parts(content) == content
     )

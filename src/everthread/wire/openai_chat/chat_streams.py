@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
 
 from everthread.core.messages import (
+    as_list,
+    as_object,
     as_text,
     content_text,
     json_text,
@@ -23,7 +24,7 @@ from everthread.wire.openai_chat.chat_replies import (
 )
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
-from everthread.wire.sse import SseEvent, parse_event
+from everthread.wire.sse import SseEvent, make_json_event, parse_event
 
 _TEXT_FIELDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
 _STREAMED_TEXT_FIELDS = _TEXT_FIELDS | {
@@ -41,7 +42,7 @@ _CHUNK_ONLY_FIELDS = frozenset({"choices", "usage", "error", "object", "obfuscat
 class ChatStreamDecoder:
     """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
-    `model` is the requested name (see `decode_reply`).
+    `model` is the requested name.
     """
 
     def __init__(self, *, model: str | None = None) -> None:
@@ -62,8 +63,7 @@ class ChatStreamDecoder:
             for key, value in chunk.items()
             if key not in _CHUNK_ONLY_FIELDS and (value is not None or key not in self._body_fields)
         }
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else []:
+        for choice in as_list(chunk.get("choices")):
             if isinstance(choice, Mapping) and choice.get("index", 0) in (0, None):
                 deltas += self._decode_choice(choice)
         if isinstance(chunk.get("usage"), dict):
@@ -91,9 +91,9 @@ class ChatStreamDecoder:
             "object": "chat.completion",
             "choices": [{**choice_fields, "message": message}],
         }
-        return decode_reply(
-            body | ({"usage": self._usage} if self._usage else {}), model=self._model
-        )
+        if self._usage:
+            body["usage"] = self._usage
+        return decode_reply(body, model=self._model)
 
     def _decode_choice(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
         delta = require_object(choice.get("delta") or {}, "choices[0].delta")
@@ -103,17 +103,16 @@ class ChatStreamDecoder:
             {key: value for key, value in delta.items() if key != "tool_calls" or not calls}
         )
         yield from _make_text_deltas(delta)
-        for fragment in calls if isinstance(calls, list) else []:
-            yield self._calls.add_fragment(
-                require_object(fragment, "choices[0].delta.tool_calls[]")
-            )
+        for value in as_list(calls):
+            fragment = require_object(value, "choices[0].delta.tool_calls[]")
+            yield self._calls.add_fragment(fragment)
         if isinstance(choice.get("usage"), dict):
             yield self._decode_usage(choice["usage"])
         if choice.get("finish_reason") is not None:
-            refusal = any(earlier_delta.get("refusal") for earlier_delta in self._deltas)
+            is_refusal = any(earlier_delta.get("refusal") for earlier_delta in self._deltas)
             stop = decode_finish_reason(
                 choice["finish_reason"],
-                {"role": "assistant", "refusal": "…" if refusal else None},
+                {"role": "assistant", "refusal": "…" if is_refusal else None},
             )
             yield StreamDelta(
                 "stop", text=stop or "", raw={"finish_reason": choice["finish_reason"]}
@@ -148,8 +147,7 @@ class _CallAssembler:
     def add_fragment(self, fragment: Mapping[str, Any]) -> StreamDelta:
         call_id = as_text(fragment.get("id"))
         index = fragment.get("index")
-        function = fragment.get("function") or fragment.get("custom")
-        function = function if isinstance(function, Mapping) else {}
+        function = as_object(fragment.get("function") or fragment.get("custom"))
         name = as_text(function.get("name"))
         position = self._find_call(call_id, index, has_name=bool(name))
         if position == len(self._calls):
@@ -171,11 +169,13 @@ class _CallAssembler:
         if call_id in self._position_by_id:
             return self._position_by_id[call_id]
         new_position = len(self._calls)
-        last_position = max(len(self._calls) - 1, 0)
-        known_position = self._position_by_index.get(index) if isinstance(index, int) else None
-        if known_position is not None:
-            return new_position if call_id and self._calls[known_position].id else known_position
-        return new_position if call_id or has_name else last_position
+        if isinstance(index, int) and index in self._position_by_index:
+            known_position = self._position_by_index[index]
+            is_other_call = call_id and self._calls[known_position].id
+            return new_position if is_other_call else known_position
+        if call_id or has_name:
+            return new_position
+        return max(new_position - 1, 0)
 
     def assemble(self) -> list[dict[str, Any]]:
         return [_merge_fragments(call.fragments) for call in self._calls]
@@ -194,16 +194,12 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     if "usage" in body and body["usage"] is None:
         body_fields["usage"] = None
     for delta in _split_into_deltas(message):
-        yield _make_event(
-            {
-                **body_fields,
-                "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
-            }
-        )
-    choice_fields = without_keys(choice, "message")
-    yield _make_event({**body_fields, "choices": [{**choice_fields, "delta": {}}]})
+        chunk_choice = {"index": 0, "delta": delta, "finish_reason": None}
+        yield make_json_event({**body_fields, "choices": [chunk_choice]})
+    last_choice = {**without_keys(choice, "message"), "delta": {}}
+    yield make_json_event({**body_fields, "choices": [last_choice]})
     if body.get("usage"):
-        yield _make_event({**body_fields, "choices": [], "usage": body["usage"]})
+        yield make_json_event({**body_fields, "choices": [], "usage": body["usage"]})
     yield SseEvent(None, "[DONE]")
 
 
@@ -224,34 +220,23 @@ def _split_into_deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, call in enumerate(calls):
         function = call.get("function")
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            yield {
-                "tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]
-            }
-            yield {
-                "tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]
-            }
+            start = {**call, "index": index, "function": {**function, "arguments": ""}}
+            yield {"tool_calls": [start]}
+            arguments = {"arguments": function["arguments"]}
+            yield {"tool_calls": [{"index": index, "function": arguments}]}
         else:
             yield {"tool_calls": [{**call, "index": index}]}
 
 
-def _make_event(chunk: Mapping[str, Any]) -> SseEvent:
-    return SseEvent(None, json.dumps(chunk, ensure_ascii=False))
-
-
 def _make_text_deltas(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
     """Yield the texts of a chunk. Reasoning that comes twice, as text and as details, is yielded once."""
-    details = delta.get("reasoning_details")
     reasoning_texts = [
         delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")
     ]
-    reasoning_texts += [
-        detail.get(key)
-        for detail in details or []
-        if isinstance(detail, dict)
-        for key in ("text", "summary")
-    ]
+    for detail in map(as_object, delta.get("reasoning_details") or []):
+        reasoning_texts += [detail.get("text"), detail.get("summary")]
     text_by_kind: dict[DeltaKind, str] = {
-        "reasoning": next((text for text in reasoning_texts if isinstance(text, str) and text), ""),
+        "reasoning": next(filter(None, map(as_text, reasoning_texts)), ""),
         "text": content_text(delta.get("content")),
         "refusal": content_text(delta.get("refusal")),
     }
@@ -280,11 +265,9 @@ def _merge_values(key: str, values: list[Any]) -> Any:
     if key == "reasoning_details" and all(isinstance(value, list) for value in non_null_values):
         return _merge_reasoning_details(non_null_values)
     if all(isinstance(value, str) for value in non_null_values):
-        return (
-            "".join(non_null_values)
-            if key in _STREAMED_TEXT_FIELDS
-            else next(filter(None, reversed(non_null_values)), "")
-        )
+        if key in _STREAMED_TEXT_FIELDS:
+            return "".join(non_null_values)
+        return next(filter(None, reversed(non_null_values)), "")
     if all(isinstance(value, dict) for value in non_null_values):
         return _merge_fragments(non_null_values)
     if all(isinstance(value, list) for value in non_null_values):
@@ -322,8 +305,7 @@ def _merge_reasoning_details(chunks: list[list[Any]]) -> list[Any]:
 
 def _continues_block(block: list[Any], detail: Any) -> bool:
     last = block[-1]
-    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(last) != kind_of(
-        detail
-    ):
+    kind = kind_of(detail)
+    if kind not in ("reasoning.text", "reasoning.summary") or kind != kind_of(last):
         return False
     return not last.get("signature") and last.get("index") == detail.get("index")

@@ -1,15 +1,15 @@
 """OpenAI responses <-> core, both directions: items, whole requests and replies, streams."""
 
-from everthread.wire.openai_responses.response_items import (
-    API,
-    RESULT_KIND_BY_CALL_KIND,
-    get_call_id,
-)
 from everthread.wire.openai_responses.responses_decoding import (
     decode_assistant_items,
     decode_messages,
 )
 from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.openai_responses.responses_items import (
+    API,
+    RESULT_KIND_BY_CALL_KIND,
+    get_call_id,
+)
 from everthread.wire.openai_responses.responses_replies import (
     decode_reply,
     encode_reply,

@@ -9,15 +9,18 @@ from typing import Any, cast
 from everthread.core.messages import (
     Message,
     Part,
+    as_object,
     content_text,
+    json_text,
     kind_of,
+    make_call,
     simplify_parts,
     without_keys,
 )
 from everthread.errors import WireError
 from everthread.wire.native_values import with_native
 from everthread.wire.openai_chat import to_chat_parts
-from everthread.wire.openai_responses.response_items import (
+from everthread.wire.openai_responses.responses_items import (
     API,
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
@@ -46,7 +49,8 @@ def decode_messages(
     `model` is the author of the reasoning, if known.
     """
     if isinstance(wire, str):
-        return [with_native({"role": "user", "content": wire}, API, wire)]
+        text_message: Message = {"role": "user", "content": wire}
+        return [with_native(text_message, API, wire)]
     messages: list[Message] = []
     run: list[ResponseItem] = []
     for index, value in enumerate(require_list(wire, "input")):
@@ -58,26 +62,17 @@ def decode_messages(
         if run:
             messages.append(decode_assistant_items(run, model=model))
             run = []
-        messages.append(
-            with_native(
-                _decode_result(item) if role == "tool" else _decode_message_item(item, role),
-                API,
-                item,
-            )
-        )
-    return [*messages, decode_assistant_items(run, model=model)] if run else messages
+        message = _decode_result(item) if role == "tool" else _decode_message_item(item, role)
+        messages.append(with_native(message, API, item))
+    if run:
+        messages.append(decode_assistant_items(run, model=model))
+    return messages
 
 
 def decode_assistant_items(items: Sequence[ResponseItem], *, model: str | None = None) -> Message:
     """Return a run of items as one assistant message, without the calls that the provider ran and answered itself."""
-    answered_ids = {
-        "",
-        *(
-            get_answered_call_id(item)
-            for item in items
-            if kind_of(item) in CALL_KIND_BY_RESULT_KIND
-        ),
-    }
+    results = (item for item in items if kind_of(item) in CALL_KIND_BY_RESULT_KIND)
+    answered_ids = {"", *map(get_answered_call_id, results)}
     calls = [
         decode_call(item)
         for item in items
@@ -92,9 +87,9 @@ def decode_assistant_items(items: Sequence[ResponseItem], *, model: str | None =
     if refusals:
         message["refusal"] = "\n".join(refusals)
     if not (calls or parts):
-        message["content"] = "\n".join(
-            f"[{kind}]" for kind in map(find_item_kind, items) if kind not in _KINDS_WITHOUT_LABEL
-        )
+        kinds = map(find_item_kind, items)
+        labels = [f"[{kind}]" for kind in kinds if kind not in _KINDS_WITHOUT_LABEL]
+        message["content"] = "\n".join(labels)
     return with_native(message, API, list(items), model=model)
 
 
@@ -107,34 +102,25 @@ def _find_item_role(item: ResponseItem, path: str) -> str:
         return role
     if kind == _ADDITIONAL_TOOLS:
         return "developer"
-    return (
-        "tool" if kind in CALL_KIND_BY_RESULT_KIND and get_answered_call_id(item) else "assistant"
-    )
+    is_result = kind in CALL_KIND_BY_RESULT_KIND and get_answered_call_id(item)
+    return "tool" if is_result else "assistant"
 
 
 def _decode_message_item(item: ResponseItem, role: str) -> Message:
     if kind_of(item) == _ADDITIONAL_TOOLS:
-        return {
-            "role": role,
-            "content": json.dumps(item.get("tools"), ensure_ascii=False),
-        }
+        return {"role": role, "content": json.dumps(item.get("tools"), ensure_ascii=False)}
     content = item.get("content")
-    return {
-        "role": role,
-        "content": content if isinstance(content, str) else _decode_content(item),
-    }
+    if not isinstance(content, str):
+        content = _decode_content(item)
+    return {"role": role, "content": content}
 
 
 def _decode_content(item: ResponseItem) -> list[Part]:
     content = item.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return to_chat_parts(
-        [
-            dict(require_object(part, "a part of the content"))
-            for part in require_list(content or [], "content")
-        ]
-    )
+    parts = require_list(content or [], "content")
+    return to_chat_parts([dict(require_object(part, "a part of the content")) for part in parts])
 
 
 def decode_call(item: ResponseItem) -> Any:
@@ -145,42 +131,29 @@ def decode_call(item: ResponseItem) -> Any:
     own_fields = {NAMESPACE_FIELD: namespace} if namespace else {}
     if kind == "custom_tool_call":
         custom = {"name": name, "input": item.get("input")}
-        return {
-            "id": get_call_id(item),
-            "type": "custom",
-            "custom": custom,
-            **own_fields,
-        }
+        return {"id": get_call_id(item), "type": "custom", "custom": custom, **own_fields}
     arguments = item.get("arguments")
-    if not isinstance(arguments, str):
-        fields = without_keys(item, *_NON_ARGUMENT_FIELDS)
-        arguments = json.dumps(fields if arguments is None else arguments, ensure_ascii=False)
-    function = {"name": name or kind.removesuffix("_call"), "arguments": arguments}
-    return {
-        "id": get_call_id(item),
-        "type": "function",
-        "function": function,
-        **own_fields,
-    }
+    if arguments is None:
+        arguments = without_keys(item, *_NON_ARGUMENT_FIELDS)
+    call = make_call(
+        get_call_id(item), name or kind.removesuffix("_call"), arguments=json_text(arguments)
+    )
+    return {**call, **own_fields}
 
 
 def _decode_result(item: ResponseItem) -> Message:
     output: Any = item.get("output")
     content: str | list[Part]
     if item["type"] == "mcp_approval_response":
-        content = (
-            f"{'approved' if item.get('approve') else 'denied'} {item.get('reason') or ''}".strip()
-        )
+        decision = "approved" if item.get("approve") else "denied"
+        content = f"{decision} {item.get('reason') or ''}".strip()
     elif kind_of(output) == "computer_screenshot":
         content = to_chat_parts([{**output, "type": "input_image"}])
     elif item["type"] == "shell_call_output" and isinstance(output, list):
-        pieces = [
-            piece.get(key)
-            for piece in output
-            if isinstance(piece, dict)
-            for key in ("stdout", "stderr")
-        ]
-        content = "\n".join(str(piece) for piece in pieces if piece)
+        texts: list[Any] = []
+        for piece in map(as_object, output):
+            texts += [piece.get("stdout"), piece.get("stderr")]
+        content = "\n".join(str(text) for text in texts if text)
     elif isinstance(output, list):
         content = to_chat_parts(output)
     elif output is None:

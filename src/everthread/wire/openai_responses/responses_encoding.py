@@ -9,6 +9,7 @@ from everthread.core.messages import (
     Message,
     Messages,
     Part,
+    as_list,
     as_text,
     calls_of,
     content_text,
@@ -20,8 +21,9 @@ from everthread.core.messages import (
     without_keys,
 )
 from everthread.wire.native_values import can_use_reasoning, native_value
-from everthread.wire.openai_chat import list_tool_calls, to_chat_messages
-from everthread.wire.openai_responses.response_items import (
+from everthread.wire.openai_chat import to_chat_messages
+from everthread.wire.openai_responses.responses_decoding import decode_call
+from everthread.wire.openai_responses.responses_items import (
     API,
     CALL_KIND_BY_RESULT_KIND,
     NAMESPACE_FIELD,
@@ -31,7 +33,6 @@ from everthread.wire.openai_responses.response_items import (
     get_answered_call_id,
     get_call_id,
 )
-from everthread.wire.openai_responses.responses_decoding import decode_call
 
 _FREE_TEXT_CALL_KINDS = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
@@ -66,11 +67,9 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Res
         elif isinstance(value, dict) and _matches_call_kind(value, call_kinds):
             new_items = [value]
         else:
-            new_items = [
-                item
-                for chat_message in to_chat_messages(message)
-                for item in _encode_chat_message(chat_message, call_kinds)
-            ]
+            new_items = []
+            for chat_message in to_chat_messages(message):
+                new_items += _encode_chat_message(chat_message, call_kinds)
         call_kinds |= {
             get_call_id(item): item["type"]
             for item in new_items
@@ -82,8 +81,12 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Res
 
 def _find_search_call_ids(messages: Messages) -> set[str]:
     """Return the ids of all searches for tools that the client answers."""
-    runs = (value for message in messages if isinstance(value := native_value(message, API), list))
-    return {get_call_id(item) for run in runs for item in run if kind_of(item) == _TOOL_SEARCH_CALL}
+    ids: set[str] = set()
+    for message in messages:
+        for item in as_list(native_value(message, API)):
+            if kind_of(item) == _TOOL_SEARCH_CALL:
+                ids.add(get_call_id(item))
+    return ids
 
 
 def _encode_assistant_items(
@@ -91,48 +94,39 @@ def _encode_assistant_items(
 ) -> list[ResponseItem]:
     """Return the items of one assistant message to send: unchanged if possible.
 
-    They change if their reasoning must be dropped, or the result of a built-in tool was rewritten.
-
     The result of a built-in tool cannot be any text. If it was rewritten as text, its call becomes a function call, and
     a search for tools is dropped. Reasoning belongs to the items after it by their ids: if an item changed, or the
     reasoning must not be sent, reasoning and ids are dropped.
     """
-    rewritten_items = [
-        _encode_call(decode_call(item))
-        if kind_of(item) in _BUILT_IN_CALL_KINDS and get_call_id(item) in rewritten_call_ids
-        else item
-        for item in items
-        if kind_of(item) != _TOOL_SEARCH_CALL or get_call_id(item) not in rewritten_call_ids
-    ]
-    is_same = len(rewritten_items) == len(items)
-    if (
-        keep_reasoning
-        and is_same
-        and all(new is old for new, old in zip(rewritten_items, items, strict=True))
-    ):
+    rewritten_items: list[ResponseItem] = []
+    is_changed = False
+    for item in items:
+        kind = kind_of(item)
+        if kind not in _BUILT_IN_CALL_KINDS or get_call_id(item) not in rewritten_call_ids:
+            rewritten_items.append(item)
+            continue
+        is_changed = True
+        if kind != _TOOL_SEARCH_CALL:
+            rewritten_items.append(_encode_call(decode_call(item)))
+    if keep_reasoning and not is_changed:
         return items
     items_without_reasoning = [item for item in rewritten_items if kind_of(item) != "reasoning"]
-    return (
-        items_without_reasoning
-        if len(items_without_reasoning) == len(rewritten_items)
-        else [_without_id(item) for item in items_without_reasoning]
-    )
+    if len(items_without_reasoning) == len(rewritten_items):
+        return rewritten_items
+    return [_without_id(item) for item in items_without_reasoning]
 
 
 def _without_id(item: ResponseItem) -> ResponseItem:
-    return (
-        without_keys(item, "id")
-        if find_item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
-        else item
-    )
+    has_own_id = find_item_kind(item) in ("message", *_FREE_TEXT_CALL_KINDS)
+    return without_keys(item, "id") if has_own_id else item
 
 
 def _matches_call_kind(item: ResponseItem, call_kinds: Mapping[str, Any]) -> bool:
     """Return whether a native item can be kept: the kind of a result must match its call, if the list has the call."""
     call_kind = CALL_KIND_BY_RESULT_KIND.get(kind_of(item))
-    return call_kind is None or bool(
-        call_kinds.get(get_answered_call_id(item), call_kind) == call_kind
-    )
+    if call_kind is None:
+        return True
+    return bool(call_kinds.get(get_answered_call_id(item), call_kind) == call_kind)
 
 
 def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> list[ResponseItem]:
@@ -143,24 +137,22 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
         if role not in ("tool", "function"):
             return [{"role": role, "content": content}]
         answered_id = content_text(message.get("tool_call_id") or message.get("name"))
-        kind = RESULT_KIND_BY_CALL_KIND[
-            "custom_tool_call"
-            if call_kinds.get(answered_id) == "custom_tool_call"
-            else "function_call"
-        ]
+        is_custom = call_kinds.get(answered_id) == "custom_tool_call"
+        kind = RESULT_KIND_BY_CALL_KIND["custom_tool_call" if is_custom else "function_call"]
         return [{"type": kind, "call_id": answered_id, "output": content}]
     texts = (content_text([part]) for part in parts_of(message))
     parts = [{"type": "output_text", "text": text} for text in texts if text]
     if refusal := message.get("refusal"):
         parts.append({"type": "refusal", "refusal": refusal})
-    message_items: list[ResponseItem] = (
-        [{"type": "message", "role": "assistant", "content": parts}] if parts else []
-    )
-    calls = list_tool_calls(message)
+    items: list[ResponseItem] = []
+    if parts:
+        items.append({"type": "message", "role": "assistant", "content": parts})
+    calls = as_list(message.get("tool_calls"))
     legacy_call = cast("Mapping[str, Any]", message).get("function_call")
     if isinstance(legacy_call, dict):
         calls = [*calls, {"id": legacy_call.get("name"), "function": legacy_call}]
-    return message_items + [_encode_call(call) for call in calls if isinstance(call, dict)]
+    items += (_encode_call(call) for call in calls if isinstance(call, dict))
+    return items
 
 
 def _encode_call(call: Mapping[str, Any]) -> ResponseItem:
@@ -173,11 +165,7 @@ def _encode_call(call: Mapping[str, Any]) -> ResponseItem:
         }
     if isinstance(call.get("custom"), dict):
         return {"type": "custom_tool_call", **fields, "input": parsed_call.arguments}
-    return {
-        "type": "function_call",
-        **fields,
-        "arguments": parsed_call.arguments or "{}",
-    }
+    return {"type": "function_call", **fields, "arguments": parsed_call.arguments or "{}"}
 
 
 def _encode_input_part(part: Part) -> Part:

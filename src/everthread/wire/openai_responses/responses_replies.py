@@ -10,15 +10,14 @@ from everthread.core.messages import (
     without_keys,
 )
 from everthread.core.types import Reply
-from everthread.errors import WireError
 from everthread.wire.native_values import native_value, without_private_fields
-from everthread.wire.openai_responses.response_items import API, ResponseItem
 from everthread.wire.openai_responses.responses_decoding import decode_assistant_items
 from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.openai_responses.responses_items import API, ResponseItem
 from everthread.wire.payload_checks import require_object, require_objects
 from everthread.wire.reply_fields import (
     add_reply_fields,
-    error_text,
+    raise_reply_error,
     split_reply_fields,
 )
 
@@ -32,9 +31,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
-        raise WireError(
-            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
-        )
+        raise_reply_error(body["error"], "response")
     output = [dict(item) for item in require_objects(body.get("output"), "output")]
     fields, other_fields = split_reply_fields(body)
     message = decode_assistant_items(output, model=model or fields.get("model"))
@@ -60,32 +57,22 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:
     status = raw.get("status")
     if status == "completed":
-        return (
-            "tool_calls"
-            if message.get("tool_calls")
-            else "refusal"
-            if message.get("refusal")
-            else "stop"
-        )
+        if message.get("tool_calls"):
+            return "tool_calls"
+        return "refusal" if message.get("refusal") else "stop"
     if status == "incomplete":
         details = raw.get("incomplete_details")
-        return _STOP_BY_INCOMPLETE_REASON.get(
-            str(details.get("reason")) if isinstance(details, dict) else "", "other"
-        )
+        reason = str(details.get("reason")) if isinstance(details, dict) else ""
+        return _STOP_BY_INCOMPLETE_REASON.get(reason, "other")
     return "other" if status in ("failed", "cancelled") else None
 
 
 def _encode_status(stop: str | None) -> dict[str, Any]:
-    reason = next(
-        (reason for reason, name in _STOP_BY_INCOMPLETE_REASON.items() if name == stop),
-        None,
-    )
-    if reason:
-        return {"status": "incomplete", "incomplete_details": {"reason": reason}}
-    return {
-        "status": "in_progress" if stop is None else "completed",
-        "incomplete_details": None,
-    }
+    for reason, name in _STOP_BY_INCOMPLETE_REASON.items():
+        if name == stop:
+            return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    status = "in_progress" if stop is None else "completed"
+    return {"status": status, "incomplete_details": None}
 
 
 def _encode_output(reply: Reply) -> list[ResponseItem]:

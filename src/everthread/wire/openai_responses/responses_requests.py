@@ -11,10 +11,10 @@ from everthread.core.messages import (
     without_keys,
 )
 from everthread.core.types import Request, System
-from everthread.wire.native_values import native_value, without_private_fields
-from everthread.wire.openai_responses.response_items import API
+from everthread.wire.native_values import native_value, with_native, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_messages
 from everthread.wire.openai_responses.responses_encoding import encode_messages
+from everthread.wire.openai_responses.responses_items import API
 from everthread.wire.payload_checks import (
     require_object,
     require_objects,
@@ -24,44 +24,44 @@ from everthread.wire.payload_checks import (
 
 def decode_request(body: Mapping[str, Any]) -> Request:
     """Return a request in core form. A field the core cannot express (`input: null`) stays in `params`."""
-    body = without_private_fields(require_object(body, "the request"))
-    model = require_text(body.get("model"), "model")
-    messages = decode_messages(body.get("input") or [], model=model)
-    tools = decode_tools(body.get("tools") or [])
-    system: System = body["instructions"] if isinstance(body.get("instructions"), str) else None
-    fields_in_core = {
-        "input": messages,
-        "tools": tools,
-        "instructions": system is not None,
-        "model": True,
-    }
-    params = {key: value for key, value in body.items() if not fields_in_core.get(key)}
-    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
+    params = dict(without_private_fields(require_object(body, "the request")))
+    model = require_text(params.pop("model", None), "model")
+    messages = decode_messages(params.get("input") or [], model=model)
+    if messages:
+        del params["input"]
+    system: System = None
+    if isinstance(params.get("instructions"), str):
+        system = params.pop("instructions")
+    tools = decode_tools(params.get("tools") or [])
+    if tools:
+        del params["tools"]
+    return Request(model, messages, system, tools, params)
 
 
 def encode_request(request: Request) -> dict[str, Any]:
+    """Return the body to send."""
     body = {"model": request.model, **without_private_fields(request.params)}
     if request.messages:
         text = native_value(request.messages[0], API) if len(request.messages) == 1 else None
-        body["input"] = (
-            text
-            if isinstance(text, str)
-            else encode_messages(request.messages, model=request.model)
-        )
+        if isinstance(text, str):
+            body["input"] = text
+        else:
+            body["input"] = encode_messages(request.messages, model=request.model)
     if isinstance(request.system, str):
         body["instructions"] = request.system
     elif request.system and has_breakpoint(request.system):
         body["input"] = [_encode_system(request.system), *_as_items(body.get("input"))]
     elif request.system:
         body["instructions"] = "\n\n".join(content_text([part]) for part in request.system)
-    tools = encode_tools(request.tools)
-    return {**body, "tools": tools} if tools else body
+    if tools := encode_tools(request.tools):
+        body["tools"] = tools
+    return body
 
 
 def _encode_system(system: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a system prompt as a message: `instructions` cannot carry a breakpoint."""
     parts: list[Any] = []
-    for part in system or ():
+    for part in system:
         breakpoint_field = {key: part[key] for key in part if key == BREAKPOINT}
         parts.append({"type": "input_text", "text": content_text([part]), **breakpoint_field})
     return {"type": "message", "role": "developer", "content": parts}
@@ -94,10 +94,8 @@ def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
             grammar = without_keys(tool_format, "type")
             fields = {**fields, "format": {"type": "grammar", "grammar": grammar}}
         return {"type": kind, kind: fields}
-    return {
-        **without_private_fields(tool),
-        "_native": {"api": API, "value": without_private_fields(tool)},
-    }
+    built_in_tool = without_private_fields(tool)
+    return with_native(built_in_tool, API, built_in_tool)
 
 
 def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -110,8 +108,6 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         if isinstance(tool_format, dict) and isinstance(tool_format.get("grammar"), dict):
             custom = {**custom, "format": {"type": "grammar", **tool_format["grammar"]}}
         return {"type": "custom", **custom}
-    return (
-        without_private_fields(tool)
-        if "_native" not in tool or native_value(tool, API) is not None
-        else None
-    )
+    if "_native" in tool and native_value(tool, API) is None:
+        return None
+    return without_private_fields(tool)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from everthread.core.messages import (
-    kind_of,
-)
+from everthread.core.messages import as_text, kind_of
 from everthread.core.types import DeltaKind, Reply, StreamDelta
-from everthread.wire.openai_responses.response_items import (
+from everthread.wire.openai_responses.responses_items import (
     RESULT_KIND_BY_CALL_KIND,
     ResponseItem,
     get_call_id,
@@ -24,7 +21,7 @@ from everthread.wire.openai_responses.responses_replies import (
 )
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
-from everthread.wire.sse import SseEvent, parse_event
+from everthread.wire.sse import SseEvent, make_json_event, parse_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +86,16 @@ class ResponsesStreamDecoder:
         if kind == "error" or (data.get("error") and not kind):
             return [make_error_delta(data.get("error") or data)]
         name, _, phase = kind.removeprefix("response.").rpartition(".")
+        is_done = phase == "done"
         if not name and phase in _STATUS_EVENTS:
-            return list(
-                self._decode_status_event(
-                    phase,
-                    require_object(data.get("response"), f"the response of {kind}"),
-                )
-            )
+            response = require_object(data.get("response"), f"the response of {kind}")
+            return list(self._decode_status_event(phase, response))
         item = self._items.setdefault(_read_index(data, "output_index"), _StreamedItem())
         if name == "output_item":
-            return self._decode_item_event(
-                item,
-                require_object(data.get("item"), f"the item of {kind}"),
-                is_done=phase == "done",
-            )
+            value = require_object(data.get("item"), f"the item of {kind}")
+            return self._decode_item_event(item, value, is_done=is_done)
         if name in _TEXT_LOCATIONS:
-            return self._decode_text_event(
-                item, _TEXT_LOCATIONS[name], data, is_done=phase == "done"
-            )
+            return self._decode_text_event(item, _TEXT_LOCATIONS[name], data, is_done=is_done)
         if name in _PART_LISTS:
             list_name, index_name = _PART_LISTS[name]
             item.parts[list_name, _read_index(data, index_name)] = require_object(
@@ -143,27 +132,22 @@ class ResponsesStreamDecoder:
         item.is_done = is_done
         if kind_of(value) not in RESULT_KIND_BY_CALL_KIND or not get_call_id(value):
             return []
-        final_arguments = (
-            value.get("arguments", value.get("input")) if is_done and not item.text_pieces else ""
-        )
-        arguments = final_arguments if isinstance(final_arguments, str) else ""
+        arguments = ""
+        if is_done and not item.text_pieces:
+            arguments = as_text(value.get("arguments", value.get("input")))
         if item.call_index is not None:
-            return (
-                [StreamDelta("call", index=item.call_index, arguments=arguments)]
-                if arguments
-                else []
-            )
+            if not arguments:
+                return []
+            return [StreamDelta("call", index=item.call_index, arguments=arguments)]
         item.call_index = next(self._call_numbers)
-        name = str(get_call_name(value) or value["type"])
-        return [
-            StreamDelta(
-                "call",
-                index=item.call_index,
-                id=get_call_id(value),
-                name=name,
-                arguments=arguments,
-            )
-        ]
+        delta = StreamDelta(
+            "call",
+            index=item.call_index,
+            id=get_call_id(value),
+            name=str(get_call_name(value) or value["type"]),
+            arguments=arguments,
+        )
+        return [delta]
 
     def _decode_text_event(
         self,
@@ -205,28 +189,24 @@ class _StreamedItem:
         """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
         if self.is_done:
             return self.start
-        item: ResponseItem = self.start or {
-            "type": "message",
-            "role": "assistant",
-            "status": "in_progress",
-        }
+        item: ResponseItem = {"type": "message", "role": "assistant", "status": "incomplete"}
+        if self.start is not None:
+            item = dict(self.start)
+            if "status" in item:
+                item["status"] = "incomplete"
         has_text = any(
             location.delta_kind in ("text", "refusal") for location, _ in self.text_pieces
         )
         if kind_of(item) == "reasoning" or (self.start is None and not has_text):
             return None
-        item = {**item, "status": "incomplete"} if "status" in item else dict(item)
         lists: dict[str, dict[int, dict[str, Any]]] = {}
         for (list_name, index), part in self.parts.items():
             lists.setdefault(list_name, {})[index] = dict(part)
         for (location, index), pieces in self.text_pieces.items():
-            target = (
-                lists.setdefault(location.list_name, {}).setdefault(
-                    index, {"type": location.part_kind}
-                )
-                if location.list_name
-                else item
-            )
+            target = item
+            if location.list_name:
+                parts_by_index = lists.setdefault(location.list_name, {})
+                target = parts_by_index.setdefault(index, {"type": location.part_kind})
             target[location.field_name] = "".join(pieces)
         return item | {
             list_name: [parts[index] for index in sorted(parts)]
@@ -243,12 +223,9 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     sequence_numbers = count()
 
     def make_event(kind: str, **fields: Any) -> SseEvent:
-        data = {
-            "type": f"response.{kind}",
-            "sequence_number": next(sequence_numbers),
-            **fields,
-        }
-        return SseEvent(data["type"], json.dumps(data, ensure_ascii=False))
+        name = f"response.{kind}"
+        data = {"type": name, "sequence_number": next(sequence_numbers), **fields}
+        return make_json_event(data, name)
 
     unknown_fields = dict.fromkeys({"usage", "error", "incomplete_details"} & body.keys())
     opening_response = {**body, **unknown_fields, "status": "in_progress", "output": []}
@@ -280,18 +257,15 @@ def _make_item_events(item: ResponseItem) -> Iterator[tuple[str, dict[str, Any]]
             for kind, fields in _make_part_events(event, part):
                 yield kind, {**id_field, index_name: index, **fields}
     if name:
-        yield from (
-            (kind, {**id_field, **fields}) for kind, fields in _make_text_events(name, item)
-        )
+        for kind, fields in _make_text_events(name, item):
+            yield kind, {**id_field, **fields}
     yield "output_item.done", {"item": item}
 
 
 def _make_part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     name = _TEXT_EVENT_BY_PART_KIND.get(kind_of(part), "")
-    yield (
-        f"{event}.added",
-        {"part": {**part, _TEXT_LOCATIONS[name].field_name: ""} if name else part},
-    )
+    started_part = {**part, _TEXT_LOCATIONS[name].field_name: ""} if name else part
+    yield f"{event}.added", {"part": started_part}
     if name:
         yield from _make_text_events(name, part)
     yield f"{event}.done", {"part": part}

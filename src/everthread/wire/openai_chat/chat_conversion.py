@@ -3,85 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
+    Content,
     Message,
     Part,
+    as_list,
     calls_of,
     content_text,
     kind_of,
+    make_call,
     with_content,
     without_keys,
 )
-from everthread.wire.anthropic.content_blocks import decode_part, source_url
+from everthread.core.types import Api
+from everthread.wire.anthropic.anthropic_blocks import decode_part, source_url
+
+API: Api = "openai_chat"
 
 
 def to_chat_messages(message: Message) -> list[Message]:
     """Return a message as one or several chat messages. A chat message is returned unchanged."""
     content = message.get("content")
     if content == []:
-        return [with_content(message, None if list_tool_calls(message) else "")]
+        return [with_content(message, None if as_list(message.get("tool_calls")) else "")]
     if not isinstance(content, list) or not any(map(_needs_conversion, content)):
         return [message]
     parts = to_chat_parts(content)
     if message.get("role") == "assistant":
         return [_convert_assistant(message, parts)]
     results = [_make_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCK_KINDS]
-    return (
-        results
-        if results and not parts
-        else [*results, cast("Message", {**message, "content": parts or ""})]
-    )
+    if results and not parts:
+        return results
+    return [*results, {**message, "content": parts or ""}]
 
 
 def to_chat_parts(content: list[Part]) -> list[Part]:
     """Return the parts in chat form, without calls, results and reasoning."""
-    return [
-        chat_part
-        for part in content
-        for chat_part in (
-            _PART_CONVERTERS[kind_of(part)](part) if _needs_conversion(part) else [part]
-        )
-    ]
-
-
-def list_tool_calls(message: Message) -> list[Any]:
-    """Return the unchecked list in `tool_calls`; empty if it is not a list."""
-    calls: Any = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
+    parts: list[Part] = []
+    for part in content:
+        if _needs_conversion(part):
+            parts += _PART_CONVERTERS[kind_of(part)](part)
+        else:
+            parts.append(part)
+    return parts
 
 
 def make_placeholder(part: Mapping[str, Any]) -> list[Part]:
     """Return a text that replaces a part that chat cannot carry."""
-    name = part.get("title") or part.get("filename") or part.get("name")
-    return [_make_text_part(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
+    label = str(part.get("type"))
+    if name := part.get("title") or part.get("filename") or part.get("name"):
+        label += f": {name}"
+    return [_make_text_part(f"[{label}]")]
 
 
 def _convert_assistant(message: Message, parts: list[Part]) -> Message:
-    calls: list[Any] = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments or "{}"},
-        }
-        for call in calls_of({"role": "assistant", "content": message.get("content")})
+    block_calls = calls_of({"role": "assistant", "content": message.get("content")})
+    calls = [
+        make_call(call.id, call.name, arguments=call.arguments or "{}") for call in block_calls
     ]
-    calls += list_tool_calls(message)
-    fields: dict[str, Any] = {"content": parts or (None if calls else "")}
+    calls += as_list(message.get("tool_calls"))
     if calls:
-        fields["tool_calls"] = calls
-    return cast("Message", {**message, **fields})
+        return {**message, "content": parts or None, "tool_calls": calls}
+    return {**message, "content": parts or ""}
 
 
 def _make_tool_message(block: Part) -> Message:
     content = block.get("content")
-    chat_content = (
-        (to_chat_parts(content) or "") if isinstance(content, list) else content_text(content)
-    )
+    chat_content: Content = content_text(content)
+    if isinstance(content, list):
+        chat_content = to_chat_parts(content) or ""
     return {
         "role": "tool",
         "tool_call_id": str(block.get("tool_use_id")),
@@ -114,23 +109,18 @@ def _convert_document(part: Part) -> list[Part]:
     inner = source.get("content") if kind == "content" else None
     if isinstance(inner, list):
         return to_chat_parts(inner)
-    return (
-        [_make_text_part(inner)]
-        if isinstance(inner, str)
-        else make_placeholder({"name": source_url(source), **part})
-    )
+    if isinstance(inner, str):
+        return [_make_text_part(inner)]
+    return make_placeholder({"name": source_url(source), **part})
 
 
 def _convert_input_image(part: Part) -> list[Part]:
     if not isinstance(part.get("image_url"), str):
         return make_placeholder(part)
     image = {"url": part["image_url"]}
-    return [
-        {
-            "type": "image_url",
-            "image_url": image | ({"detail": part["detail"]} if part.get("detail") else {}),
-        }
-    ]
+    if part.get("detail"):
+        image["detail"] = part["detail"]
+    return [{"type": "image_url", "image_url": image}]
 
 
 def _convert_input_file(part: Part) -> list[Part]:

@@ -1,29 +1,25 @@
-"""Messages of OpenAI's chat protocol <-> core messages."""
+"""Encode core messages as messages of OpenAI's chat protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from everthread.core.messages import (
     Message,
     Messages,
     Part,
+    as_list,
     kind_of,
     without_keys,
 )
-from everthread.errors import WireError
 from everthread.wire.native_values import (
     can_use_reasoning,
     native_value,
     public_message,
-    with_native,
     without_private_fields,
 )
-from everthread.wire.openai_chat.conversion import list_tool_calls, to_chat_messages
-from everthread.wire.payload_checks import require_list, require_object, require_text
+from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages
 
-API = "openai_chat"
 REASONING_FIELDS = frozenset(
     {
         "reasoning",
@@ -40,16 +36,6 @@ _FIELDS_CHAT_LACKS = frozenset({"cache_control", "is_error"})
 _MEDIA_KINDS = frozenset({"image_url", "file", "input_audio", "video_url"})
 
 
-def decode_messages(
-    wire: Sequence[Mapping[str, Any]], *, model: str | None = None, start: int = 0
-) -> list[Message]:
-    """Return core messages. `model` is the author of their reasoning, if known."""
-    return [
-        decode_message(message, f"messages[{index}]", model)
-        for index, message in enumerate(require_list(wire, "messages"), start=start)
-    ]
-
-
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
     """Return chat messages for `model`, without reasoning that another model or API wrote.
 
@@ -57,55 +43,34 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[dic
     """
     wire: list[dict[str, Any]] = []
     media: list[Part] = []
-    for body, separate_media in (
-        encoded for message in messages for encoded in _encode_message(message, model)
-    ):
-        if media and body["role"] != "tool":
-            wire.append({"role": "user", "content": media})
-            media = []
-        wire.append(body)
-        media = [*media, *separate_media]
-    return [*wire, {"role": "user", "content": media}] if media else wire
-
-
-def decode_message(wire: Any, path: str, model: str | None) -> Message:
-    body = cast("Message", without_private_fields(require_object(wire, path)))
-    require_text(body.get("role"), f"{path}.role")
-    content = body.get("content")
-    calls = body.get("tool_calls")
-    if content is not None and not isinstance(content, str | list):
-        raise WireError(
-            f"{path}.content must be a string, a list of parts or null, not {type(content).__name__}"
-        )
-    if calls is not None:
-        require_list(calls, f"{path}.tool_calls")
-    # Keep the original beside it, so that it is sent on unchanged.
-    if encode_messages([body]) != [body]:
-        return with_native(body, API, body, model=model)
-    if _without_reasoning(body) is not body:
-        return with_native(body, API, None, model=model)
-    return body
+    for message in messages:
+        for body, separate_media in _encode_message(message, model):
+            if media and body["role"] != "tool":
+                wire.append({"role": "user", "content": media})
+                media = []
+            wire.append(body)
+            media += separate_media
+    if media:
+        wire.append({"role": "user", "content": media})
+    return wire
 
 
 def _encode_message(message: Message, model: str | None) -> list[tuple[dict[str, Any], list[Part]]]:
     """Return the wire messages, each with the media that must move to a user message."""
     body = public_message(message)
     if "_native" in message and not can_use_reasoning(message, API, model):
-        body = _without_reasoning(body)
+        body = without_reasoning(body)
     value = native_value(message, API)
     if value is not None and value == public_message(message):
         return [(cast("dict[str, Any]", body), [])]
-    calls = list_tool_calls(body)
-    public_calls = [
+    calls = as_list(body.get("tool_calls"))
+    public_calls: list[Any] = [
         without_private_fields(call) if isinstance(call, dict) else call for call in calls
     ]
     if any(new is not old for new, old in zip(public_calls, calls, strict=True)):
-        body = cast("Message", {**body, "tool_calls": public_calls})
+        body = {**body, "tool_calls": public_calls}
     if not _FIELDS_CHAT_LACKS.isdisjoint(body):
-        body = cast(
-            "Message",
-            without_keys(body, *_FIELDS_CHAT_LACKS),
-        )
+        body = cast("Message", without_keys(body, *_FIELDS_CHAT_LACKS))
     return [_split_media(chat_message) for chat_message in to_chat_messages(body)]
 
 
@@ -122,15 +87,12 @@ def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
         return cast("dict[str, Any]", message), []
     text_parts = [part for part in content if kind_of(part) not in _MEDIA_KINDS]
     intro = {"type": "text", "text": f"[result of {message.get('tool_call_id')}]"}
-    return {**message, "content": text_parts or "[in the next message]"}, [
-        intro,
-        *media,
-    ]
+    return {**message, "content": text_parts or "[in the next message]"}, [intro, *media]
 
 
-def _without_reasoning(message: Message) -> Message:
+def without_reasoning(message: Message) -> Message:
     """Return the message without reasoning and Gemini's call signatures; the same object if it has none."""
-    calls = list_tool_calls(message)
+    calls = as_list(message.get("tool_calls"))
     has_signed_calls = any("extra_content" in call for call in calls if isinstance(call, dict))
     if not has_signed_calls and REASONING_FIELDS.isdisjoint(message):
         return message

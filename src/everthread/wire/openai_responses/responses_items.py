@@ -10,8 +10,9 @@ from everthread.core.messages import (
     join_name,
     kind_of,
 )
+from everthread.core.types import Api
 
-API = "openai_responses"
+API: Api = "openai_responses"
 ResponseItem = dict[str, Any]
 RESULT_KIND_BY_CALL_KIND = {
     "function_call": "function_call_output",
@@ -31,15 +32,14 @@ NAMESPACE_FIELD = "_namespace"
 
 def get_call_id(item: Mapping[str, Any]) -> str:
     """Return the id that a result refers to; empty if the provider answers the call itself."""
-    value = item.get("id") if kind_of(item) == "mcp_approval_request" else item.get("call_id")
-    return as_text(value)
+    name = "id" if kind_of(item) == "mcp_approval_request" else "call_id"
+    return as_text(item.get(name))
 
 
 def get_answered_call_id(item: Mapping[str, Any]) -> str:
     """Return the id of the call that a result answers."""
-    value = item.get(
-        "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
-    )
+    name = "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
+    value = item.get(name)
     if value is None and item["type"] == "local_shell_call_output":
         value = item.get("id")
     return as_text(value)
@@ -53,8 +53,6 @@ def get_call_name(item: Mapping[str, Any]) -> Any:
     """Return the name of the called tool, with its namespace before it if the tool has one."""
     namespace = item.get("namespace")
     name = item.get("name")
-    return (
-        join_name(namespace, name)
-        if isinstance(namespace, str) and namespace and isinstance(name, str)
-        else name
-    )
+    if isinstance(namespace, str) and namespace and isinstance(name, str):
+        return join_name(namespace, name)
+    return name

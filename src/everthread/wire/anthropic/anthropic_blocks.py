@@ -12,7 +12,9 @@ from everthread.core.messages import (
     kind_of,
     without_keys,
 )
+from everthread.core.types import Api
 
+API: Api = "anthropic"
 INVALID_JSON = "INVALID_JSON"
 """Key that wraps arguments that are not a JSON object, because `input` must be an object."""
 
@@ -26,7 +28,7 @@ _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 def decode_part(block: Mapping[str, Any]) -> Part:
-    """Return a block as a core part, without its cache marker, which belongs to one request only."""
+    """Return a block as a core part, without its cache mark, which belongs to one request only."""
     kind = kind_of(block)
     if kind == "text" and isinstance(block.get("text"), str):
         return {"type": "text", "text": block["text"]}
