@@ -1,5 +1,6 @@
 """Codecs between providers' JSON and core messages, both directions. Pure.
 
-Each protocol has a package of the same shape, whose functions `codecs.Codec` lists: messages (`…_decoding` and
-`…_encoding`), requests with their tools, replies, streams, and modules for what only this protocol has.
+Each protocol has a package with the same modules: the parts of a message (`…_blocks`, `…_parts`, `…_items`,
+`chat_conversion`), messages (`…_decoding`, `…_encoding`), `…_requests` with their tools, `…_replies` and `…_streams`.
+`codecs.Codec` lists their functions.
 """
