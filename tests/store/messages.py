@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everthread.core.types import Node
 from everthread.store.records import (
     Continuation,
     Lease,
@@ -114,3 +115,30 @@ async def acquire_lease(
     lease = await store.acquire(thread, holder, seconds)
     assert lease is not None
     return lease
+
+
+def make_node(name: str, thread: str, **changes: Any) -> Node:
+    """Return a node of the graph of summaries: a leaf of two messages."""
+    values: dict[str, Any] = {
+        "level": 0,
+        "body": "body \0\ud800",
+        "tokens": 5,
+        "covered_tokens": 50,
+        "author": "llm",
+        "first_message": 1,
+        "last_message": 2,
+        "first_turn": 0,
+        "last_turn": 3,
+        "since": 1.5,
+        "until": 2.5,
+        "sources": ("1", "2"),
+    }
+    return Node(name, thread, **values | changes)
+
+
+async def store_nodes(store: Store, thread: str, *nodes: Node) -> str:
+    """Continue the thread with its messages unchanged, and store nodes; return the session that continues."""
+    tip = await store.get_compression_tip(thread)
+    ids = [message.id for message in await store.messages(tip)]
+    continuation = await store.continue_session(tip, ids, seen_count=len(ids), nodes=nodes)
+    return continuation.session.id

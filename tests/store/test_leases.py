@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from everthread.core.types import Node
 from everthread.errors import LeaseLostError
 from everthread.store.store import Store
 from tests.store.conftest import Clock
@@ -61,13 +60,11 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
     await asyncio.sleep(0.1)
     yours = await acquire_lease(store, thread, "you")
     assert yours.fence > mine.fence
-    node = Node("n", thread, 0, "b", 1, 1, "a", 1, 1, 0, 0, 0.0, 0.0, ("1",))
     before = await store.export(thread)
     for late in (
         append_texts(store, thread, "late", lease=mine),
         commit_compaction(store, thread, lease=mine),
         store.end_session(thread, "late", lease=mine),
-        store.put_nodes([node], lease=mine),
         store.renew(mine, 60),
     ):
         with pytest.raises(LeaseLostError):

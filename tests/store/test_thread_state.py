@@ -9,15 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.messages import (
     compact_session,
+    make_node,
     new_thread,
     numbered_messages,
     numbered_thread,
+    store_nodes,
 )
 
 DAY = 86_400.0
@@ -57,54 +58,30 @@ async def test_state_of_a_session_goes_with_it(store: Store) -> None:
     assert states == [None, None, 1]
 
 
-def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) -> Node:
-    return Node(
-        name,
-        thread,
-        level,
-        "body \0\ud800",
-        5,
-        50,
-        "llm",
-        first,
-        first + 1,
-        0,
-        3,
-        1.5,
-        2.5,
-        ("1", "2"),
-        **more,
-    )
-
-
 async def test_nodes_of_a_thread_in_order(store: Store) -> None:
     thread = await numbered_thread(store, 6)
-    tip = await compact_session(store, thread)
-    nodes = [
-        node("b", thread, 0, 5),
-        node("a", thread, 0, 1),
-        node("c", thread, 1, 1, degraded=True),
-    ]
-    await store.put_nodes(nodes)
-    assert await store.nodes(tip) == [nodes[1], nodes[0], nodes[2]]
-    better = replace(nodes[2], degraded=False, body="rebuilt")
-    await store.put_nodes([better])
-    assert await store.nodes(thread) == [nodes[1], nodes[0], better]
+    later_leaf = make_node("b", thread, first_message=5)
+    first_leaf = make_node("a", thread, first_message=1)
+    root = make_node("c", thread, level=1, degraded=True)
+    tip = await store_nodes(store, thread, later_leaf, first_leaf, root)
+    assert await store.nodes(tip) == [first_leaf, later_leaf, root]
+    better_root = replace(root, degraded=False, body="rebuilt")
+    await store_nodes(store, thread, better_root)
+    assert await store.nodes(thread) == [first_leaf, later_leaf, better_root]
     await store.delete_thread(thread)
     with pytest.raises(UnknownIdError):
         await store.nodes(thread)
-    with pytest.raises(UnknownIdError):
-        await store.put_nodes(nodes)
 
 
 async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
-    one = await new_thread(store, tenant="a")
-    two = await new_thread(store, tenant="b")
-    mine = node("same", one)
-    yours = node("same", two, 2, 7)
-    await store.put_nodes([mine])
-    await store.put_nodes([yours])
-    assert (await store.nodes(one), await store.nodes(two)) == ([mine], [yours])
+    first_thread = await new_thread(store, tenant="a")
+    second_thread = await new_thread(store, tenant="b")
+    first_node = make_node("same", first_thread)
+    second_node = make_node("same", second_thread, level=2, first_message=7)
+    await store_nodes(store, first_thread, first_node)
+    await store_nodes(store, second_thread, second_node)
+    assert await store.nodes(first_thread) == [first_node]
+    assert await store.nodes(second_thread) == [second_node]
 
 
 async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
@@ -19,11 +18,13 @@ from tests.store.messages import (
     append_texts,
     commit_compaction,
     compact_session,
+    make_node,
     new_thread,
     numbered_messages,
     numbered_thread,
     read_context,
     read_history,
+    store_nodes,
     texts_of,
     tool_result,
     user_message,
@@ -77,40 +78,11 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     for call in ("c1", "c2"):
         await store.put_output(thread, "out\0put \ud800", call_id=call, tool="run")
     history = await store.history(thread)
-    leaf = Node(
-        "n1",
-        thread,
-        0,
-        "leaf",
-        5,
-        50,
-        "llm",
-        history[0].id,
-        history[2].id,
-        0,
-        1,
-        1.0,
-        2.0,
-        tuple(str(message.id) for message in history[:3]),
-    )
-    upper = Node(
-        "n2",
-        thread,
-        1,
-        "upper",
-        5,
-        50,
-        "llm",
-        history[0].id,
-        history[2].id,
-        0,
-        1,
-        1.0,
-        2.0,
-        ("n1",),
-        degraded=True,
-    )
-    await store.put_nodes([leaf, upper])
+    bounds = {"first_message": history[0].id, "last_message": history[2].id}
+    sources = tuple(str(message.id) for message in history[:3])
+    leaf = make_node("n1", thread, **bounds, sources=sources)
+    root = make_node("n2", thread, **bounds, level=1, sources=("n1",), degraded=True)
+    tip = await store_nodes(store, thread, leaf, root)
     await store.put_pin(thread, "Never push to main.")
     await store.put_state(thread, "engine", {"last": "\ud800"})
     await store.put_state(tip, "engine", [1])
@@ -354,7 +326,7 @@ async def test_sessions_that_form_no_thread_are_refused(
 
 
 async def test_refused_import_names_the_line(store: Store) -> None:
-    with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
+    with pytest.raises(TranscriptError, match=r"line 3 .* required field `messages`"):
         await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
-    with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):
+    with pytest.raises(TranscriptError, match=r"line 2 .* got `str` - at `\$.started`"):
         await store.import_lines([HEAD, session("a", started="x" * 1_000)])

@@ -402,10 +402,6 @@ class Store:
     put_state = make_write_method(state_sql.put_state)
     get_state = make_read_method(state_sql.get_state)
 
-    async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
-        """Store summary nodes of one or more threads, replacing stored ones."""
-        await self._change(nodes[0].thread if nodes else None, state_sql.put_nodes, nodes, lease)
-
     nodes = make_read_method(state_sql.list_nodes)
 
     # Other processes

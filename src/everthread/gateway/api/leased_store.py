@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everthread.core.types import Node
 from everthread.errors import LeaseLostError
 from everthread.store.records import (
     Continuation,
@@ -55,10 +54,6 @@ class LeasedStore:
         return await self._store.end_session(
             session_id, reason, lease=await self._find_lease(session_id)
         )
-
-    async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
-        if nodes:
-            await self._store.put_nodes(nodes, lease=await self._find_lease(nodes[0].thread))
 
     async def _find_lease(self, session_id: str) -> Lease | None:
         thread = self._threads.get(session_id)

@@ -52,7 +52,7 @@ def branch_thread(
         _copy_citations(tx, thread, branch.id)
         # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
         shared_nodes = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
-        put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes], None)
+        put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes])
         copy_pins(tx, thread, branch.id)
         recount_thread(tx, branch.id)
     stored_session = load_session(tx, branch.id)

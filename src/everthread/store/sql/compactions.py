@@ -67,7 +67,7 @@ def continue_session(
     )
     placed_ids = [_keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted]
     place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
-    put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes], lease)
+    put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes])
     copy_activity(tx, session_id, new_id)
     # A thread that has ended stays ended.
     _set_end(tx, new_id, parent.ended, parent.end_reason)

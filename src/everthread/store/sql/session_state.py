@@ -10,8 +10,7 @@ from typing import Any
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import Tx
-from everthread.store.records import DEFAULT_TENANT, Lease, Pin, make_pin_id
-from everthread.store.sql.leases import require_lease
+from everthread.store.records import DEFAULT_TENANT, Pin, make_pin_id
 from everthread.store.sql.session_rows import find_thread, lock_thread
 from everthread.store.value_codec import clean_text, decode_json, encode_json
 
@@ -116,9 +115,8 @@ def sum_failures(tx: Tx, *, since: float = 0.0, tenant: str | None = None) -> li
     return [(row[0], int(row[1])) for row in rows]
 
 
-def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:
-    for thread in dict.fromkeys(node.thread for node in nodes):
-        require_lease(tx, lock_thread(tx, thread), lease)
+def put_nodes(tx: Tx, nodes: Sequence[Node]) -> None:
+    """Store summary nodes of locked threads, replacing stored ones."""
     tx.run_many(
         "INSERT INTO nodes (id, thread_id, level, first_message, record) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, id) DO UPDATE SET level = excluded.level, first_message = excluded.first_message, "
