@@ -14,9 +14,9 @@ import pytest
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, text_of
 from everthread.core.types import Api, Reply
+from everthread.gateway.filters.answer_recall import RecallWatch
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.merged_stream import is_recall
-from everthread.gateway.recall.recall_watch import RecallWatch
 from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import WireError
-from everthread.gateway.request.json_slices import SharedParts, slice_body, splice
+from everthread.gateway.request.json_slices import BodyEdit, SharedParts, slice_body, splice
 
 TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
 VALUES: Any = st.recursive(
@@ -52,8 +52,8 @@ def test_spans_point_at_each_field_and_message(
     assert [json.loads(element.raw) for element in sliced.elements] == messages
     assert sliced.fields == {key: value for key, value in body.items() if key != "messages"}
     assert {key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()} == body
-    changes = [(element.start, element.end, "0") for element in sliced.elements]
-    assert json.loads(splice(raw, changes)) == {
+    edits = [BodyEdit(element.start, element.end, "0") for element in sliced.elements]
+    assert json.loads(splice(raw, edits)) == {
         **body,
         "messages": [0] * len(messages),
     }

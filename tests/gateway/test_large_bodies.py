@@ -13,7 +13,7 @@ import pytest
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.gateway.charged_usage import estimate_body_tokens
+from everthread.gateway.filters.charging import estimate_body_tokens
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_cache import BodyMatch, BodyOrigin
 from everthread.gateway.request.body_reading import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.charged_usage import choose_charged_model
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.filters.charging import choose_charged_model
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields

@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.gateway.request.json_slices import slice_body, splice
+from everthread.gateway.request.json_slices import BodyEdit, slice_body, splice
 from everthread.thread.matching.history import identify_message
 from everthread.thread.wire_messages import encode_value
 
@@ -85,7 +85,7 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
 
     A client may send some of these messages before the item too; they are not repeated.
     """
-    changes = []
+    edits = []
     earlier_fingerprints: Counter[str] = Counter()
     end = 0
     last_item: tuple[str, int] | None = None
@@ -97,12 +97,12 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
             continue
         new_messages = _without_repeated(wire_messages, earlier_fingerprints)
         text = ",".join(map(encode_value, new_messages))
-        changes.append((element.start, element.end, text))
+        edits.append(BodyEdit(element.start, element.end, text))
         end += len(new_messages)
         last_item = read_item_key(element.value), end
     if last_item is None:
         return None
-    return ExpandedBody(splice(body, changes), *last_item)
+    return ExpandedBody(splice(body, edits), *last_item)
 
 
 def read_item_key(item: Mapping[str, Any]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply
+from everthread.core.types import Api, Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
@@ -17,12 +18,42 @@ from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.recall.merged_answers import MERGE_BODIES, MERGED_STREAMS
-from everthread.gateway.recall.merged_stream import RECALL
-from everthread.gateway.recall.recall_watch import RecallWatch, may_call_recall
+from everthread.gateway.recall.merge_anthropic import (
+    MergedAnthropicStream,
+    merge_anthropic_bodies,
+)
+from everthread.gateway.recall.merge_chat import MergedChatStream, merge_chat_bodies
+from everthread.gateway.recall.merge_gemini import (
+    MergedGeminiStream,
+    merge_gemini_bodies,
+)
+from everthread.gateway.recall.merge_responses import (
+    MergedResponsesStream,
+    merge_responses_bodies,
+)
+from everthread.gateway.recall.merged_stream import RECALL, MergedStream
 from everthread.gateway.upstream import UpstreamResponse
 from everthread.thread.caller.caller_request import Outcome
 from everthread.wire.codecs import CODECS
+
+MERGED_STREAMS: Mapping[Api, type[MergedStream]] = {
+    "anthropic": MergedAnthropicStream,
+    "openai_chat": MergedChatStream,
+    "openai_responses": MergedResponsesStream,
+    "gemini": MergedGeminiStream,
+}
+MERGE_BODIES: Mapping[Api, Callable[[Sequence[Any]], Any]] = {
+    "anthropic": merge_anthropic_bodies,
+    "openai_chat": merge_chat_bodies,
+    "openai_responses": merge_responses_bodies,
+    "gemini": merge_gemini_bodies,
+}
+"""Merge the whole bodies of several rounds into one, without the calls that the gateway answered."""
+_NAME_PATTERN = re.compile(rb'"name"\s*:\s*"(?:recall?|reca|rec|re|r|)"')
+"""The name of our tool or its beginning, because some servers stream a name in pieces."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+MAX_WATCHED_BYTES = 4 * 1024 * 1024
+"""Maximum bytes that are kept for a later merge; longer answers are merged from here on."""
 
 
 class RecallFeature(Feature):
@@ -152,3 +183,48 @@ class _RecallFilter(Filter):
                 break
             next_response = await exchange.send_next(smaller_request)
         return next_response
+
+
+def may_call_recall(data: bytes) -> bool:
+    """Return whether these bytes of an answer may contain the beginning of a call of our tool."""
+    return b'"name"' in data and _NAME_PATTERN.search(data) is not None
+
+
+class RecallWatch:
+    """Look for a call of our tool in the complete events of a stream."""
+
+    def __init__(self) -> None:
+        self.must_merge = False
+        """Whether `held_bytes` may call the tool, so that the rounds have to be merged."""
+        self.held_bytes = b""
+        """Bytes that were not passed on."""
+        self._passed_pieces: list[bytes] = []
+        self._passed_size = 0
+
+    @property
+    def passed_bytes(self) -> bytes:
+        """All bytes that were passed on."""
+        return b"".join(self._passed_pieces)
+
+    def feed(self, piece: bytes) -> bytes:
+        """Add a piece and return the events that are complete now; return nothing once the tool may be called."""
+        data = self.held_bytes + piece
+        end = _end_of_events(data)
+        events = data[:end]
+        self._passed_size += len(events)
+        if may_call_recall(events) or self._passed_size > MAX_WATCHED_BYTES:
+            self.must_merge = True
+            self.held_bytes = data
+            return b""
+        self.held_bytes = data[end:]
+        self._passed_pieces.append(events)
+        return events
+
+
+def _end_of_events(data: bytes) -> int:
+    """Return the end of the last complete event; 0 if none is complete."""
+    positions = [(data.rfind(mark), len(mark)) for mark in _EVENT_ENDS]
+    return max(
+        (position + length for position, length in positions if position >= 0),
+        default=0,
+    )

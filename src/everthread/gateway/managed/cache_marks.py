@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
 from everthread.core.caching.claude_cache_marks import (
     find_cache_route,
@@ -23,13 +23,8 @@ from everthread.gateway.request.json_slices import (
     DecodedMessages,
     Element,
     SlicedBody,
-    slice_body,
 )
-from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-
-if TYPE_CHECKING:
-    from everthread.gateway.request.client_request import ClientRequest
 
 
 @dataclass(slots=True)
@@ -42,31 +37,22 @@ class MarkMemory:
     """The index of the message with the last mark; -1 if there is none."""
 
 
-def make_mark_changes(
-    request: ClientRequest,
-    call: PreparedCall,
-    body: bytes,
-    memory: MarkMemory,
-    *,
-    ttl: str,
-) -> list[BodyEdit]:
-    """Return the changes that put cache marks into the body of a client that sets none."""
-    api = call.settings.api
-    is_same = body is request.sliced_body.body
-    has_marks = request.has_cache_marks if is_same else b'"cache_control"' in body
-    # A client that sets a mark anywhere manages the cache itself.
-    if has_marks or not uses_cache_marks(api, call.model, call.settings.upstream):
-        return []
-    if not call.expects_more_calls:
-        return []
-    return place_cache_marks(
-        api,
-        request.sliced_body if is_same else slice_body(body, api),
-        ttl,
-        memory=memory,
-        replacement=call.rewrite.replacement if call.rewrite else b"",
-        leading_count=request.system_count if is_same else None,
-    )
+CacheMethod = Literal["marks", "breakpoint"]
+"""How a request is prepared for the provider's cache: with marks of Claude, or with a breakpoint of OpenAI."""
+
+
+def choose_cache_method(
+    api: Api, model: str, upstream: str, *, has_marks: bool, has_breakpoints: bool
+) -> CacheMethod | None:
+    """Return the method of the model; None if it has none, or if the client uses the method itself.
+
+    `has_marks`, `has_breakpoints`: whether the body has any from the client, which then manages the cache itself.
+    """
+    if not has_marks and uses_cache_marks(api, model, upstream):
+        return "marks"
+    if not has_breakpoints and accepts_breakpoints(api, model, base_url=upstream):
+        return "breakpoint"
+    return None
 
 
 def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
@@ -75,65 +61,48 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     ttl: str,
     *,
     memory: MarkMemory,
+    leading_count: int,
     replacement: bytes = b"",
-    leading_count: int | None = None,
 ) -> list[BodyEdit]:
-    """Return the changes that put the marks into a body, and remember the index of the last mark.
+    """Return the edits that put the marks into a body, and remember the index of the last mark.
 
-    `replacement`: the text that replaces the beginning of the history. `leading_count`: the number of system messages.
+    `leading_count`: the number of system messages. `replacement`: the text that replaces the beginning of the history.
     """
     count = len(sliced.elements)
     replacement_digest = blake2b(replacement, digest_size=8).digest()
     is_known = memory.replacement_digest == replacement_digest and 0 <= memory.last_index < count
     previous_index = memory.last_index if is_known else None
-    marked_texts = mark_messages(api, sliced.elements, ttl, previous_index, leading_count)
-    changes = [
-        (sliced.elements[index].start, sliced.elements[index].end, marked_text)
-        for index, marked_text in marked_texts.items()
-    ]
-    system = (
-        mark_system_field(sliced.fields["system"], ttl)
-        if api == "anthropic" and "system" in sliced.fields
-        else None
+    marked_texts = _mark_messages(
+        api, sliced.elements, ttl, previous_index=previous_index, leading_count=leading_count
     )
-    if system is not None:
-        changes.append((*sliced.spans["system"], system))
+    edits = []
+    for index, marked_text in marked_texts.items():
+        element = sliced.elements[index]
+        edits.append(BodyEdit(element.start, element.end, marked_text))
+    if api == "anthropic" and "system" in sliced.fields:
+        system = sliced.fields["system"]
+        marked_system = mark_system(system, ttl=ttl)
+        if marked_system != system:
+            edits.append(BodyEdit(*sliced.spans["system"], encode_value(marked_system)))
     memory.replacement_digest = replacement_digest
     memory.last_index = max(marked_texts, default=count - 1)
-    return changes
-
-
-def make_breakpoint_changes(
-    request: ClientRequest, call: PreparedCall, body: bytes
-) -> list[BodyEdit]:
-    """Set a cache breakpoint after tools and system prompt, if the client set none."""
-    api = call.settings.api
-    if request.has_breakpoints or not call.expects_more_calls:
-        return []
-    if not accepts_breakpoints(api, call.model, base_url=call.settings.upstream):
-        return []
-    is_same = body is request.sliced_body.body
-    sliced = request.sliced_body if is_same else slice_body(body, api)
-    return place_breakpoint(api, sliced, request.system_count, call.note)
+    return edits
 
 
 def place_breakpoint(
     api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
 ) -> list[BodyEdit]:
-    """Return the changes that set a breakpoint after the system messages and our note, if they end with one."""
+    """Return the edits that set a breakpoint after the system messages and our note, if they end with one."""
     wire_messages = [element.value for element in sliced.elements[: leading_count + 2]]
-    if (
-        note
-        and leading_count < len(wire_messages)
-        and wire_messages[leading_count].get("content") == note
-    ):
+    following_messages = wire_messages[leading_count:]
+    if note and following_messages and following_messages[0].get("content") == note:
         leading_count += 1
     index = find_breakpoint_index(wire_messages, leading_count, note)
     if index is None:
         return []
     element = sliced.elements[index]
     marked_text = encode_value(mark_message(api, wire_messages[index], note))
-    return [(element.start, element.end, marked_text)]
+    return [BodyEdit(element.start, element.end, marked_text)]
 
 
 def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
@@ -143,20 +112,13 @@ def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
     return api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
 
 
-def mark_system_field(system: Any, ttl: str) -> str | None:
-    """Return the system field with its mark, as text; None if there is nothing to mark."""
-    marked_system = mark_system(system, ttl=ttl)
-    return (
-        None if marked_system is system or marked_system == system else encode_value(marked_system)
-    )
-
-
-def mark_messages(
+def _mark_messages(
     api: Api,
     elements: Sequence[Element],
     ttl: str,
+    *,
     previous_index: int | None,
-    leading_count: int | None = None,
+    leading_count: int,
 ) -> dict[int, str]:
     """Return the marked messages as text, by index. `previous_index`: the index of the previous request's last mark."""
     is_anthropic = api == "anthropic"
@@ -168,13 +130,9 @@ def mark_messages(
         mark_tool_results=not is_anthropic,
         leading_count=leading_count,
     )
+    # The API rejects a mark on a message itself, instead of on one of its blocks.
     return {
         index: encode_value(message)
         for index, message in marked_messages.items()
-        if _is_on_block(message)
+        if "cache_control" not in message
     }
-
-
-def _is_on_block(message: Any) -> bool:
-    """Return whether the mark is on a block of the message: the API rejects marks on the message itself."""
-    return "cache_control" not in message

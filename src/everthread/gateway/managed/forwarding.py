@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
-from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
 from everthread.core.recent_dict import RecentDict
@@ -26,12 +24,12 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.managed.cache_marks import (
     MarkMemory,
+    choose_cache_method,
     place_breakpoint,
     place_cache_marks,
-    uses_cache_marks,
 )
 from everthread.gateway.recall.recall_offer import RECALL_HEADER, offers_recall
-from everthread.gateway.recall.recall_tool import make_tool_change
+from everthread.gateway.recall.recall_tool import make_tool_edit
 from everthread.gateway.request.body_cache import BodyMatch
 from everthread.gateway.request.client_request import (
     ClientRequest,
@@ -39,8 +37,6 @@ from everthread.gateway.request.client_request import (
 )
 from everthread.gateway.request.json_slices import BodyEdit, splice
 from everthread.gateway.request.request_reader import (
-    CLAUDE_CACHE_FIELD,
-    OPENAI_BREAKPOINT_FIELD,
     OUR_NAME,
     LocatedBody,
     RequestReader,
@@ -198,21 +194,21 @@ def forward(
         COMPACTIONS_HEADER: "0",
         TOKENS_HEADER: f"{tokens}/{tokens}",
     }
-    changes: list[BodyEdit] = []
+    edits: list[BodyEdit] = []
     if terms.offers_recall:
-        changes.append(make_tool_change(incoming.api, located_body.sliced_body))
+        edits.append(make_tool_edit(incoming.api, located_body.sliced_body))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
-        changes += _cache_changes(incoming, located_body, memory.marks, model=model, ttl=ttl)
+        edits += _make_cache_edits(incoming, located_body, memory.marks, model=model, ttl=ttl)
     return Outgoing(
-        splice(incoming.body, changes) if changes else incoming.raw,
-        is_rewritten=bool(changes),
+        splice(incoming.body, edits) if edits else incoming.raw,
+        is_rewritten=bool(edits),
         headers=headers,
         tokens=tokens,
         offers_recall=terms.offers_recall,
     )
 
 
-def _cache_changes(
+def _make_cache_edits(
     incoming: Incoming,
     located_body: LocatedBody,
     memory: MarkMemory,
@@ -220,23 +216,21 @@ def _cache_changes(
     model: str,
     ttl: str,
 ) -> list[BodyEdit]:
-    """Return the changes that mark the request for the provider's cache, if the client sets no marks."""
+    """Return the edits that prepare the request for the provider's cache."""
     api = incoming.api
-    upstream = incoming.upstream_url
     sliced = located_body.sliced_body
-    if CLAUDE_CACHE_FIELD not in located_body.watched_words and uses_cache_marks(
-        api, model, upstream
-    ):
-        return place_cache_marks(
-            api, sliced, ttl, memory=memory, leading_count=located_body.system_count
-        )
-    if (
-        OPENAI_BREAKPOINT_FIELD in located_body.watched_words
-        or CACHE_OPTIONS_FIELD in sliced.fields
-    ):
-        return []
-    if accepts_breakpoints(api, model, base_url=upstream):
-        return place_breakpoint(api, sliced, located_body.system_count)
+    leading_count = located_body.system_count
+    method = choose_cache_method(
+        api,
+        model,
+        incoming.upstream_url,
+        has_marks=located_body.has_cache_marks,
+        has_breakpoints=located_body.has_breakpoints,
+    )
+    if method == "marks":
+        return place_cache_marks(api, sliced, ttl, memory=memory, leading_count=leading_count)
+    if method == "breakpoint":
+        return place_breakpoint(api, sliced, leading_count)
     return []
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from everthread.core.types import Api
 from everthread.gateway.managed.cache_marks import (
+    CacheMethod,
     MarkMemory,
-    make_breakpoint_changes,
-    make_mark_changes,
+    choose_cache_method,
+    place_breakpoint,
+    place_cache_marks,
 )
-from everthread.gateway.managed.system_note import accepts_blocks, make_note_change
-from everthread.gateway.recall.recall_tool import make_tool_change
+from everthread.gateway.managed.system_note import accepts_blocks, make_note_edit
+from everthread.gateway.recall.recall_tool import make_tool_edit
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.json_slices import (
     BodyEdit,
@@ -19,7 +20,9 @@ from everthread.gateway.request.json_slices import (
     slice_body,
     splice,
 )
+from everthread.gateway.request.request_reader import CLAUDE_CACHE_FIELD, count_leading_system
 from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
+from everthread.thread.caller.caller_request import CallSettings
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.field_names import find_field_name, get_object_field
@@ -40,21 +43,25 @@ def render_request(
     request: ClientRequest, call: PreparedCall, options: RenderOptions
 ) -> bytes | None:
     """Return the body to send; None if the client's own bytes need no change."""
-    body = request.sliced_body.body
-    is_plain = call.rewrite is None and call.rounds.is_empty and call.output_cap is None
-    if is_plain:
-        tool = (
-            [make_tool_change(call.settings.api, request.sliced_body)]
-            if options.offers_recall
-            else []
+    sliced = request.sliced_body
+    if call.rewrite is None and call.rounds.is_empty and call.output_cap is None:
+        method = _choose_cache_method(
+            request, call, options, has_marks=request.located_body.has_cache_marks
         )
-        changes = [*tool, *_cache_changes(request, call, body, options)]
-        return splice(body, changes) if changes else None
+        edits = _make_cache_edits(method, request, call, options, sliced)
+        if options.offers_recall:
+            edits.append(make_tool_edit(call.settings.api, sliced))
+        return splice(sliced.body, edits) if edits else None
     body = render_messages(request, call, offers_recall=options.offers_recall)
+    has_marks = CLAUDE_CACHE_FIELD.encode() in body
+    method = _choose_cache_method(request, call, options, has_marks=has_marks)
+    if method is None and call.output_cap is None:
+        return body
+    rendered = slice_body(body, call.settings.api)
+    edits = _make_cache_edits(method, request, call, options, rendered)
     if call.output_cap is not None:
-        body = _set_output_cap(call.settings.api, call.settings.upstream, body, cap=call.output_cap)
-    marks = _cache_changes(request, call, body, options)
-    return splice(body, marks) if marks else body
+        edits.append(_make_cap_edit(call.settings, rendered, call.output_cap))
+    return splice(body, edits) if edits else body
 
 
 def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall: bool) -> bytes:
@@ -62,55 +69,82 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
     sliced = request.sliced_body
     api = call.settings.api
     elements = request.elements
-    changes: list[BodyEdit] = [
-        (elements[edit.start].start, elements[edit.end - 1].end, edit.text)
+    edits = [
+        BodyEdit(elements[edit.start].start, elements[edit.end - 1].end, edit.text)
         for edit in call.list_edits()
     ]
     if call.note:
         as_blocks = accepts_blocks(api, call.model, call.settings.upstream)
-        noted = make_note_change(api, sliced, request.system_count, call.note, as_blocks=as_blocks)
-        changes += [noted] if noted else []
+        note_edit = make_note_edit(
+            api, sliced, request.system_count, call.note, as_blocks=as_blocks
+        )
+        if note_edit is not None:
+            edits.append(note_edit)
     texts = call.rounds.texts
     if texts:
-        last = sliced.elements[-1]
-        changes.append((last.end, last.end, "".join(f",{text}" for text in texts)))
+        end = sliced.elements[-1].end
+        edits.append(BodyEdit(end, end, "".join(f",{text}" for text in texts)))
     if offers_recall:
-        changes.append(make_tool_change(api, sliced))
+        edits.append(make_tool_edit(api, sliced))
     elif texts and not sliced.fields.get("tools"):
         # Calls in a history need a tool that is described.
-        changes.append(make_tool_change(api, sliced, forbids_calls=True))
-    return splice(sliced.body, changes)
+        edits.append(make_tool_edit(api, sliced, forbids_calls=True))
+    return splice(sliced.body, edits)
 
 
-def _cache_changes(
-    request: ClientRequest, call: PreparedCall, body: bytes, options: RenderOptions
+def _choose_cache_method(
+    request: ClientRequest, call: PreparedCall, options: RenderOptions, *, has_marks: bool
+) -> CacheMethod | None:
+    """Return how to prepare a body for the provider's cache; None if the cache would not be read."""
+    if options.mark_ttl is None or not call.expects_more_calls:
+        return None
+    return choose_cache_method(
+        call.settings.api,
+        call.model,
+        call.settings.upstream,
+        has_marks=has_marks,
+        has_breakpoints=request.located_body.has_breakpoints,
+    )
+
+
+def _make_cache_edits(
+    method: CacheMethod | None,
+    request: ClientRequest,
+    call: PreparedCall,
+    options: RenderOptions,
+    sliced: SlicedBody,
 ) -> list[BodyEdit]:
-    """Return the changes that mark a body for the provider's cache; empty if the client sets marks itself."""
-    if options.mark_ttl is None:
+    """Return the edits that prepare a body, the client's own or a rendered one, for the provider's cache."""
+    api = call.settings.api
+    if method == "breakpoint":
+        return place_breakpoint(api, sliced, request.system_count, call.note)
+    if method is None or options.mark_ttl is None:
         return []
-    marks = make_mark_changes(request, call, body, options.marks, ttl=options.mark_ttl)
-    return marks or make_breakpoint_changes(request, call, body)
+    is_rendered = sliced is not request.sliced_body
+    return place_cache_marks(
+        api,
+        sliced,
+        options.mark_ttl,
+        memory=options.marks,
+        leading_count=count_leading_system(sliced.elements)
+        if is_rendered
+        else request.system_count,
+        replacement=call.rewrite.replacement if call.rewrite else b"",
+    )
 
 
-def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
-    """Return the body with this output cap, in the client's field if there is one."""
-    sliced = slice_body(body, api)
-    if api == "gemini":
-        return _set_gemini_cap(sliced, cap)
-    client_field = next((name for name in OUTPUT_CAP_FIELDS if name in sliced.spans), None)
-    if client_field is not None:
-        return splice(body, [(*sliced.spans[client_field], str(cap))])
-    start = body.index(b"{") + 1
-    name = encode_value(choose_output_cap_field(api, upstream))
-    return splice(body, [(start, start, f"{name}:{cap},")])
-
-
-def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
-    """Return the body with this `maxOutputTokens` in its settings."""
-    name = find_field_name(sliced.fields, "generationConfig")
-    settings = dict(get_object_field(sliced.fields, name) or {})
-    settings[find_field_name(settings, "maxOutputTokens")] = cap
-    if name in sliced.spans:
-        return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
+def _make_cap_edit(settings: CallSettings, sliced: SlicedBody, cap: int) -> BodyEdit:
+    """Return the edit that sets this output cap, in the client's field if there is one."""
     start = sliced.body.index(b"{") + 1
-    return splice(sliced.body, [(start, start, f'"{name}":{encode_value(settings)},')])
+    if settings.api == "gemini":
+        name = find_field_name(sliced.fields, "generationConfig")
+        config = dict(get_object_field(sliced.fields, name) or {})
+        config[find_field_name(config, "maxOutputTokens")] = cap
+        if name in sliced.spans:
+            return BodyEdit(*sliced.spans[name], encode_value(config))
+        return BodyEdit(start, start, f'"{name}":{encode_value(config)},')
+    for name in OUTPUT_CAP_FIELDS:
+        if name in sliced.spans:
+            return BodyEdit(*sliced.spans[name], str(cap))
+    name = choose_output_cap_field(settings.api, settings.upstream)
+    return BodyEdit(start, start, f"{encode_value(name)}:{cap},")

@@ -22,21 +22,19 @@ def accepts_blocks(api: Api, model: str, upstream: str) -> bool:
     return api == "anthropic"
 
 
-def make_note_change(
+def make_note_edit(
     api: Api, sliced: SlicedBody, system_count: int, note: str, *, as_blocks: bool
 ) -> BodyEdit | None:
-    """Return the change that adds the note; None if there is no system prompt.
+    """Return the edit that adds the note to the system prompt; None if there is no system prompt.
 
-    `system_count`: number of system messages. `as_blocks`: whether a text may be replaced by blocks.
+    `system_count`: number of system messages. `as_blocks`: whether a text may be replaced with blocks.
     """
     if api == "gemini":
-        return _gemini_note(sliced, note)
+        return _make_gemini_note_edit(sliced, note)
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
     if field is not None and sliced.fields.get(field):
-        return (
-            *sliced.spans[field],
-            encode_value(_append_note(sliced.fields[field], note, as_blocks=as_blocks)),
-        )
+        system = _append_note(sliced.fields[field], note, as_blocks=as_blocks)
+        return BodyEdit(*sliced.spans[field], encode_value(system))
     if not system_count:
         return None
     last = sliced.elements[system_count - 1]
@@ -46,21 +44,18 @@ def make_note_change(
     if api == "openai_responses":
         note_message = {**last.value, "content": note}
         note_message.pop("id", None)
-        return last.end, last.end, f",{encode_value(note_message)}"
-    return (
-        last.start,
-        last.end,
-        encode_value({**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}),
-    )
+        return BodyEdit(last.end, last.end, f",{encode_value(note_message)}")
+    message = {**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}
+    return BodyEdit(last.start, last.end, encode_value(message))
 
 
-def _gemini_note(sliced: SlicedBody, note: str) -> BodyEdit | None:
+def _make_gemini_note_edit(sliced: SlicedBody, note: str) -> BodyEdit | None:
     field = find_field_name(sliced.fields, "systemInstruction")
     system = get_object_field(sliced.fields, field)
     if system is None or not isinstance(system.get("parts"), list):
         return None
-    noted = {**system, "parts": [*system["parts"], {"text": note}]}
-    return (*sliced.spans[field], encode_value(noted))
+    noted_system = {**system, "parts": [*system["parts"], {"text": note}]}
+    return BodyEdit(*sliced.spans[field], encode_value(noted_system))
 
 
 def _append_note(system: Any, note: str, *, as_blocks: bool) -> Any:

@@ -12,28 +12,28 @@ from everthread.wire import anthropic, gemini, openai_responses
 from everthread.wire.gemini.field_names import find_field_name
 
 
-def make_tool_change(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> BodyEdit:
-    """Return the change that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
+def make_tool_edit(api: Api, sliced: SlicedBody, *, forbids_calls: bool = False) -> BodyEdit:
+    """Return the edit that adds the tool as the last one. `forbids_calls`: whether to forbid all tool calls too."""
     if api == "gemini":
-        return _gemini_tool_change(sliced, forbids_calls=forbids_calls)
+        return _make_gemini_tool_edit(sliced, forbids_calls=forbids_calls)
     tool = _encode_tool(api)
     span = sliced.spans.get("tools")
-    tools = sliced.fields.get("tools")
-    if span is not None and tools:
-        return span[1] - 1, span[1] - 1, f",{tool}"
-    tool_choice = (
-        {"anthropic": ',"tool_choice":{"type":"none"}'}.get(api, ',"tool_choice":"none"')
-        if forbids_calls
-        else ""
-    )
+    if span is not None and sliced.fields["tools"]:
+        last_position = span[1] - 1
+        return BodyEdit(last_position, last_position, f",{tool}")
+    tool_choice = ""
+    if forbids_calls and api == "anthropic":
+        tool_choice = ',"tool_choice":{"type":"none"}'
+    elif forbids_calls:
+        tool_choice = ',"tool_choice":"none"'
     if span is not None:
-        return (*span, f"[{tool}]{tool_choice}")
+        return BodyEdit(*span, f"[{tool}]{tool_choice}")
     start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":[{tool}]{tool_choice},'
+    return BodyEdit(start, start, f'"tools":[{tool}]{tool_choice},')
 
 
-def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> BodyEdit:
-    """Return the change that adds the tool to the first group of function declarations."""
+def _make_gemini_tool_edit(sliced: SlicedBody, *, forbids_calls: bool) -> BodyEdit:
+    """Return the edit that adds the tool to the first group of function declarations."""
     [declaration] = gemini.encode_tools([RECALL_SCHEMA])[0]["functionDeclarations"]
     tools = [dict(tool) for tool in sliced.fields.get("tools") or ()]
     if not tools:
@@ -43,9 +43,9 @@ def _gemini_tool_change(sliced: SlicedBody, *, forbids_calls: bool) -> BodyEdit:
     tool_config = ',"toolConfig":{"functionCallingConfig":{"mode":"NONE"}}' if forbids_calls else ""
     span = sliced.spans.get("tools")
     if span is not None:
-        return (*span, f"{encode_value(tools)}{tool_config}")
+        return BodyEdit(*span, f"{encode_value(tools)}{tool_config}")
     start = sliced.body.index(b"{") + 1
-    return start, start, f'"tools":{encode_value(tools)}{tool_config},'
+    return BodyEdit(start, start, f'"tools":{encode_value(tools)}{tool_config},')
 
 
 @functools.cache

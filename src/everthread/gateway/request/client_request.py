@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
@@ -16,8 +15,7 @@ from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
-    CLAUDE_CACHE_FIELD,
-    OPENAI_BREAKPOINT_FIELD,
+    LocatedBody,
     ParsedRequest,
 )
 from everthread.gateway.request.unchanged_files import restore_unchanged_files
@@ -68,35 +66,26 @@ class ClientRequest:
         self.caller_history = self._read_history()
 
     @property
+    def located_body(self) -> LocatedBody:
+        return self.parsed_request.located_body
+
+    @property
     def elements(self) -> Sequence[Element]:
         """The client's messages, without the system prompt and reminders at the end."""
-        return self.parsed_request.located_body.elements
+        return self.located_body.elements
 
     @property
     def sliced_body(self) -> SlicedBody:
-        return self.parsed_request.located_body.sliced_body
+        return self.located_body.sliced_body
 
     @property
     def system_count(self) -> int:
         """Number of messages at the start that are the system prompt."""
-        return self.parsed_request.located_body.system_count
+        return self.located_body.system_count
 
     @property
     def model(self) -> str:
         return self.parsed_request.settings.model
-
-    @property
-    def has_cache_marks(self) -> bool:
-        """Whether the client may have set cache marks."""
-        return CLAUDE_CACHE_FIELD in self.parsed_request.located_body.watched_words
-
-    @property
-    def has_breakpoints(self) -> bool:
-        """Whether the client may have set cache breakpoints or options for them."""
-        return (
-            OPENAI_BREAKPOINT_FIELD in self.parsed_request.located_body.watched_words
-            or CACHE_OPTIONS_FIELD in self.sliced_body.fields
-        )
 
     @property
     def asks_for_compaction(self) -> bool:
@@ -163,7 +152,7 @@ class ClientRequest:
                     own_compaction.message_count - self.system_count, len(self.elements)
                 ),
             )
-        if COMPACTION_MARK not in self.parsed_request.located_body.watched_words:
+        if COMPACTION_MARK not in self.located_body.watched_words:
             return None
         elements = self.elements
         for index in range(len(elements) - 1, -1, -1):

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
@@ -57,8 +57,14 @@ class ExcessError(WireError):
 Span = tuple[int, int]
 FieldValues = dict[str, Any]
 SpanByField = dict[str, Span]
-BodyEdit = tuple[int, int, str]
-"""The start and end of a part of a body, and the text to replace it with."""
+
+
+class BodyEdit(NamedTuple):
+    """A part of a body, by its start and end, and the text that replaces it."""
+
+    start: int
+    end: int
+    text: str
 
 
 class Element:
@@ -249,12 +255,12 @@ def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) ->
     return SlicedBody(body, layout, (only,), is_single_text=True)
 
 
-def splice(body: bytes, changes: Sequence[BodyEdit]) -> bytes:
+def splice(body: bytes, edits: Sequence[BodyEdit]) -> bytes:
     """Return the body with some parts replaced; the parts must not overlap."""
     view = memoryview(body)
     pieces = list[bytes | memoryview]()
     position = 0
-    for start, end, new_text in sorted(changes):
+    for start, end, new_text in sorted(edits):
         pieces.append(view[position:start])
         pieces.append(new_text.encode())
         position = end

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
+from everthread.core.messages import SYSTEM_ROLES, kind_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
+from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.request.body_cache import (
     BodyCache,
     BodyMatch,
@@ -24,10 +27,6 @@ from everthread.gateway.request.json_slices import (
     Element,
     SlicedBody,
     slice_body,
-)
-from everthread.gateway.request.system_messages import (
-    count_leading_system,
-    count_trailing_system,
 )
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK
@@ -51,7 +50,7 @@ CallInProcess = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class LocatedBody:
-    """A body whose fields and messages are located, but not decoded yet."""
+    """A body whose fields are decoded and whose messages are only located."""
 
     origin: BodyOrigin
     sliced_body: SlicedBody
@@ -71,6 +70,19 @@ class LocatedBody:
         """The messages, without the system prompt and the reminders."""
         elements = self.sliced_body.elements
         return elements[self.system_count : len(elements) - self.reminder_count]
+
+    @property
+    def has_cache_marks(self) -> bool:
+        """Whether the client may have set cache marks."""
+        return CLAUDE_CACHE_FIELD in self.watched_words
+
+    @property
+    def has_breakpoints(self) -> bool:
+        """Whether the client may have set cache breakpoints or options for them."""
+        return (
+            OPENAI_BREAKPOINT_FIELD in self.watched_words
+            or CACHE_OPTIONS_FIELD in self.sliced_body.fields
+        )
 
     @property
     def cached_bytes(self) -> int:
@@ -277,6 +289,28 @@ def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
     layout = BodyLayout({}, {}, array("Q"), array("Q"))
     no_body = LocatedBody(origin, SlicedBody(b"", layout, ()))
     return replace(parsed_request, located_body=no_body)
+
+
+def count_leading_system(elements: Sequence[Element]) -> int:
+    """Count the messages of the system prompt at the start."""
+    for count in range(len(elements)):
+        value = elements[count].value
+        if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
+            return count
+    return len(elements)
+
+
+def count_trailing_system(elements: Sequence[Element], system_count: int) -> int:
+    """Count the system reminders at the end, which clients renew with each request."""
+    count = 0
+    while len(elements) - count > system_count + 1:
+        value = elements[len(elements) - 1 - count].value
+        if not isinstance(value, dict) or not (
+            value.get("role") in SYSTEM_ROLES or kind_of(value) == COMPACTION_TRIGGER
+        ):
+            break
+        count += 1
+    return count
 
 
 def _find_new_words(body: bytes, match: BodyMatch) -> frozenset[str]:
