@@ -8,13 +8,19 @@ from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.store.records import LimitKey
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
-from everthread.thread.model_limits import ModelLimits, is_overflow_error
+from everthread.thread.model_limits import CallLimits, ModelLimits, is_overflow_error
+from everthread.thread.recovery import ProviderRefusal
 
 TOO_LONG = ErrorVerdict("prompt_too_long", "it says so", 8_000, 9_000)
 
 
 def key(tenant: str, credential: str = "") -> LimitKey:
     return LimitKey("http://one.test", "m", tenant, credential=credential)
+
+
+async def load_window(limits: ModelLimits, limit_key: LimitKey) -> int:
+    loaded = await limits.load(limit_key, 128_000)
+    return loaded.window
 
 
 async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
@@ -24,11 +30,11 @@ async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
     limits = ModelLimits(store, clock)
     elsewhere = ModelLimits(store, clock)
     assert await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
-    assert await limits.find_window(key("a"), 128_000) == 8_000
-    assert await elsewhere.find_window(key("a"), 128_000) == 8_000, "it is stored"
-    assert await elsewhere.find_window(key("b"), 128_000) == 128_000
+    assert await load_window(limits, key("a")) == 8_000
+    assert await load_window(elsewhere, key("a")) == 8_000, "it is stored"
+    assert await load_window(elsewhere, key("b")) == 128_000
     await limits.learn_window(key("c", "c2"), TOO_LONG, 128_000, 9_000)
-    assert await ModelLimits(store, clock).find_window(key("b"), 128_000) == 8_000
+    assert await load_window(ModelLimits(store, clock), key("b")) == 8_000
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ async def test_ignores_an_implausible_limit(
     limits = ModelLimits(store, SteppedClock())
     verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
     assert await limits.learn_window(key("a"), verdict, 128_000, sent, is_credible=believed) is None
-    assert await limits.find_window(key("a"), 128_000) == 128_000
+    assert await load_window(limits, key("a")) == 128_000
 
 
 async def test_never_learns_a_limit_below_a_successful_prompt(store: Store) -> None:
@@ -59,15 +65,16 @@ async def test_never_learns_a_limit_below_a_successful_prompt(store: Store) -> N
     assert learnt.tokens == 32_000
     assert not learnt.is_stored, "the next usual window below what was refused"
     assert await limits.record_success(key("a"), 40_000) is False
-    assert await limits.find_window(key("a"), 128_000) == 128_000, (
-        "a guess dies at a success above it"
-    )
+    assert await load_window(limits, key("a")) == 128_000, "a guess dies at a success above it"
 
 
 async def test_a_lowered_cap_is_remembered(store: Store) -> None:
     await ModelLimits(store, SteppedClock()).learn_cap(key("a"), 4_096, "it said so")
-    assert await ModelLimits(store, SteppedClock()).load_output_cap(key("a")) == 4_096
-    assert await ModelLimits(store, SteppedClock()).load_output_cap(key("b")) is None
+    elsewhere = ModelLimits(store, SteppedClock())
+    limits = await elsewhere.load(key("a"), 128_000)
+    other_limits = await elsewhere.load(key("b"), 128_000)
+    assert limits.output_cap == 4_096
+    assert other_limits.output_cap is None
 
 
 @pytest.mark.parametrize(
@@ -121,11 +128,10 @@ async def learn(
     learnt = await limits.learn_refusal(
         key("a"),
         verdict,
+        ProviderRefusal(400, "{}"),
         window=window,
         tokens=tokens,
         output_cap=60_000,
-        status=400,
-        body="{}",
     )
     return None if learnt is None else learnt.tokens
 
@@ -138,8 +144,9 @@ async def test_learns_only_the_window_if_prompt_and_output_cap_exceed_it(
     assert await learn(limits, filled, tokens=3_000) == 64_000, (
         "stated input and cap together exceed it"
     )
-    assert await limits.load_output_cap(key("a")) is None
-    assert await limits.load_learnt_window(key("a")) == 64_000
+    loaded = await limits.load(key("a"), 128_000)
+    assert loaded.output_cap is None
+    assert loaded.learnt_window == 64_000
 
 
 async def test_remembers_a_stated_window_that_equals_the_known_one(
@@ -148,7 +155,8 @@ async def test_remembers_a_stated_window_that_equals_the_known_one(
     limits = ModelLimits(store, SteppedClock())
     both = ErrorVerdict("max_tokens_too_large", "both", context_limit=64_000, input_tokens=10_000)
     assert await learn(limits, both, tokens=10_000, window=64_000) is None
-    assert await limits.load_learnt_window(key("a")) == 64_000
+    loaded = await limits.load(key("a"), 64_000)
+    assert loaded.learnt_window == 64_000
 
 
 async def test_learns_the_stated_output_maximum(store: Store) -> None:
@@ -157,8 +165,9 @@ async def test_learns_the_stated_output_maximum(store: Store) -> None:
         "max_tokens_too_large", "its own", available_output=4_096, output_limit=4_096
     )
     assert await learn(limits, own, tokens=10_000) is None
-    assert await limits.load_output_cap(key("a")) == 4_096
-    assert await limits.load_learnt_window(key("a")) is None
+    loaded = await limits.load(key("a"), 128_000)
+    assert loaded.output_cap == 4_096
+    assert loaded.learnt_window is None
 
 
 @pytest.mark.parametrize(
@@ -173,4 +182,16 @@ async def test_stores_a_guessed_window_after_a_success_of_its_size(
     assert await limits.learn_window(key("a"), silent, 128_000, 50_000) is not None
     await limits.record_success(key("a"), prompt)
     elsewhere = ModelLimits(store, SteppedClock())
-    assert await elsewhere.load_learnt_window(key("a")) == (32_000 if is_kept else None)
+    loaded = await elsewhere.load(key("a"), 128_000)
+    assert loaded.learnt_window == (32_000 if is_kept else None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "unreported", "cap"),
+    [(40_000, 0, 23_200), (40_000, 3_000, 22_200), (40_000, 40_000, 12_000)],
+)
+def test_keeps_at_most_half_of_the_free_tokens_as_margin(
+    prompt: int, unreported: int, cap: int
+) -> None:
+    limits = CallLimits(64_000, learnt_window=64_000)
+    assert limits.compute_max_output(prompt, unreported_tokens=unreported) == cap

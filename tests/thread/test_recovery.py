@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from everthread import classify_error
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.thread.recovery import (
-    RecoveryAttempts,
-    compute_max_output,
-    find_lower_cap,
-)
+from everthread.thread.recovery import RecoveryAttempts, find_lower_cap
 
 
 def test_a_cap_never_falls_below_a_thinking_budget() -> None:
@@ -30,13 +24,3 @@ def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
     assert [step.action for step in steps] == ["compact"] * 3 + ["give_up"]
     assert tried.failure_text == "and nothing in it could be made smaller"
     assert RecoveryAttempts().next_step(verdict, output_cap=None, enabled=False).action == "give_up"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "unreported", "cap"),
-    [(40_000, 0, 23_200), (40_000, 3_000, 22_200), (40_000, 40_000, 12_000)],
-)
-def test_keeps_at_most_half_of_the_free_tokens_as_margin(
-    prompt: int, unreported: int, cap: int
-) -> None:
-    assert compute_max_output(64_000, prompt, unreported=unreported) == cap

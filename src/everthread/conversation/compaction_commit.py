@@ -28,7 +28,6 @@ from everthread.store.records import (
 )
 from everthread.thread import events
 from everthread.thread.compaction_records import make_compaction_record
-from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.thread_context import CompactionOrder
 
@@ -108,7 +107,7 @@ async def _continue_session(
         replace(compaction, tokens_before=tokens_before, tokens_after=tokens_after),
         left_out_tools=left_out_tools,
         record=record,
-        is_background=order.is_background,
+        order=order,
     )
     return ""
 
@@ -119,7 +118,7 @@ async def _switch_session(
     *,
     left_out_tools: Sequence[str],
     record: NewCompaction,
-    is_background: bool,
+    order: CompactionOrder,
 ) -> None:
     """Switch to the continuation: inform the engine, save, then emit the events."""
     old_id = state.session.id
@@ -128,10 +127,7 @@ async def _switch_session(
     state.toolbox.leave_out(left_out_tools, "a compaction")
     state.compaction_count += 1
     state.learnt.tokens_after_compaction = state.tokens
-    state.learnt.call_pattern = state.learnt.call_pattern.after_compaction()
-    state.learnt.pause.unjudged_tokens_before = (
-        compaction.tokens_before if record.reason in AUTOMATIC_REASONS else 0
-    )
+    state.learnt.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
     state.engine.on_compacted(compaction)
     state.engine.on_session_start(state.session.id, reason="compression", previous=old_id)
     await state.save()
@@ -153,7 +149,7 @@ async def _switch_session(
             warnings=compaction.warnings,
             decision=record.figures["decision"],
             covered=len(record.covered),
-            background=is_background,
+            background=order.is_background,
         )
     )
     if state.compaction_count >= MIN_FADING_COMPACTIONS:

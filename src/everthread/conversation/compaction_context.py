@@ -18,24 +18,21 @@ from everthread.providers.catalog import get_output_cap
 from everthread.thread import events
 from everthread.thread.engines.engine_jobs import compress_off_loop, refit_off_loop
 from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.model_limits import LearntWindow
 from everthread.thread.payload_shrinking import shrink_messages
 from everthread.thread.policy.call_prices import CallPrices
-from everthread.thread.policy.compaction_policy import COLD_CACHE
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
-from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
-from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
+from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
+from everthread.thread.thread_context import CompactionOrder
 
 
 def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> CompactionInput:
     """Return the context in the form that an engine takes."""
     tokens = order.tokens or state.tokens
-    if order.is_background and order.reason != COLD_CACHE:
-        # A summary prepared ahead is used only when the prompt reaches the threshold.
-        tokens = max(tokens, state.budget.threshold)
     return CompactionInput(
         list(state.bodies),
-        current_tokens=tokens,
+        current_tokens=order.find_target_tokens(tokens, state.budget.threshold),
         focus_topic=order.focus,
         system=state.system,
         tools=state.toolbox.next_schemas,
@@ -139,30 +136,22 @@ class ConversationContext:
     async def account_cancelled(self) -> None:
         await self._state.accounting.record_cancelled(self._state.session.id)
 
-    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> LearntWindow | None:
         state = self._state
         if state.answering_model != state.route.name:
-            return  # another model answered: its limit does not apply to this one
-        limit = await state.limits.learn_refusal(
+            return None  # another model answered: its limit does not apply to this one
+        learnt_window = await state.limits.learn_refusal(
             state.limit_key,
             verdict,
+            refusal,
             window=state.window,
             tokens=state.tokens,
             output_cap=self._requested_cap,
-            status=refusal.status,
-            body=refusal.body,
         )
-        await state.load_caps()
-        if limit is not None:
-            state.use_window(limit.tokens)
-            event = events.LimitLearnt(
-                state.session.id,
-                state.route.name,
-                limit.tokens,
-                source=limit.source,
-                stored=limit.is_stored,
-            )
-            state.emit(event)
+        await state.load_limits()
+        return learnt_window
 
     def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
         enabled = self._state.setup.options.enabled

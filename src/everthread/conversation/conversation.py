@@ -49,8 +49,8 @@ from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import Listener
 from everthread.thread.managed_thread import ManagedThread, ThreadServices
 from everthread.thread.options import Route, Setup
-from everthread.thread.recovery import RecoveryAttempts
-from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
+from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
+from everthread.thread.thread_context import CompactionOrder
 
 
 class Conversation:

@@ -21,7 +21,7 @@ from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
 from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
-from everthread.thread.model_limits import ModelLimits
+from everthread.thread.model_limits import CallLimits, ModelLimits
 from everthread.thread.options import Route, Setup, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
@@ -49,11 +49,7 @@ class ConversationState:
         self.setup = setup
         self.session = session
         self.route = setup.route
-        self.window = setup.route.window
-        self.output_cap: int | None = None
-        """The maximum output that the provider stated for the model."""
-        self.learnt_window: int | None = None
-        """The window learnt from a refusal; prompt and output share it."""
+        self.call_limits = CallLimits(setup.route.window)
         self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
         self.learnt = LearntUsage()
@@ -81,6 +77,10 @@ class ConversationState:
         self.tools = self.toolbox.schemas
         self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
         self._fit_budget()
+
+    @property
+    def window(self) -> int:
+        return self.call_limits.window
 
     @property
     def system(self) -> System:
@@ -261,7 +261,7 @@ class ConversationState:
 
     def use_window(self, window: int) -> None:
         """Apply another window."""
-        self.window = window
+        self.call_limits = replace(self.call_limits, window=window)
         self.budget = self._compute_budget()
         self.engine.update_model(self._make_services())
 
@@ -277,15 +277,10 @@ class ConversationState:
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
-        window = await self.limits.find_window(self.limit_key, self.route.window)
-        await self.load_caps()
-        if window != self.window:
-            self.use_window(window)
-
-    async def load_caps(self) -> None:
-        """Load the output limits learnt from earlier refusals."""
-        self.output_cap = await self.limits.load_output_cap(self.limit_key)
-        self.learnt_window = await self.limits.load_learnt_window(self.limit_key)
+        previous_window = self.window
+        self.call_limits = await self.limits.load(self.limit_key, self.route.window)
+        if self.window != previous_window:
+            self.use_window(self.window)
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         self.learnt.cache_change = "other tools are offered"

@@ -20,7 +20,6 @@ from everthread.core.types import Api, Request
 from everthread.providers.catalog import choose_output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
-from everthread.thread.recovery import compute_max_output
 from everthread.wire.anthropic.anthropic_history import EncodedHistory
 from everthread.wire.codecs import CODECS
 
@@ -121,22 +120,13 @@ def _limit_output(
     """
     if not requested_cap:
         return None
-    limits = [requested_cap]
-    if state.output_cap:
-        limits.append(state.output_cap)
-    if state.learnt_window:
-        unreported_tokens = (
-            state.learnt.calibration.count_unreported_tokens(state.route.name, state.estimate)
-            + injected_tokens
-        )
-        limits.append(
-            compute_max_output(
-                state.learnt_window,
-                state.tokens + injected_tokens,
-                unreported=unreported_tokens,
-            )
-        )
-    return min(limits)
+    calibration = state.learnt.calibration
+    unreported_tokens = calibration.count_unreported_tokens(state.route.name, state.estimate)
+    max_output = state.call_limits.compute_max_output(
+        state.tokens + injected_tokens, unreported_tokens=unreported_tokens + injected_tokens
+    )
+    caps = (requested_cap, state.call_limits.output_cap, max_output)
+    return min(cap for cap in caps if cap)
 
 
 def _mark_messages(state: ConversationState, messages: list[Message]) -> None:

@@ -66,8 +66,7 @@ from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.matching.history import build_history
 from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.matching.thread_names import shorten_session_name
-from everthread.thread.recovery import SIZE_REFUSALS
-from everthread.thread.thread_context import ProviderRefusal
+from everthread.thread.recovery import SIZE_REFUSALS, ProviderRefusal
 
 T = TypeVar("T")
 API: Api = "openai_chat"

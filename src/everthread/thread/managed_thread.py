@@ -41,13 +41,13 @@ from everthread.thread.preparation import Preparation
 from everthread.thread.recovery import (
     NEAR_LIMIT_SHARE,
     SIZE_REFUSALS,
+    ProviderRefusal,
     RecoveryAttempts,
     RecoveryStep,
 )
 from everthread.thread.thread_context import (
     CompactionOrder,
     DraftT,
-    ProviderRefusal,
     ThreadContext,
 )
 
@@ -145,7 +145,17 @@ class ManagedThread(Generic[DraftT]):
         if verdict.kind not in SIZE_REFUSALS:
             return None
         await self.drop_preparation("the provider refused the request")
-        await context.learn_limit(verdict, refusal)
+        learnt_window = await context.learn_limit(verdict, refusal)
+        if learnt_window is not None:
+            context.emit(
+                events.LimitLearnt(
+                    context.session_id,
+                    context.model,
+                    learnt_window.tokens,
+                    source=learnt_window.source,
+                    stored=learnt_window.is_stored,
+                )
+            )
         while True:
             step = context.choose_step(attempts, verdict)
             if step.action == "give_up":

@@ -12,6 +12,7 @@ from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.recent_dict import RecentDict
 from everthread.store.records import LimitKey, LimitKind
 from everthread.store.store import Store
+from everthread.thread.recovery import MIN_OUTPUT_CAP, ProviderRefusal
 
 USUAL_WINDOWS = (128_000, 64_000, 32_000, 16_000, 8_000)
 MIN_WINDOW = 1_000
@@ -31,6 +32,9 @@ _GENERIC_ERROR_CODE = re.compile(
 _SIZE_FIELDS = re.compile(
     r"^(?:messages|input|prompt|contents|max_\w+)(?:_tokens)?\b", re.IGNORECASE
 )
+REPORTED_MARGIN_DIVISOR = 50
+UNREPORTED_MARGIN_DIVISOR = 3
+"""The margin to keep free is the prompt's tokens, and those not yet counted by the provider, divided by these."""
 MIN_CONFIRMING_SHARE = 0.25
 """Minimum share of a guessed window that a successful prompt must have to confirm the guess."""
 
@@ -42,6 +46,32 @@ class LearntWindow:
     tokens: int
     source: str
     is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """The limits of a model, as known for one call."""
+
+    window: int
+    """The smallest of the assumed, the learnt and the guessed window."""
+    learnt_window: int | None = None
+    """The window that a provider stated or a success confirmed; prompt and output share it."""
+    output_cap: int | None = None
+    """The largest output that the provider stated for the model."""
+
+    def compute_max_output(self, prompt_tokens: int, *, unreported_tokens: int) -> int | None:
+        """Return the largest output cap that fits beside a prompt in a learnt window; None without one.
+
+        `unreported_tokens`: the prompt's tokens that are estimated, because the provider has not counted them yet. At
+        most half of the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer
+        that is cut off.
+        """
+        if not self.learnt_window:
+            return None
+        free_tokens = self.learnt_window - prompt_tokens
+        reported_margin = prompt_tokens // REPORTED_MARGIN_DIVISOR
+        margin = reported_margin + unreported_tokens // UNREPORTED_MARGIN_DIVISOR
+        return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)
 
 
 @dataclass(slots=True)
@@ -63,41 +93,33 @@ class ModelLimits:
         self._clock = clock
         self._limits: RecentDict[LimitKey, _CachedLimits] = RecentDict(MAX_CACHED_KEYS)
 
-    async def find_window(self, key: LimitKey, assumed_window: int) -> int:
-        """Return the smallest of the stated, the learnt and the guessed window."""
+    async def load(self, key: LimitKey, assumed_window: int) -> CallLimits:
+        """Return the limits for the next call. `assumed_window`: the model's window if nothing was learnt."""
         limits = await self._load_limits(key)
-        return min(
-            limit
-            for limit in (assumed_window, limits.window, limits.guessed_window)
-            if limit is not None
+        windows = [limit for limit in (limits.window, limits.guessed_window) if limit is not None]
+        return CallLimits(
+            min([assumed_window, *windows]),
+            learnt_window=limits.window,
+            output_cap=limits.output_cap,
         )
-
-    async def load_learnt_window(self, key: LimitKey) -> int | None:
-        """Return the window that a provider stated or a success confirmed; None if neither did."""
-        return (await self._load_limits(key)).window
-
-    async def load_output_cap(self, key: LimitKey) -> int | None:
-        """Return the learnt maximum output of the model; None if unknown."""
-        return (await self._load_limits(key)).output_cap
 
     async def learn_refusal(
         self,
         key: LimitKey,
         verdict: ErrorVerdict,
+        refusal: ProviderRefusal,
         *,
         window: int,
         tokens: int,
         output_cap: int | None,
-        status: int | None,
-        body: Any,
     ) -> LearntWindow | None:
         """Learn from the refusal of a prompt of `tokens`; return the window if it differs from the assumed one."""
         if verdict.kind == "payload_too_large":
             return None
-        is_credible = is_overflow_error(status, body)
+        is_credible = is_overflow_error(refusal.status, refusal.body)
         if verdict.kind == "prompt_too_long":
             return await self.learn_window(key, verdict, window, tokens, is_credible=is_credible)
-        if verdict.output_limit is not None and (is_credible or _names_output_cap(body)):
+        if verdict.output_limit is not None and (is_credible or _names_output_cap(refusal.body)):
             await self.learn_cap(key, verdict.output_limit, verdict.reason)
         if verdict.context_limit is None:
             return None
@@ -126,33 +148,22 @@ class ModelLimits:
         if limit is not None:
             min_limit = max(MIN_WINDOW, limits.largest_success)
             exceeds_limit = max(sent_tokens, verdict.input_tokens or 0) > limit
-            if (
-                not is_credible
-                or limit < min_limit
-                or not exceeds_limit
-                or (limit >= window and not is_shared)
-            ):
+            is_plausible = is_credible and limit >= min_limit and exceeds_limit
+            is_useful = limit < window or is_shared
+            if not is_plausible or not is_useful:
                 return None
             await self._store_limit(key, limit, verdict.reason, "window")
             limits.window = limit
-            return (
-                LearntWindow(limit, "the provider stated it", is_stored=True)
-                if limit < window
-                else None
-            )
+            if limit >= window:
+                return None
+            return LearntWindow(limit, "the provider stated it", is_stored=True)
         refused_size = min(window, sent_tokens) if sent_tokens else window
-        lower_window = next(
-            (
-                usual_window
-                for usual_window in USUAL_WINDOWS
-                if usual_window < refused_size and usual_window > limits.largest_success
-            ),
-            None,
-        )
-        if lower_window is None:
-            return None
-        limits.guessed_window = lower_window
-        return LearntWindow(lower_window, "a guess: the provider stated no limit", is_stored=False)
+        for usual_window in USUAL_WINDOWS:
+            if limits.largest_success < usual_window < refused_size:
+                limits.guessed_window = usual_window
+                reason = "a guess: the provider stated no limit"
+                return LearntWindow(usual_window, reason, is_stored=False)
+        return None
 
     async def learn_cap(self, key: LimitKey, cap: int, source: str) -> None:
         """Store the largest output that a model allows, as a cap for the next requests."""

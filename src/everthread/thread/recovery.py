@@ -6,10 +6,10 @@ For one request, try at most three compactions, each stronger than the previous 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.core.provider_errors.classification import ErrorVerdict
+from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
 
 ATTEMPT_LEVELS = (
     CompactionLevel.NORMAL,
@@ -26,11 +26,27 @@ MIN_OUTPUT_CAP = 256
 """Minimum tokens for an answer; if fewer are left, the prompt counts as too long."""
 SIZE_REFUSALS = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 """Kinds of refusals that a smaller request may avoid."""
-REPORTED_MARGIN_DIVISOR = 50
-UNREPORTED_MARGIN_DIVISOR = 3
-"""The margin to keep free is the prompt's tokens, and those not yet counted by the provider, divided by these."""
 NEAR_LIMIT_SHARE = 0.85
 """From this share of the window on, a refusal without a reason counts as one for size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRefusal:
+    """A provider's refusal of a request."""
+
+    status: int | None = None
+    body: Any = None
+    error: Exception | None = None
+    """The exception that reported it, if there was one."""
+
+    def classify(self, *, near_limit: bool) -> ErrorVerdict:
+        """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
+        if self.error is None:
+            return classify_error(status=self.status, body=self.body, near_limit=near_limit)
+        verdict = classify_error(self.error, near_limit=near_limit)
+        if verdict.kind == "other" and near_limit and self.status is not None:
+            return classify_error(status=self.status, body=self.body, near_limit=True)
+        return verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,8 @@ class RecoveryAttempts:
         """The attempts so far, as a sentence for a person."""
         if not self.effective_compactions:
             return "and nothing in it could be made smaller"
-        return f"even after {self.effective_compactions} compaction{'s' if self.effective_compactions > 1 else ''}"
+        plural = "s" if self.effective_compactions > 1 else ""
+        return f"even after {self.effective_compactions} compaction{plural}"
 
 
 def find_lower_cap(
@@ -109,14 +126,3 @@ def find_lower_cap(
     if new_cap is None:
         new_cap = output_cap // 2 if output_cap else 0
     return new_cap if new_cap >= max(MIN_OUTPUT_CAP, (thinking_budget or 0) + 1) else None
-
-
-def compute_max_output(window: int, prompt_tokens: int, *, unreported: int) -> int:
-    """Return the largest output cap that fits beside a prompt in a learnt window.
-
-    `unreported`: the prompt's tokens that are estimated, because the provider has not counted them yet. At most half of
-    the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer that is cut off.
-    """
-    free_tokens = window - prompt_tokens
-    margin = prompt_tokens // REPORTED_MARGIN_DIVISOR + unreported // UNREPORTED_MARGIN_DIVISOR
-    return max(free_tokens - min(margin, free_tokens // 2), MIN_OUTPUT_CAP)

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
+from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.thread import events
 from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.model_limits import LearntWindow
 from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS, COLD_CACHE
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
-from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderRefusal:
-    """A provider's refusal of a request."""
-
-    status: int | None = None
-    body: Any = None
-    error: Exception | None = None
-    """The exception that reported it, if there was one."""
-
-    def classify(self, *, near_limit: bool) -> ErrorVerdict:
-        """Classify the refusal. Near the limit, treat a refusal without a reason as one for size."""
-        if self.error is None:
-            return classify_error(status=self.status, body=self.body, near_limit=near_limit)
-        verdict = classify_error(self.error, near_limit=near_limit)
-        if verdict.kind == "other" and near_limit and self.status is not None:
-            return classify_error(status=self.status, body=self.body, near_limit=True)
-        return verdict
+from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +32,16 @@ class CompactionOrder:
     """Whether the thread continues while the compaction is made."""
     decision: str = ""
     """The reason in dollars to compact now; empty if costs were not weighed."""
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the policy chose the time, so that the compaction is judged by its effect."""
+        return self.reason in AUTOMATIC_REASONS
+
+    def find_target_tokens(self, tokens: int, threshold: int) -> int:
+        """Return the prompt size to compact for; for a summary prepared ahead, the size at which it will be used."""
+        is_ahead = self.is_background and self.reason != COLD_CACHE
+        return max(tokens, threshold) if is_ahead else tokens
 
 
 class CompactionDraft(Protocol):
@@ -109,8 +102,10 @@ class ThreadContext(Protocol[DraftT]):
         """Account for a summariser's calls that were cancelled."""
         ...
 
-    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
-        """Learn the model's window from a refusal, and apply it to later calls."""
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> LearntWindow | None:
+        """Learn the model's window from a refusal, and apply it to later calls. Return it if it is a new one."""
         ...
 
     async def shrink_payload(self) -> bool:

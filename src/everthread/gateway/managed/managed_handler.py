@@ -33,7 +33,7 @@ from everthread.thread.policy.notices import (
     MIN_FADING_COMPACTIONS,
     make_fading_notice,
 )
-from everthread.thread.thread_context import ProviderRefusal
+from everthread.thread.recovery import ProviderRefusal
 from everthread.thread.wire_messages import encode_messages
 
 MIN_HOLD_SHARE = 0.70

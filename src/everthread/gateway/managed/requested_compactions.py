@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.compaction_result import CompactionLevel
@@ -30,7 +31,8 @@ class RequestedCompactions:
         """
         handler = await self._open_and_store(incoming)
         call = handler.call
-        call.limits.window = window or call.limits.window
+        if window:
+            call.limits = replace(call.limits, window=window)
         tokens_before = self._threads.count_tokens(call, None)
         reason = await self._compact_unless_forbidden(handler)
         receipt = {

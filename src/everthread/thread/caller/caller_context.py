@@ -34,15 +34,14 @@ from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
-from everthread.thread.model_limits import ModelLimits
+from everthread.thread.model_limits import LearntWindow, ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
-from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.policy.prompt_size import PromptSize
-from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
-from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
+from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
+from everthread.thread.thread_context import CompactionOrder
 
 MAX_SECOND_REWRITE_SHARE = 0.85
 """A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
@@ -200,10 +199,7 @@ class CallerContext:
         call.rewrite = await self._services.rewrite_maker.commit(draft) if is_new else draft.rewrite
         if is_new and draft.history_length < len(call.caller_history.messages):
             await self._shorten_new_messages(order)
-        self.learnt.pause.unjudged_tokens_before = (
-            tokens_before if order.reason in AUTOMATIC_REASONS else 0
-        )
-        self.learnt.call_pattern = self.learnt.call_pattern.after_compaction()
+        self.learnt.record_compaction(tokens_before, is_automatic=order.is_automatic)
         if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
             self.emit(events.Notice(self.session_id, make_fading_notice(call.rewrite.depth)))
         return ""
@@ -242,42 +238,25 @@ class CallerContext:
     async def account_cancelled(self) -> None:
         await self._services.accounting.record_cancelled(self.session_id)
 
-    async def learn_limit(self, verdict: ErrorVerdict, refusal: ProviderRefusal) -> None:
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> LearntWindow | None:
         call = self._call
         limits = self._services.limits
-        learnt = await limits.learn_refusal(
-            call.settings.limit_key,
+        key = call.settings.limit_key
+        learnt_window = await limits.learn_refusal(
+            key,
             verdict,
+            refusal,
             window=call.limits.window,
             tokens=self._services.sizer.count_tokens(call, call.rewrite),
             output_cap=call.output_cap or call.settings.output_cap,
-            status=refusal.status,
-            body=refusal.body,
         )
-        await self.load_caps()
+        call.limits = await limits.load(key, call.limits.window)
         if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
             # The prompt stays the same, and the provider has counted it.
             self.learnt.calibration.observe(call.model, verdict.input_tokens, call.estimate)
-        if learnt is not None:
-            call.limits.window = learnt.tokens
-            event = events.LimitLearnt(
-                self.session_id,
-                call.model,
-                learnt.tokens,
-                source=learnt.source,
-                stored=learnt.is_stored,
-            )
-            self.emit(event)
-
-    async def load_caps(self) -> None:
-        """Load the output cap and the window learnt from earlier refusals."""
-        call = self._call
-        call.limits.learnt_output_cap = await self._services.limits.load_output_cap(
-            call.settings.limit_key
-        )
-        call.limits.learnt_window = await self._services.limits.load_learnt_window(
-            call.settings.limit_key
-        )
+        return learnt_window
 
     def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
         call = self._call

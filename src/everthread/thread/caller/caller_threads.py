@@ -41,8 +41,8 @@ from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import ClientScope, ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
-from everthread.thread.recovery import compute_max_output
-from everthread.thread.thread_context import CompactionOrder, ProviderRefusal
+from everthread.thread.recovery import ProviderRefusal
+from everthread.thread.thread_context import CompactionOrder
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
@@ -130,10 +130,9 @@ class CallerThreads:
         memory = await self._load_memory(
             match, is_shortened=caller_history.leading_compaction is not None
         )
-        call = PreparedCall(caller_history, settings, match, memory)
         window = await self.load_window(settings)
-        call.limits.window = await self.limits.find_window(settings.limit_key, window)
-        await CallerContext(call, self._services).load_caps()
+        limits = await self.limits.load(settings.limit_key, window)
+        call = PreparedCall(caller_history, settings, match, memory, limits)
         if len(caller_history):
             self._recorder.expect_request(call)
         return call
@@ -217,21 +216,20 @@ class CallerThreads:
         key = None if call.rewrite is None else rewrite_key(call.rewrite)
         is_new = key is not None and key != call.memory.last_rewrite_key
         call.memory.last_rewrite_key = key
-        context = call.memory.learnt
+        learnt = call.memory.learnt
         call.estimate = self._sizer.estimate_tokens(call, call.rewrite)
         tokens_before = self._sizer.count_tokens(call, None)
         tokens_after = self._sizer.count_tokens(call, call.rewrite)
-        if call.limits.learnt_window is not None:
-            unreported = (
-                tokens_after
-                if is_new
-                else context.calibration.count_unreported_tokens(call.model, call.estimate)
-            )
-            call.limits.fitting_output = compute_max_output(
-                call.limits.learnt_window, tokens_after, unreported=unreported
-            )
         if is_new:
-            context.tokens_after_compaction = tokens_after
+            learnt.tokens_after_compaction = tokens_after
+            unreported_tokens = tokens_after
+        else:
+            unreported_tokens = learnt.calibration.count_unreported_tokens(
+                call.model, call.estimate
+            )
+        call.max_output = call.limits.compute_max_output(
+            tokens_after, unreported_tokens=unreported_tokens
+        )
         return PromptTokens(tokens_before, tokens_after, is_new)
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
@@ -366,14 +364,10 @@ class CallerThreads:
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:
-            await self._record_success(call, reported.prompt_tokens)
-
-    async def _record_success(self, call: PreparedCall, prompt: int) -> None:
-        """Record that the model accepted a prompt of this size."""
-        try:
-            await self.limits.record_success(call.settings.limit_key, prompt)
-        except EverthreadError as error:
-            self._report_unrecorded(call, error)
+            try:
+                await self.limits.record_success(call.settings.limit_key, reported.prompt_tokens)
+            except EverthreadError as error:
+                self._report_unrecorded(call, error)
 
     def _report_unrecorded(self, call: PreparedCall, error: EverthreadError) -> None:
         self.setup.listener(RecordFailed(call.thread, str(error)))

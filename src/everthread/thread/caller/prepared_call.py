@@ -19,6 +19,7 @@ from everthread.thread.caller.rewrite_task import RewriteState
 from everthread.thread.caller.thread_memory import ThreadMemory
 from everthread.thread.matching.pending_links import PendingLink
 from everthread.thread.matching.thread_match import ThreadMatch
+from everthread.thread.model_limits import CallLimits
 from everthread.thread.policy.compaction_policy import PolicyDecision
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import RecoveryAttempts
@@ -33,19 +34,6 @@ class MessageEdit:
     end: int
     text: str
     """Messages in the form of the protocol, separated by commas."""
-
-
-@dataclass(slots=True)
-class CallLimits:
-    """The model's limits, as known for one call."""
-
-    window: int = 0
-    learnt_window: int | None = None
-    """The window that a refusal taught; prompt and output share it."""
-    learnt_output_cap: int | None = None
-    """The largest output that the provider stated for the model."""
-    fitting_output: int | None = None
-    """The largest output that fits beside the prompt in the learnt window."""
 
 
 @dataclass(slots=True)
@@ -70,7 +58,7 @@ class PreparedCall:
     settings: CallSettings
     match: ThreadMatch
     memory: ThreadMemory
-    limits: CallLimits = field(default_factory=CallLimits)
+    limits: CallLimits
     storage: CallStorage = field(default_factory=CallStorage)
     rounds: CallRounds = field(default_factory=CallRounds)
     attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
@@ -79,6 +67,8 @@ class PreparedCall:
     """The rewrite that replaces the beginning of the history; None if there is none."""
     estimate: int = 0
     """Estimated tokens of the prompt that was sent."""
+    max_output: int | None = None
+    """The largest output that fits beside the prompt in a learnt window."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None if the policy was not asked."""
     is_compaction_undone: bool = False
@@ -128,13 +118,9 @@ class PreparedCall:
         """The output cap to send: below the caller's, above its thinking budget. None: send the caller's own."""
         caller_cap = self.settings.output_cap
         thinking_budget = self.settings.thinking_budget or 0
-        known_caps = (
-            self.attempts.cap,
-            self.limits.learnt_output_cap,
-            self.limits.fitting_output,
-        )
-        usable_limits = [limit for limit in known_caps if limit and limit > thinking_budget]
-        cap = min(usable_limits, default=None)
+        known_caps = (self.attempts.cap, self.limits.output_cap, self.max_output)
+        usable_caps = [cap for cap in known_caps if cap and cap > thinking_budget]
+        cap = min(usable_caps, default=None)
         is_caller_cap_fine = caller_cap is None or (cap is not None and caller_cap <= cap)
         return None if self.attempts.cap is None and is_caller_cap_fine else cap
 

@@ -11,7 +11,6 @@ from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallerMessage, CallSettings
 from everthread.thread.caller.provider_compactions import count_protected_messages
 from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.policy.compaction_policy import COLD_CACHE
 from everthread.thread.thread_context import CompactionOrder
 from everthread.thread.wire_messages import JsonMessages
 
@@ -85,9 +84,8 @@ class RewriteTask:
 
     @property
     def target_tokens(self) -> int:
-        """The prompt size to compact for; in the background, the size at which the rewrite will be used."""
-        is_ahead = self.order.is_background and self.order.reason != COLD_CACHE
-        return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
+        """The prompt size to compact for."""
+        return self.order.find_target_tokens(self.tokens, self.budget.threshold)
 
     def list_messages(self) -> TaskMessages:
         """Return the messages that are sent now."""

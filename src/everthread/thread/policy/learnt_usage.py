@@ -39,6 +39,11 @@ class LearntUsage:
         self.call_pattern = pattern.add_call(usage, now, ttl=ttl)
         self.cache_change = ""
 
+    def record_compaction(self, tokens_before: int, *, is_automatic: bool) -> None:
+        """Record a committed compaction of a prompt of this size. Only an automatic one is judged by its effect."""
+        self.pause.unjudged_tokens_before = tokens_before if is_automatic else 0
+        self.call_pattern = self.call_pattern.after_compaction()
+
     def record_failure(self, tokens: int) -> None:
         """Record a compaction that did not shrink a prompt of this size; the next one waits until it has grown."""
         self.retry_above_tokens = round(tokens * RETRY_GROWTH_FACTOR)
