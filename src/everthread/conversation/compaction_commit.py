@@ -16,8 +16,7 @@ from everthread.conversation.conversation_state import (
     ConversationState,
 )
 from everthread.conversation.summary_note import find_note, with_note, without_note
-from everthread.conversation.tool_results import store_output
-from everthread.core.messages import Message, calls_of
+from everthread.core.messages import Message
 from everthread.core.summary_marks import is_summary, strip_summary_marks
 from everthread.core.types import System
 from everthread.store.records import (
@@ -27,7 +26,8 @@ from everthread.store.records import (
     StoredMessage,
 )
 from everthread.thread import events
-from everthread.thread.compaction_records import make_compaction_record
+from everthread.thread.compaction_records import make_compaction_record, make_done_event
+from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.thread_context import CompactionOrder
 
@@ -74,9 +74,13 @@ async def _continue_session(
     added_tokens = state.counter.messages(state.bodies[len(draft.stored) :])
     tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
-    tools = {call.id: call.name for body in draft.bodies for call in calls_of(body)}
-    for item in compaction.to_store:
-        await store_output(state, item, tool=tools.get(item.call_id, ""))
+    await store_outputs(
+        state.setup.store,
+        old_session.thread,
+        add_tool_names(compaction.to_store, draft.bodies),
+        state.emit,
+        session=old_session.id,
+    )
     system = _rebuild_system(state, compaction)
     left_out_tools = state.toolbox.choose_left_out(system)
     record = make_compaction_record(compaction, order, cost)
@@ -132,24 +136,16 @@ async def _switch_session(
     state.engine.on_session_start(state.session.id, reason="compression", previous=old_id)
     await state.save()
     state.emit(
-        events.CompactionDone(
-            state.session.id,
-            old_id,
-            reason=record.reason,
-            tokens_before=compaction.tokens_before,
-            tokens_after=state.tokens,
+        make_done_event(
+            replace(compaction, tokens_after=state.tokens),
+            record,
+            session=state.session.id,
+            previous=old_id,
             messages_before=messages_before,
             messages_after=len(state.stored),
-            author=compaction.author,
-            count=state.compaction_count,
-            verification=compaction.verification,
-            duration=compaction.duration,
-            cost=record.cost,
-            steps=compaction.steps,
-            warnings=compaction.warnings,
-            decision=record.figures["decision"],
-            covered=len(record.covered),
-            background=order.is_background,
+            number=state.compaction_count,
+            covered_count=len(record.covered),
+            is_background=order.is_background,
         )
     )
     if state.compaction_count >= MIN_FADING_COMPACTIONS:

@@ -31,7 +31,6 @@ from everthread.conversation.requests import (
     find_excerpts,
 )
 from everthread.conversation.session_opening import create_session, find_tip, load_state
-from everthread.conversation.tool_results import MAX_READ_CHARS, limit_results
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
@@ -47,10 +46,14 @@ from everthread.store.store import Store
 from everthread.store.usage_records import UsageRecord
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import Listener
+from everthread.thread.large_results import cite_large_results, store_outputs
 from everthread.thread.managed_thread import ManagedThread, ThreadServices
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
 from everthread.thread.thread_context import CompactionOrder
+
+MAX_READ_CHARS = 50_000
+"""Maximum characters per read of a stored output, so that the result is not stored again."""
 
 
 class Conversation:
@@ -344,8 +347,21 @@ class Conversation:
             raise InputError(
                 f"a call has one result; there are several for {', '.join(sorted(duplicate_ids))}"
             )
-        limited_results = await limit_results(state, results)
+        limited_results = await self._limit_results(results)
         await state.append([NewMessage(message) for message in limited_results])
+        return limited_results
+
+    async def _limit_results(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
+        state = self._state
+        own_tools = {tool["function"]["name"] for tool in state.engine.get_tool_schemas()}
+        limits = state.setup.options.output_limits(state.budget)
+        limited_results, large_outputs = cite_large_results(
+            messages, state.open_calls, limits, lookups=own_tools
+        )
+        await store_outputs(
+            self.store, self.id, large_outputs, state.emit, session=state.session.id
+        )
         return limited_results
 
     async def add(self, message: MessageInput) -> None:

@@ -57,11 +57,10 @@ from everthread.thread.events import (
     Event,
     Listener,
     Notice,
-    OutputStored,
     RecordFailed,
     Recovery,
 )
-from everthread.thread.large_results import LargeOutput
+from everthread.thread.large_results import LargeOutput, store_outputs
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.matching.history import build_history
 from everthread.thread.matching.thread_match import ClientScope
@@ -289,13 +288,8 @@ class FrameworkThreads:
         thread = prepared.thread
         new_messages = prepared.caller_history.messages[prepared.match.matched_count :]
         cited_text = "".join(message.text for message in new_messages) if large_outputs else ""
-        for large_output in large_outputs:
-            output = large_output.output
-            if output.id in cited_text:
-                await threads.setup.store.put_output(
-                    thread, output.text, call_id=output.call_id, tool=large_output.tool
-                )
-                self._on_event(OutputStored(thread, output.id, large_output.tool, len(output.text)))
+        new_outputs = [item for item in large_outputs if item.output.id in cited_text]
+        await store_outputs(threads.setup.store, thread, new_outputs, self._on_event)
 
     async def _make_fitted_call(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.costs.prices import compute_call_cost
@@ -17,11 +17,8 @@ from everthread.store.usage_records import NewUsage, UsageTask
 from everthread.thread.events import Listener, UsageRecorded
 from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES
 
-
-class Payer(Protocol):
-    """An account that pays for calls, within its limits."""
-
-    def spend(self, usage: CanonicalUsage, model: str) -> None: ...
+ChargeUsage = Callable[[CanonicalUsage, str], None]
+"""Charges the usage of a call to a model to the account that pays for it."""
 
 
 class Accounting:
@@ -40,7 +37,7 @@ class Accounting:
         self._wall_clock = wall_clock
         self._listener = listener
         self._skips_disk_wait = skips_disk_wait
-        self._cancelled_calls: dict[str, list[tuple[Request, Payer | None]]] = {}
+        self._cancelled_calls: dict[str, list[tuple[Request, ChargeUsage | None]]] = {}
 
     def price_call(
         self,
@@ -76,7 +73,7 @@ class Accounting:
         self,
         session: str,
         calls: Iterable[Mapping[str, Any]],
-        payer: Payer | None = None,
+        charge: ChargeUsage | None = None,
     ) -> Decimal | None:
         """Record the usage of a summary, cancelled calls included; return its price, or None if it is unknown."""
         await self.record_cancelled(session)
@@ -84,8 +81,8 @@ class Accounting:
         for call in calls:
             model = str(call.get("model") or "")
             usage = normalize_usage(call)
-            if payer is not None:
-                payer.spend(usage, model)
+            if charge is not None:
+                charge(usage, model)
             price = await self.record(session, model, usage, task="auxiliary")
             total = None if total is None or price is None else total + price
         return total
@@ -103,9 +100,11 @@ class Accounting:
             )
         )
 
-    def note_cancelled(self, session: str, request: Request, payer: Payer | None = None) -> None:
+    def note_cancelled(
+        self, session: str, request: Request, charge: ChargeUsage | None = None
+    ) -> None:
         """Remember a summariser's request that was cancelled before its answer, to record it later."""
-        self._cancelled_calls.setdefault(session, []).append((request, payer))
+        self._cancelled_calls.setdefault(session, []).append((request, charge))
 
     def has_unrecorded_cancelled(self, session: str) -> bool:
         """Return whether a cancelled call is not recorded yet."""
@@ -114,14 +113,14 @@ class Accounting:
     async def record_cancelled(self, session: str | None = None) -> None:
         """Record the cancelled calls for summaries: the provider has read their prompts."""
         for session_id in [session] if session is not None else list(self._cancelled_calls):
-            for request, payer in self._cancelled_calls.pop(session_id, []):
+            for request, charge in self._cancelled_calls.pop(session_id, []):
                 counter = TokenCounter(request.model)
                 prompt = counter.request(
                     request.messages, system=request.system, tools=request.tools
                 )
                 usage = CanonicalUsage(input_tokens=prompt)
-                if payer is not None:
-                    payer.spend(usage, request.model)
+                if charge is not None:
+                    charge(usage, request.model)
                 await self.record(
                     session_id, request.model, usage, task="auxiliary", estimated=True
                 )

@@ -1,16 +1,13 @@
-"""Store a compaction: its record, and the outputs that its messages cite."""
+"""The record of a compaction, and the event that reports it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.core.messages import Message, calls_of
-from everthread.core.tool_outputs import OutputToStore
 from everthread.store.records import NewCompaction
-from everthread.store.store import Store
+from everthread.thread.events import CompactionDone
 from everthread.thread.thread_context import CompactionOrder
 
 
@@ -37,18 +34,35 @@ def make_compaction_record(
     )
 
 
-async def store_outputs(
-    store: Store,
-    thread: str,
-    outputs: Sequence[OutputToStore],
-    messages: Iterable[Message],
-) -> None:
-    """Store outputs before they are cited. `messages`: have the calls whose tools the outputs come from."""
-    tools = {call.id: call.name for message in messages for call in calls_of(message)}
-    for output in outputs:
-        await store.put_output(
-            thread,
-            output.text,
-            call_id=output.call_id,
-            tool=tools.get(output.call_id, ""),
-        )
+def make_done_event(
+    compaction: Compaction,
+    record: NewCompaction,
+    *,
+    session: str,
+    previous: str,
+    messages_before: int,
+    messages_after: int,
+    number: int,
+    covered_count: int,
+    is_background: bool,
+) -> CompactionDone:
+    """Return the event that reports a stored compaction. `number`: its number in the thread."""
+    return CompactionDone(
+        session,
+        previous,
+        reason=record.reason,
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        messages_before=messages_before,
+        messages_after=messages_after,
+        author=compaction.author,
+        count=number,
+        verification=compaction.verification,
+        duration=compaction.duration,
+        cost=record.cost,
+        steps=compaction.steps,
+        warnings=compaction.warnings,
+        decision=record.figures["decision"],
+        covered=covered_count,
+        background=is_background,
+    )

@@ -282,6 +282,10 @@ class RecallAnswered(Event):
 Listener = Callable[[Event], None]
 
 
+def ignore_event(event: Event) -> None:
+    """Ignore an event; the default listener."""
+
+
 def make_engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
     """Return an event for a report of an engine or a summariser."""
     if kind == "notice":

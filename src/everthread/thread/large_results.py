@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from everthread.core.lookup_tools import is_lookup_tool
@@ -10,6 +10,7 @@ from everthread.core.messages import (
     Message,
     ToolCall,
     ToolResult,
+    calls_of,
     edit_results,
     results_of,
     with_text,
@@ -21,6 +22,8 @@ from everthread.core.tool_outputs import (
     plan_storage,
     reads_stored_output,
 )
+from everthread.store.store import Store
+from everthread.thread.events import Listener, OutputStored, ignore_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,33 @@ def cite_large_results(
         LargeOutput(item, outputs[index].tool) for index, item in sorted(planned_outputs.items())
     ]
     return edited_messages, large_outputs
+
+
+async def store_outputs(
+    store: Store,
+    thread: str,
+    large_outputs: Iterable[LargeOutput],
+    listener: Listener = ignore_event,
+    *,
+    session: str = "",
+) -> None:
+    """Store outputs before they are cited, and emit an event for each; the store verifies them by reading them back.
+
+    `session`: the session that the events are about; the thread's first one if empty.
+    """
+    for large_output in large_outputs:
+        output = large_output.output
+        tool = large_output.tool
+        await store.put_output(thread, output.text, call_id=output.call_id, tool=tool)
+        listener(OutputStored(session or thread, output.id, tool, len(output.text)))
+
+
+def add_tool_names(
+    outputs: Iterable[OutputToStore], messages: Iterable[Message]
+) -> list[LargeOutput]:
+    """Return outputs with the tools they come from. `messages`: have the calls."""
+    tools = {call.id: call.name for message in messages for call in calls_of(message)}
+    return [LargeOutput(output, tools.get(output.call_id, "")) for output in outputs]
 
 
 def _as_output(

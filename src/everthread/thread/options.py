@@ -18,7 +18,7 @@ from everthread.core.tool_outputs import OutputLimits
 from everthread.core.types import Api, Request, StreamingModel, System
 from everthread.store.store import Store
 from everthread.thread.engines.summary_wait import StartTimer, call_later
-from everthread.thread.events import Event, Listener
+from everthread.thread.events import Listener, ignore_event
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.context_options import ContextOptions
 
@@ -114,10 +114,6 @@ class SummarizerContext:
     """Whether the provider's cache may still hold the last request."""
     check_permission: CheckPermission | None = None
     """Called before each call of a model; None if every call is allowed."""
-
-
-def ignore_event(event: Event) -> None:
-    """Ignore an event; the default listener."""
 
 
 @dataclass(frozen=True, slots=True)

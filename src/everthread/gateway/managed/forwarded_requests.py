@@ -49,7 +49,7 @@ class ForwardedRequests:
         if located_body is None or located_body.match is None:
             return None
         thread = located_body.match.cached_body.thread
-        memory = self.threads.find_memory(thread)
+        memory = self.threads.memories.find(thread)
         if memory is None or is_compaction_planned(memory):
             return None
         body_memory = self._opener.body_memories.of(thread)
@@ -123,7 +123,7 @@ class ForwardedRequests:
     async def _record_deferred(self, record: DeferredRecord) -> None:
         """Record the last request of a thread with everything since the previous record."""
         request = record.request
-        with self.threads.hold_session_while_reading(request.family):
+        with self.threads.pending_links.hold_session_while_reading(request.family):
             handler = await self._read_now(request, record.stored_length, is_answered=True)
         await handler.record(record.outcome, record.earlier_usage)
 
@@ -160,7 +160,7 @@ class ForwardedHandler:
         request = self._request
         if self._read_task is None and await requests.try_record_later(request, outcome):
             return
-        with requests.threads.hold_session_while_reading(request.family):
+        with requests.threads.pending_links.hold_session_while_reading(request.family):
             if self._read_task is None:
                 # Nothing else will wait for it, so no task is needed.
                 handler = await requests.read(request, is_answered=True)

@@ -92,7 +92,7 @@ class ManagedHandler:
         rounds = self.call.rounds
         now = threads.setup.clock()
         rounds.started_at = rounds.started_at or now
-        await threads.store(self.call)
+        await threads.recorder.store_request(self.call)
         if not await answer_round(threads.setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
@@ -125,7 +125,7 @@ class ManagedHandler:
         ):
             # The thread is known, so a fast answer does not wait for the store.
             return {THREAD_HEADER: self.thread, **self.outgoing.headers}
-        match = await self.services.threads.store(self.call)
+        match = await self.services.threads.recorder.store_request(self.call)
         if not storage.is_stored:
             return self.outgoing.headers
         return {THREAD_HEADER: match.thread, **self.outgoing.headers}

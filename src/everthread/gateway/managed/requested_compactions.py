@@ -33,13 +33,13 @@ class RequestedCompactions:
         call = handler.call
         if window:
             call.limits = replace(call.limits, window=window)
-        tokens_before = self._threads.count_tokens(call, None)
+        tokens_before = self._threads.sizer.count_tokens(call, None)
         reason = await self._compact_unless_forbidden(handler)
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
             "tokens_before": tokens_before,
-            "tokens_after": self._threads.count_tokens(call, call.rewrite),
+            "tokens_after": self._threads.sizer.count_tokens(call, call.rewrite),
             "messages_covered": call.covered_count,
             "thread": call.thread,
             "system_note": call.note,
@@ -60,11 +60,11 @@ class RequestedCompactions:
         key = self._threads.setup.find_summary_key(incoming.tenant)
         item = make_item(_list_compacted_messages(handler), key)
         await self._threads.keep_replacement(handler.call, read_item_key(item))
-        return item, self._threads.count_tokens(handler.call, handler.call.rewrite)
+        return item, self._threads.sizer.count_tokens(handler.call, handler.call.rewrite)
 
     async def _open_and_store(self, incoming: Incoming) -> ManagedHandler:
         handler = await self._open_request(incoming)
-        await self._threads.store(handler.call)
+        await self._threads.recorder.store_request(handler.call)
         if not handler.call.storage.is_stored:
             raise StoreError("the conversation cannot be stored, so it is not compacted")
         return handler

@@ -138,7 +138,7 @@ class ClientRequest:
             thinking_budget=_find_thinking_budget(incoming.api, fields),
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
-            payer=incoming.account,
+            charge=None if incoming.account is None else incoming.account.spend,
             check_permission=None if authorize is None else make_spending_check(authorize),
         )
 

@@ -356,13 +356,12 @@ class CallerContext:
             call.limits.window,
             base_url=call.settings.upstream,
         )
-        payer = call.settings.payer
 
         def report(kind: str, **details: Any) -> None:
             self.emit(events.make_engine_event(thread, kind, details))
 
         def note_cancelled(request: Request) -> None:
-            self._services.accounting.note_cancelled(thread, request, payer)
+            self._services.accounting.note_cancelled(thread, request, call.settings.charge)
 
         return SummarizerContext(
             route,

@@ -10,7 +10,7 @@ from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api, Reply, Request
 from everthread.store.records import LimitKey, SessionKind
-from everthread.thread.accounting import Payer
+from everthread.thread.accounting import ChargeUsage
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.options import CheckPermission
@@ -141,8 +141,8 @@ class CallSettings:
     """Our own tool, if this caller may get it; summaries then name it."""
     is_rewritable: bool = True
     """Whether the call may be changed."""
-    payer: Payer | None = None
-    """The account that pays for summaries."""
+    charge: ChargeUsage | None = None
+    """Charges the usage of a summary to the caller's account; None if nobody is charged."""
     check_permission: CheckPermission | None = None
     """Called before a summary is paid for; None if there is only one user."""
 

@@ -15,12 +15,8 @@ from everthread.store.store import Store
 from everthread.thread.engines.engine_jobs import DEFAULT_COMPACTION_SECONDS
 from everthread.thread.engines.summary_wait import StartTimer, call_later
 from everthread.thread.engines.worker_processes import MAX_PROCESSES
-from everthread.thread.events import Event, Listener
+from everthread.thread.events import Listener, ignore_event
 from everthread.thread.options import SessionOptions, SummarizerContext
-
-
-def _ignore_event(event: Event) -> None:
-    """Drop an event: the default listener."""
 
 
 def is_never_sole_writer() -> bool:
@@ -50,7 +46,7 @@ class CallerSetup:
     """The store's secret, used to tag the summaries made here; `find_summary_key` derives a key for each tenant."""
     is_sole_writer: Callable[[], bool] = is_never_sole_writer
     """Return whether no other process extends these threads now. If so, a call can be stored with its answer."""
-    listener: Listener = _ignore_event
+    listener: Listener = ignore_event
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock, in seconds."""
     wall_clock: Callable[[], float] = time.time

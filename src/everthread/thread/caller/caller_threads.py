@@ -12,23 +12,24 @@ Rewrites are stored and found again by the history, so that after a crash anothe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
 from everthread.core.messages import Message
+from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
-from everthread.store.rewrite_records import Rewrite
 from everthread.store.usage_records import NewUsage
 from everthread.thread.accounting import Accounting, complete_usage
 from everthread.thread.caller.caller_context import CallerContext, CallerServices
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings, Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
+from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
@@ -37,8 +38,9 @@ from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
 from everthread.thread.managed_thread import ManagedThread, ThreadServices
+from everthread.thread.matching.pending_links import PendingLinks
 from everthread.thread.matching.thread_index import ThreadIndex
-from everthread.thread.matching.thread_match import ClientScope, ThreadMatch
+from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import ProviderRefusal
@@ -66,7 +68,7 @@ class PromptTokens:
 class CallerThreads:
     """The threads of all callers of one process."""
 
-    def __init__(self, setup: CallerSetup, sizes: MessageSizes) -> None:
+    def __init__(self, setup: CallerSetup, sizes: SizeCache) -> None:
         self.setup = setup
         self.limits = ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(
@@ -77,41 +79,34 @@ class CallerThreads:
             seconds=setup.compaction_seconds,
             processes=setup.compaction_processes,
         )
-        self._windows: dict[tuple[str, str, str], int] = {}
-        self._index = ThreadIndex(setup.store)
-        self._recorder = ThreadRecorder(
-            self._index, setup.listener, is_sole_writer=setup.is_sole_writer
+        self._windows: RecentDict[tuple[str, str, str], int] = RecentDict(_MAX_WINDOWS)
+        self.pending_links = PendingLinks()
+        self._index = ThreadIndex(setup.store, self.pending_links)
+        self.recorder = ThreadRecorder(
+            self._index, self.pending_links, setup.listener, is_sole_writer=setup.is_sole_writer
         )
         self._hidden_rounds = HiddenRoundsStore(setup.store)
-        self._memories = ThreadMemories()
-        self._sizer = PromptSizer(sizes)
+        self.memories = ThreadMemories()
+        self.sizer = PromptSizer(sizes)
         self._services = CallerServices(
             setup=setup,
             accounting=self.accounting,
             limits=self.limits,
-            recorder=self._recorder,
+            recorder=self.recorder,
             rewrite_finder=RewriteFinder(setup.store, setup.listener),
             rewrite_maker=RewriteMaker(setup.store, setup.listener, self.accounting, self.runner),
             hidden_rounds=self._hidden_rounds,
-            sizer=self._sizer,
+            sizer=self.sizer,
         )
         policy = CompactionPolicy(setup.options, setup.wall_clock)
         self._thread_services = ThreadServices(policy, setup.options, setup.wall_clock, setup.timer)
 
     # Finding
 
-    def find_memory(self, thread: str) -> ThreadMemory | None:
-        """Return this process's memory of a thread; None if it has not seen the thread."""
-        return self._memories.find(thread)
-
     def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
-        memory = None if thread is None else self._memories.find(thread)
+        memory = None if thread is None else self.memories.find(thread)
         return nullcontext() if memory is None else memory.matching_lock
-
-    def hold_session_while_reading(self, family: ClientScope) -> AbstractContextManager[None]:
-        """Return a context that makes other calls of a session wait while an answered call is still being read."""
-        return self._index.hold_session_while_reading(family)
 
     async def open(
         self,
@@ -134,7 +129,7 @@ class CallerThreads:
         limits = await self.limits.load(settings.limit_key, window)
         call = PreparedCall(caller_history, settings, match, memory, limits)
         if len(caller_history):
-            self._recorder.expect_request(call)
+            self.recorder.expect_request(call)
         return call
 
     async def load_window(self, settings: CallSettings) -> int:
@@ -143,8 +138,6 @@ class CallerThreads:
             return settings.window
         key = (settings.upstream, settings.model, settings.limit_key.headers)
         if key not in self._windows:
-            if len(self._windows) >= _MAX_WINDOWS:
-                self._windows.clear()
             self._windows[key] = await self.setup.find_window(
                 settings.api,
                 settings.model,
@@ -155,14 +148,14 @@ class CallerThreads:
 
     async def _load_memory(self, match: ThreadMatch, *, is_shortened: bool) -> ThreadMemory:
         """Return the memory of a thread. `is_shortened`: whether the caller no longer sends the thread's beginning."""
-        memory = self._memories.find(match.thread)
+        memory = self.memories.find(match.thread)
         if memory is not None:
             memory.continues_other = memory.continues_other or is_shortened
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
         state = await store.get_state(source, CALLER_STATE) if match.matched_count else None
-        new_memory = self._memories.remember(match.thread, state, is_stored=not match.is_new)
+        new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
         new_memory.has_hidden_rounds = await self._hidden_rounds.has_any(match)
         new_memory.continues_other = is_shortened or (
             match.continues_other
@@ -180,7 +173,7 @@ class CallerThreads:
             if call.settings.is_rewritable and self.setup.options.enabled:
                 await self._compact_if_needed(call)
         finally:  # also after a failure or disconnect: other calls may wait for these messages
-            self._recorder.start_storing(call)
+            self.recorder.start_storing(call)
 
     async def _compact_if_needed(self, call: PreparedCall) -> None:
         """Look up the call's rewrite and hidden rounds, and compact if the policy says so."""
@@ -205,11 +198,7 @@ class CallerThreads:
         min_tokens = (
             MIN_THRESHOLD_SHARE * budget.threshold if options.economics else budget.background_start
         )
-        return self._sizer.count_tokens(call, None) < min_tokens
-
-    def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
-        """Return the prompt tokens of a call with this rewrite or none."""
-        return self._sizer.count_tokens(call, rewrite)
+        return self.sizer.count_tokens(call, None) < min_tokens
 
     def remember_prompt(self, call: PreparedCall) -> PromptTokens:
         """Return the tokens of the prompt that is about to be sent, and remember which rewrite it uses."""
@@ -217,9 +206,9 @@ class CallerThreads:
         is_new = key is not None and key != call.memory.last_rewrite_key
         call.memory.last_rewrite_key = key
         learnt = call.memory.learnt
-        call.estimate = self._sizer.estimate_tokens(call, call.rewrite)
-        tokens_before = self._sizer.count_tokens(call, None)
-        tokens_after = self._sizer.count_tokens(call, call.rewrite)
+        call.estimate = self.sizer.estimate_tokens(call, call.rewrite)
+        tokens_before = self.sizer.count_tokens(call, None)
+        tokens_after = self.sizer.count_tokens(call, call.rewrite)
         if is_new:
             learnt.tokens_after_compaction = tokens_after
             unreported_tokens = tokens_after
@@ -234,8 +223,8 @@ class CallerThreads:
 
     def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
         """Start storing the messages of a call whose request was forwarded unchanged."""
-        call.estimate = self._sizer.estimate_tokens(call, None)
-        self._recorder.start_storing(call, is_answered=is_answered)
+        call.estimate = self.sizer.estimate_tokens(call, None)
+        self.recorder.start_storing(call, is_answered=is_answered)
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
@@ -247,10 +236,6 @@ class CallerThreads:
             return []
         call.estimate += TokenCounter(call.model).messages(excerpts)
         return excerpts
-
-    async def store(self, call: PreparedCall) -> ThreadMatch:
-        """Store the messages of a call, and wait until they are stored."""
-        return await self._recorder.store_request(call)
 
     async def compact_manually(self, call: PreparedCall, level: CompactionLevel) -> str:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
@@ -269,7 +254,7 @@ class CallerThreads:
 
     def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
         """Announce an answer before it is stored, so that a call that continues it is matched from now on."""
-        answer = self._recorder.expect_answer(call, outcome)
+        answer = self.recorder.expect_answer(call, outcome)
         if answer is not None:
             rows = call.rounds.collect_rows(call.caller_history, answer.history, call.covered_count)
             if rows:
@@ -293,7 +278,7 @@ class CallerThreads:
             await self._store_outcome(call, outcome, answer, earlier_usage)
         finally:
             if answer is not None:
-                self._recorder.drop_answer(answer)
+                self.recorder.drop_answer(answer)
                 self._hidden_rounds.stop_expecting(call.rounds.rows)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
@@ -314,7 +299,7 @@ class CallerThreads:
         if outcome.is_success and outcome.reply is not None:
             for name in names:
                 self._index.expect_replacement(call.match, call.caller_history.history, name)
-            await self._recorder.store_request(call)
+            await self.recorder.store_request(call)
             try:
                 await self._index.store_replacements()
             except EverthreadError as error:
@@ -354,7 +339,7 @@ class CallerThreads:
                 threshold=call.compute_budget(self.setup.options).threshold,
             )
             state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
-            await self._recorder.store_outcome(call, answer, usage, state)
+            await self.recorder.store_outcome(call, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)
             if self.accounting.has_unrecorded_cancelled(call.thread):
@@ -409,10 +394,10 @@ class CallerThreads:
 
     async def wait_for_background_work(self) -> None:
         """Wait for the background compactions."""
-        await self._memories.wait_for_preparations()
+        await self.memories.wait_for_preparations()
 
     async def close(self) -> None:
         """Give background compactions a few seconds to end; cancel the others and record their usage."""
-        await self._memories.end_preparations(_CLOSE_SECONDS)
+        await self.memories.end_preparations(_CLOSE_SECONDS)
         await self.runner.close(_CANCEL_SECONDS)
         await self.accounting.record_cancelled()

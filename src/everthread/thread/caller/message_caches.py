@@ -36,8 +36,8 @@ class RawMessage(Protocol):
 class IdentityCache:
     """The identities of the messages seen last."""
 
-    def __init__(self, max_entries: int = MAX_CACHED_DIGESTS) -> None:
-        self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(max_entries)
+    def __init__(self) -> None:
+        self._identities: RecentDict[bytes, MessageIdentity] = RecentDict(MAX_CACHED_DIGESTS)
         self._lock = Lock()
 
     def read_identity(self, api: Api, message: RawMessage) -> MessageIdentity:
@@ -54,8 +54,8 @@ class IdentityCache:
 class SizeCache:
     """The tokens of the messages seen last."""
 
-    def __init__(self, max_entries: int = MAX_CACHED_SIZES) -> None:
-        self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(max_entries)
+    def __init__(self) -> None:
+        self._tokens: RecentDict[tuple[str, Any], int] = RecentDict(MAX_CACHED_SIZES)
         self._lock = Lock()
 
     def count_messages(

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from everthread.core.types import Api
 from everthread.store.rewrite_records import Rewrite
+from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement_text import parse_replacement
 from everthread.thread.caller.rewrite_task import RewriteState
 
 
-class MessageSizes(Protocol):
-    """A counter of messages that counts each once."""
-
-    def count_together(self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]) -> int:
-        """Return the tokens of messages, cached under a key."""
-        ...
-
-    def count_text(self, model: str, text: str) -> int:
-        """Return the tokens of a text that is a part of a message."""
-        ...
-
-
 class PromptSizer:
     """A counter of prompts that counts each message and each rewrite once."""
 
-    def __init__(self, sizes: MessageSizes) -> None:
+    def __init__(self, sizes: SizeCache) -> None:
         self._sizes = sizes
 
     def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:

@@ -25,7 +25,7 @@ from everthread.thread.matching.history import (
     MessageIdentity,
     identify_message,
 )
-from everthread.thread.matching.pending_links import PendingLink
+from everthread.thread.matching.pending_links import PendingLink, PendingLinks
 from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import (
     ThreadMatch,
@@ -61,11 +61,13 @@ class ThreadRecorder:
     def __init__(
         self,
         threads: ThreadIndex,
+        pending_links: PendingLinks,
         listener: Listener,
         *,
         is_sole_writer: Callable[[], bool],
     ) -> None:
         self._threads = threads
+        self._pending_links = pending_links
         self._listener = listener
         self._is_sole_writer = is_sole_writer
 
@@ -85,7 +87,7 @@ class ThreadRecorder:
         is_certain = (
             call.memory.is_stored
             and not call.match.is_new
-            and not self._threads.is_previous_pending(call.match)
+            and not self._pending_links.is_previous_pending(call.match)
         )
         is_delayed = is_answered or (is_certain and self._is_sole_writer())
         if is_delayed and call.storage.pending_request is not None:
@@ -109,7 +111,7 @@ class ThreadRecorder:
 
     def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
         """Announce a complete answer before it is stored, so that a request that continues it is matched."""
-        if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
+        if not outcome.is_success or outcome.reply is None or outcome.reply.stop is None:
             return None
         identities = identify_answer(call.settings.api, outcome.reply, call.model)
         if not identities:

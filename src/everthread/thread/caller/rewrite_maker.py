@@ -6,10 +6,13 @@ use the first. So the next, longer request begins with the same bytes, in every 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.core.messages import Message
+from everthread.core.tool_outputs import OutputToStore
 from everthread.errors import EngineError
 from everthread.store.rewrite_records import NewRewrite, Rewrite
 from everthread.store.store import Store
@@ -26,13 +29,14 @@ from everthread.thread.caller.rewrite_task import (
     TaskMessages,
 )
 from everthread.thread.caller.start_replacement import StartReplacement, replace_start
-from everthread.thread.compaction_records import make_compaction_record, store_outputs
+from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.engines.engine_jobs import (
     CompactionRunner,
     EngineSetup,
     SummarySource,
 )
-from everthread.thread.events import CompactionDone, CompactionVoid, Listener, Slimmed
+from everthread.thread.events import CompactionVoid, Listener, Slimmed
+from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.payload_shrinking import shrink_messages
 from everthread.thread.wire_messages import decode_messages
 
@@ -93,7 +97,7 @@ class RewriteMaker:
         result = await self._runner.run(setup, job, source)
         compaction = result.compaction
         cost = await self._accounting.record_summary(
-            task.thread, compaction.usage, task.settings.payer
+            task.thread, compaction.usage, task.settings.charge
         )
         start_replacement = result.start_replacement
         if start_replacement is None:
@@ -121,10 +125,21 @@ class RewriteMaker:
             raise EngineError("a compaction that changed nothing cannot be committed")
         rewrite = draft.new_rewrite.rewrite
         compaction = draft.compaction
-        await store_outputs(self._store, rewrite.thread, compaction.to_store, compaction.messages)
+        await self._store_outputs(rewrite.thread, compaction.to_store, compaction.messages)
         stored_rewrite = await self._store.commit_rewrite(draft.new_rewrite)
         if stored_rewrite.replacement == rewrite.replacement:
-            self._listener(_make_done_event(draft, draft.new_rewrite))
+            event = make_done_event(
+                compaction,
+                draft.new_rewrite.record,
+                session=rewrite.thread,
+                previous=rewrite.thread,
+                messages_before=draft.new_rewrite.context.compacted_count,
+                messages_after=len(compaction.messages),
+                number=rewrite.depth,
+                covered_count=rewrite.replaced_count,
+                is_background=draft.is_background,
+            )
+            self._listener(event)
         else:
             reason = "another process rewrote this beginning first; its rewrite is used"
             self._listener(CompactionVoid(rewrite.thread, reason))
@@ -170,9 +185,7 @@ class RewriteMaker:
         if draft.rewrite is None:
             raise EngineError("a rewrite that changed nothing cannot be stored")
         compaction = draft.compaction
-        await store_outputs(
-            self._store, draft.rewrite.thread, compaction.to_store, compaction.messages
-        )
+        await self._store_outputs(draft.rewrite.thread, compaction.to_store, compaction.messages)
         return await self._store.put_rewrite(draft.rewrite)
 
     async def shrink_payload(self, task: RewriteTask) -> Rewrite | None:
@@ -190,15 +203,11 @@ class RewriteMaker:
             task.settings.request_with_recall,
             max_tail_count=messages.max_tail_count,
         )
-        if (
-            all(
-                smaller_body is body
-                for smaller_body, body in zip(smaller_bodies, bodies, strict=True)
-            )
-            or not start_replacement.replacement
-        ):
+        pairs = zip(smaller_bodies, bodies, strict=True)
+        is_same = all(smaller_body is body for smaller_body, body in pairs)
+        if is_same or not start_replacement.replacement:
             return None
-        await store_outputs(self._store, task.thread, to_store, bodies)
+        await self._store_outputs(task.thread, to_store, bodies)
         state = replace(task.base_state, model="", tokens=0).dump()
         rewrite = replace(
             _make_rewrite(task, messages, start_replacement),
@@ -214,29 +223,10 @@ class RewriteMaker:
         )
         return await self._store.put_rewrite(rewrite)
 
-
-def _make_done_event(draft: RewriteDraft, new_rewrite: NewRewrite) -> CompactionDone:
-    """Return the event that reports a committed rewrite."""
-    compaction = draft.compaction
-    return CompactionDone(
-        new_rewrite.rewrite.thread,
-        previous=new_rewrite.rewrite.thread,
-        reason=new_rewrite.record.reason,
-        tokens_before=compaction.tokens_before,
-        tokens_after=compaction.tokens_after,
-        messages_before=new_rewrite.context.compacted_count,
-        messages_after=len(compaction.messages),
-        author=compaction.author,
-        count=new_rewrite.rewrite.depth,
-        verification=compaction.verification,
-        duration=compaction.duration,
-        cost=new_rewrite.record.cost,
-        steps=compaction.steps,
-        warnings=compaction.warnings,
-        decision=new_rewrite.record.figures["decision"],
-        covered=new_rewrite.rewrite.replaced_count,
-        background=draft.is_background,
-    )
+    async def _store_outputs(
+        self, thread: str, outputs: Iterable[OutputToStore], messages: Iterable[Message]
+    ) -> None:
+        await store_outputs(self._store, thread, add_tool_names(outputs, messages))
 
 
 def _make_rewrite(

@@ -10,25 +10,59 @@ from everthread.thread.matching.history import History
 from everthread.thread.matching.history_relations import (
     KnownLink,
 )
-from everthread.thread.matching.thread_ends import ThreadEnds
 from everthread.thread.matching.thread_match import ClientScope, LinkKey
 from everthread.thread.matching.thread_names import is_thread_named
 
 MAX_LINKS = 10_000
 MAX_EARLIER_LINKS = 4_000
+MIN_END_MESSAGES = 4
+"""Minimum messages of a thread's end by which it is found in a history without its beginning."""
+MAX_END_MESSAGES = 8
+"""Maximum messages of a thread's end to compare."""
+
+
+class ThreadEnds:
+    """The last messages of threads, used to recognise a part of a conversation."""
+
+    def __init__(self) -> None:
+        self._ends: RecentDict[LinkKey, tuple[str, tuple[str, ...]]] = RecentDict(MAX_LINKS)
+        """For each thread's last message, the digest of its last link and the skeletons of its last messages."""
+
+    def remember(self, link: ThreadLink, history: History) -> None:
+        """Remember the last messages of a thread, if there are enough to recognise it."""
+        skeletons = _list_end_skeletons(history)
+        if len(skeletons) < MIN_END_MESSAGES:
+            return
+        key = (link.tenant, link.scope, skeletons[-1])
+        self._ends[key] = link.digest, skeletons
+
+    def find(self, client_scope: ClientScope, history: History) -> tuple[str, int] | None:
+        """Find a thread whose end is in a history; return the digest of its last link, and the end's position."""
+        positions = [
+            (position, identity.skeleton)
+            for position, identity in enumerate(history.identities, 1)
+            if identity.skeleton
+        ]
+        skeletons = [skeleton for _, skeleton in positions]
+        for end in range(len(positions) - 1, 0, -1):
+            position, last_skeleton = positions[end - 1]
+            thread_end = self._ends.get((*client_scope, last_skeleton))
+            if thread_end is not None and _has_thread_end_before(skeletons, end, thread_end[1]):
+                return thread_end[0], position
+        return None
 
 
 class LinkCache:
     """The last links of recently used threads, and links that threads have passed."""
 
-    def __init__(self, max_links: int = MAX_LINKS) -> None:
-        self._last_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(max_links)
+    def __init__(self) -> None:
+        self._last_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(MAX_LINKS)
         """The last known link of threads, by digest and by skeleton."""
         self._earlier_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(MAX_EARLIER_LINKS)
         """Earlier links by digest, at which repeated requests end."""
-        self._named_thread_ends: RecentDict[str, str] = RecentDict(max_links)
+        self._named_thread_ends: RecentDict[str, str] = RecentDict(MAX_LINKS)
         """The digest of the last known link of threads that clients name."""
-        self._thread_ends = ThreadEnds(max_links)
+        self._thread_ends = ThreadEnds()
 
     def find_link(self, client_scope: ClientScope, history: History) -> KnownLink | None:
         """Find the last link of a thread that a history continues.
@@ -157,3 +191,22 @@ def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:
         if history.digests[index] == link.previous:
             return [*keys, (link.tenant, link.scope, history.skeletons[index])]
     return keys
+
+
+def _list_end_skeletons(history: History) -> tuple[str, ...]:
+    """Return the skeletons of the last messages of a history, the newest last."""
+    last_skeletons = [identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]]
+    return tuple(skeleton for skeleton in last_skeletons if skeleton)[-MAX_END_MESSAGES:]
+
+
+def _has_thread_end_before(
+    skeletons: Sequence[str], position: int, thread_end: Sequence[str]
+) -> bool:
+    """Return whether a history has the end of a thread just before a position.
+
+    The history may begin within that end, but at least `MIN_END_MESSAGES` messages must agree.
+    """
+    count = min(position, len(thread_end))
+    if count < MIN_END_MESSAGES:
+        return False
+    return list(skeletons[position - count : position]) == list(thread_end[-count:])

@@ -95,18 +95,17 @@ class ThreadQuery:
 class ThreadIndex:
     """Find threads, and append to them."""
 
-    def __init__(self, store: Store, *, max_entries: int = MAX_LINKS) -> None:
+    def __init__(self, store: Store, pending_links: PendingLinks) -> None:
         self._store = store
-        self._cache = LinkCache(max_entries)
-        self._pending = PendingLinks()
+        self._cache = LinkCache()
+        self._pending = pending_links
         self._roles = ThreadRoles(store)
-        self._named_threads: dict[ClientScope, str] = {}
-        self._replacements: RecentDict[LinkKey, str] = RecentDict(max_entries)
+        self._named_threads: RecentDict[ClientScope, str] = RecentDict(MAX_LINKS)
+        self._replacements: RecentDict[LinkKey, str] = RecentDict(MAX_LINKS)
         """By the name of a compaction, the digest of the history that it replaces."""
         self._new_replacements: list[LinkKey] = []
-        self._reminders: dict[str, Sequence[Reminder]] = {}
+        self._reminders: RecentDict[str, Sequence[Reminder]] = RecentDict(MAX_LINKS)
         """By tenant, the reminders that its clients used, the latest first."""
-        self._max_entries = max_entries
 
     # Finding
 
@@ -415,8 +414,6 @@ class ThreadIndex:
             if other_reminder != reminder
         )
         self._reminders[tenant] = [reminder, *other_reminders][:_MAX_KEPT_REMINDERS]
-        while len(self._reminders) > self._max_entries:
-            self._reminders.pop(next(iter(self._reminders)))
 
     # Threads that clients name
 
@@ -440,8 +437,6 @@ class ThreadIndex:
                     thread = session.thread
             except UnknownIdError:
                 pass  # the name is not an id but the client's own
-            if len(self._named_threads) >= self._max_entries:
-                self._named_threads.clear()
             self._named_threads[client_scope] = thread
         return self._named_threads[client_scope]
 
@@ -454,20 +449,10 @@ class ThreadIndex:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def hold_session_while_reading(
-        self, client_scope: ClientScope
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return a context that makes other requests of a session wait while an answered one is still being read."""
-        return self._pending.hold_session_while_reading(client_scope)
-
     def finish_pending(self, pending: PendingLink, thread: str | None) -> None:
         """Note that a link is now stored in `thread`, or could not be stored if `thread` is None."""
         if self._pending.finish_link(pending, thread) and thread is None:
             self._cache.forget(pending.key[2])
-
-    def is_previous_pending(self, match: ThreadMatch) -> bool:
-        """Return whether the link that a history continues is not stored yet."""
-        return self._pending.is_previous_pending(match)
 
     async def wait_for_others(self, match: ThreadMatch) -> bool:
         """Wait for the links a request depends on; return whether its match still holds."""
