@@ -48,7 +48,12 @@ from everthread.store.schema import (
     load_version,
     refuse_newer_schema,
 )
-from everthread.store.search.index_query import IndexMatch, IndexQuery, round_strength
+from everthread.store.search.index_query import (
+    IndexMatch,
+    IndexQuery,
+    make_detail_condition,
+    round_strength,
+)
 from everthread.store.search.text_chunks import (
     MAX_CHUNK_TERMS,
     MAX_TERM_REPEATS,
@@ -111,23 +116,13 @@ class PostgresConnection(Connection):
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         remaining_rows = [tuple(row) for row in rows]
         insert_match = _INSERT_STATEMENT.fullmatch(sql)
-        rows_per_statement = (
-            MAX_VALUES_PER_INSERT // len(remaining_rows[0])
-            if insert_match and remaining_rows
-            else 0
-        )
-        if insert_match and rows_per_statement > 1:
-            batched_count = len(remaining_rows) // rows_per_statement * rows_per_statement
-            batch_sql = insert_match[1] + ", ".join([insert_match[2]] * rows_per_statement)
-            for start in range(0, batched_count, rows_per_statement):
-                self.run(
-                    batch_sql,
-                    list(
-                        itertools.chain.from_iterable(
-                            remaining_rows[start : start + rows_per_statement]
-                        )
-                    ),
-                )
+        if insert_match and remaining_rows:
+            batch_size = max(1, MAX_VALUES_PER_INSERT // len(remaining_rows[0]))
+            batch_sql = insert_match[1] + ", ".join([insert_match[2]] * batch_size)
+            batched_count = len(remaining_rows) // batch_size * batch_size
+            for start in range(0, batched_count, batch_size):
+                batch = remaining_rows[start : start + batch_size]
+                self.run(batch_sql, list(itertools.chain.from_iterable(batch)))
             remaining_rows = remaining_rows[batched_count:]
         with self.raw.cursor() as cursor:
             cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), remaining_rows)
@@ -142,14 +137,9 @@ class PostgresConnection(Connection):
     def index(self, chunks: Sequence[IndexChunk]) -> None:
         rows = []
         for chunk in chunks:
-            blocks = (make_id_block_term(chunk.id, block_bits) for block_bits in BLOCK_SIZES_BITS)
-            rows.append(
-                (
-                    chunk.id,
-                    make_tsvector(chunk.terms),
-                    " ".join([*chunk.filter_terms, *blocks]),
-                )
-            )
+            block_terms = [make_id_block_term(chunk.id, bits) for bits in BLOCK_SIZES_BITS]
+            filters = " ".join([*chunk.filter_terms, *block_terms])
+            rows.append((chunk.id, make_tsvector(chunk.terms), filters))
         self.run_many(
             "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
             rows,
@@ -280,20 +270,19 @@ def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
     newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
     end_id = 0 if newest_id is None else min(query.end_id, newest_id + 1)
     matches: list[Row] = []
-    for window_number, (block_bits, first_id, before_id) in enumerate(
-        split_id_windows(query.first_id, end_id)
-    ):
-        # A prefix is costly to look up in the index, and cheap to find in a few texts.
-        scan_texts = window_number == 0 and any(phrase.last_is_prefix for phrase in query.phrases)
+    # A prefix is costly to look up in the index, and cheap to find in the few texts of the first window.
+    scan_texts = any(phrase.last_is_prefix for phrase in query.phrases)
+    for block_bits, first_id, window_end_id in split_id_windows(query.first_id, end_id):
         matches += match_id_window(
             tx,
             query,
             block_bits=block_bits,
             first_id=first_id,
-            before_id=before_id,
+            end_id=window_end_id,
             limit=limit - len(matches),
             scan_texts=scan_texts,
         )
+        scan_texts = False
         if len(matches) == limit:
             break
     return matches
@@ -304,61 +293,48 @@ def match_id_window(
     query: IndexQuery,
     block_bits: int | None,
     first_id: int,
-    before_id: int,
+    end_id: int,
     limit: int,
     *,
     scan_texts: bool,
 ) -> list[Row]:
     """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
-    filter_conditions = [
-        " | ".join(f"'{name}'" for name in names) for names in query.filter_terms if names
-    ]
+    filters = [_match_any(terms) for terms in query.filter_terms if terms]
     if block_bits is not None:
-        blocks = range(first_id >> block_bits, (before_id - 1 >> block_bits) + 1)
-        filter_conditions.append(
-            " | ".join(
-                f"'{make_id_block_term(number << block_bits, block_bits)}'" for number in blocks
-            )
-        )
+        blocks = range(first_id >> block_bits, (end_id - 1 >> block_bits) + 1)
+        block_terms = [make_id_block_term(number << block_bits, block_bits) for number in blocks]
+        filters.append(_match_any(block_terms))
     has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
-    has_names = "AND s.filters @@ ?::tsquery" if filter_conditions else ""
-    where = (
-        f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = s.piece_id)"
-        if query.where
-        else ""
-    )
+    has_filters = "AND s.filters @@ ?::tsquery" if filters else ""
+    where = make_detail_condition(query, "s.piece_id")
     ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms)
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
         # `+ 0` keeps the planner from the primary key, which would read every text.
-        f"WHERE {has_terms} {has_names} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
+        f"WHERE {has_terms} {has_filters} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
             *(f"'{term}'" for term in query.ranking_terms),
             _make_tsquery(query),
-            *(
-                [" & ".join(f"({condition})" for condition in filter_conditions)]
-                if filter_conditions
-                else []
-            ),
+            *([" & ".join(filters)] if filters else []),
             first_id,
-            before_id,
+            end_id,
             *query.values,
             limit,
         ),
     )
 
 
-def split_id_windows(first_id: int, before_id: int) -> Iterator[tuple[int | None, int, int]]:
+def split_id_windows(first_id: int, end_id: int) -> Iterator[tuple[int | None, int, int]]:
     """Yield ever wider windows, from the newest ids to the oldest: block size in bits, first id, id after the last."""
     for block_bits, window_bits in ((10, 10), (10, 13), (13, 16), (16, 20)):
-        if before_id <= first_id:
+        if end_id <= first_id:
             return
-        window_start = max(first_id, ((before_id >> window_bits) - 1) << window_bits)
-        yield block_bits, window_start, before_id
-        before_id = window_start
-    if before_id > first_id:
-        yield None, first_id, before_id
+        window_start = max(first_id, ((end_id >> window_bits) - 1) << window_bits)
+        yield block_bits, window_start, end_id
+        end_id = window_start
+    if end_id > first_id:
+        yield None, first_id, end_id
 
 
 BLOCK_SIZES_BITS = (10, 13, 16)
@@ -366,20 +342,24 @@ BLOCK_SIZES_BITS = (10, 13, 16)
 
 
 def make_id_block_term(chunk_id: int, block_bits: int) -> str:
+    """Return the filter term of a block of ids."""
     return f"block{block_bits}_{chunk_id >> block_bits}"
 
 
 def _make_tsquery(query: IndexQuery) -> str:
     """Return the condition on a chunk's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
-    phrases = (
-        (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.last_is_prefix)
-        for phrase in query.phrases
-    )
-    conditions = [f"({terms}{':*' if prefix else ''})" for terms, prefix in phrases]
-    conditions += [
-        "({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in query.any_of
-    ]
+    conditions = []
+    for phrase in query.phrases:
+        terms = " <-> ".join(f"'{term}'" for term in phrase.terms)
+        conditions.append(f"({terms}{':*' if phrase.last_is_prefix else ''})")
+    conditions += map(_match_any, query.any_of)
     return " & ".join(conditions)
+
+
+def _match_any(terms: Sequence[str]) -> str:
+    """Return the `tsquery` of texts that have one of the terms."""
+    quoted_terms = (f"'{term}'" for term in terms)
+    return f"({' | '.join(quoted_terms)})"
 
 
 def make_tsvector(terms: str) -> str:

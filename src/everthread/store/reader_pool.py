@@ -29,7 +29,6 @@ class _ReadJob:
 
     run_work: Callable[[Tx], Any]
     has_database_answered: bool = False
-    """Whether the database has answered."""
     has_started: bool = False
     is_abandoned: bool = False
     """Whether no caller waits for it any more."""

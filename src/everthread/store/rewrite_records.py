@@ -1,6 +1,6 @@
 """Values about clients that send their whole history: the links of a history's chain, and its rewrites.
 
-A link is one prefix of a history, known by its digest. A rewrite replaces the beginning of a history by a compacted
+A link is one prefix of a history, known by its digest. A rewrite replaces the beginning of a history with a compacted
 one.
 """
 

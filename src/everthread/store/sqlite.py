@@ -42,6 +42,7 @@ from everthread.store.search.index_query import (
     IndexMatch,
     IndexQuery,
     QueryPhrase,
+    make_detail_condition,
 )
 from everthread.store.search.text_chunks import MAX_TERM_REPEATS, IndexChunk
 from everthread.store.sole_use import SoleUse
@@ -156,20 +157,12 @@ class SqliteConnection(Connection):
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
         """Return matches. Chunks are read newest first, so that the cost grows with the matches, not with the store."""
-        rank_column, rank_values = (
-            (", counts(search, ?)", (len(query.ranking_terms),))
-            if query.ranking_terms
-            else ("", ())
-        )
-        sql, values = _make_match_query(query, rank_column, limit)
-        rows = self.all(sql, (*rank_values, *values))
-        return [
-            IndexMatch(
-                row[0],
-                tuple(TERM_STRENGTHS[count] for count in row[1]) if rank_column else (),
-            )
-            for row in rows
-        ]
+        sql, values = _make_match_query(query, ", counts(search, ?)", limit)
+        matches = []
+        for chunk_id, counts in self.all(sql, (len(query.ranking_terms), *values)):
+            strengths = tuple(TERM_STRENGTHS[count] for count in counts)
+            matches.append(IndexMatch(chunk_id, strengths))
+        return matches
 
     def match_ids(self, query: IndexQuery, limit: int) -> list[int]:
         """Return the ids of matching chunks. The ids are read as one text, because a row for each costs more."""
@@ -264,10 +257,7 @@ class SqliteDatabase(Database):
         with self.path.open("rb") as file:
             file_start = file.read(len(FILE_MAGIC))
         # A very short file would be taken for an empty database.
-        if file_start not in (
-            b"",
-            FILE_MAGIC,
-        ):
+        if file_start not in (b"", FILE_MAGIC):
             raise self.explain(apsw.NotADBError("it does not begin like a database"))
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
@@ -397,19 +387,9 @@ def _make_match_query(
         if len(phrase.terms) > 1 or phrase.last_is_prefix
     ]
     conditions = [f"terms : ({' AND '.join(phrases)})"] if phrases else []
-    conditions += [
-        "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms)) for terms in query.any_of
-    ]
-    conditions += [
-        "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
-        for names in query.filter_terms
-        if names
-    ]
-    where = (
-        f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = search.rowid)"
-        if query.where
-        else ""
-    )
+    conditions += [f"terms : {_match_any(terms)}" for terms in query.any_of]
+    conditions += [f"filters : {_match_any(terms)}" for terms in query.filter_terms if terms]
+    where = make_detail_condition(query, "search.rowid")
     sql = (
         f"SELECT rowid{rank_column} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
         f"{where} ORDER BY rowid DESC LIMIT ?"
@@ -421,6 +401,12 @@ def _make_match_query(
         *query.values,
         limit,
     )
+
+
+def _match_any(terms: Sequence[str]) -> str:
+    """Return the FTS5 query of texts that have one of the terms."""
+    quoted_terms = (f'"{term}"' for term in terms)
+    return f"({' OR '.join(quoted_terms)})"
 
 
 def _fts_phrase(phrase: QueryPhrase) -> str:

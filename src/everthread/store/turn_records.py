@@ -26,7 +26,7 @@ class NewQueuedTurn:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """A message and its answer."""
+    """A user's message that waits, is being answered or has ended, with its result."""
 
     id: str
     thread: str

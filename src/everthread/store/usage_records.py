@@ -137,7 +137,7 @@ class CallRow:
     thread: str
     created: float
     model: str
-    task: str
+    task: UsageTask
     tenant: str
     client: str
     """The client's own name if it gave one, else the platform."""

@@ -83,7 +83,7 @@ def checksum(stored: bytes) -> int:
 
 
 def clean_text(text: str) -> str:
-    """Replace characters that a database refuses by question marks. Use it for names and labels, never for content."""
+    """Replace characters that a database refuses with question marks. For names and labels, never for content."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "?")

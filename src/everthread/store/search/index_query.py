@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
+from everthread.store.database import MAX_ID
 from everthread.store.search.text_chunks import MAX_TERM_REPEATS
 
 MAX_QUERY_WORDS = 32
@@ -58,17 +59,17 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A query to the index for chunks that have all phrases, one filter name of each list, and an id in a range.
+    """A query to the index for chunks that have all phrases, one filter term of each list, and an id in a range.
 
-    An empty list of names restricts nothing.
+    An empty list of filter terms restricts nothing.
     """
 
     phrases: QueryPhrases = ()
     filter_terms: tuple[tuple[str, ...], ...] = ()
     first_id: int = 0
-    end_id: int = 2**62
+    end_id: int = MAX_ID
     where: str = ""
-    """A condition on `pieces p`; empty for no condition."""
+    """A condition on the view `piece_details p`; empty for no condition."""
     values: tuple[Any, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     """Lists of terms: a chunk must have one term of each list."""
@@ -81,6 +82,13 @@ class IndexQuery:
                 phrase.ranking_term for phrase in self.phrases if phrase.ranking_term is not None
             )
         )
+
+
+def make_detail_condition(query: IndexQuery, id_column: str) -> str:
+    """Return the query's condition on the view `piece_details`, for the chunk whose id is in this column."""
+    if not query.where:
+        return ""
+    return f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = {id_column})"
 
 
 class IndexMatch(NamedTuple):
@@ -127,11 +135,9 @@ def parse_query(text: str) -> ParsedQuery:
         if len(word_terms) == MAX_QUERY_WORDS:
             break
     # Texts that hold all words in a row, as typed, come first.
-    consecutive_words = (
-        [make_phrase(chain(*word_terms))]
-        if len(word_terms) > 1 and not {'"', "*"} & set(text)
-        else []
-    )
+    consecutive_words: list[QueryPhrase] = []
+    if len(word_terms) > 1 and not {'"', "*"} & set(text):
+        consecutive_words = [make_phrase(chain(*word_terms))]
     variants = (
         tuple(dict.fromkeys(phrases))
         for phrases in (consecutive_words, exact_phrases, typed_phrases, loose_phrases)
@@ -157,13 +163,11 @@ def _make_typed_phrases(text: str, terms: list[str], *, is_prefix: bool) -> list
 def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
     """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
     identifiers = identifier_terms(word)
+    if not identifiers:
+        return []
     identifier_parts = {term for identifier in identifiers for term in query_terms(identifier)}
     other_terms = [term for term in query_terms(word) if term not in identifier_parts]
-    return (
-        _make_single_term_phrases([*identifiers, *other_terms][:MAX_PHRASE_TERMS])
-        if identifiers
-        else []
-    )
+    return _make_single_term_phrases([*identifiers, *other_terms][:MAX_PHRASE_TERMS])
 
 
 @functools.lru_cache(maxsize=1024)

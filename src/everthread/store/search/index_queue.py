@@ -272,10 +272,10 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
 
 
 def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:
-    """Return the filter names of the chunks of a part."""
+    """Return the filter terms of the chunks of a part."""
     entry = part.entry
-    names = _make_filter_terms(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
-    return (*names, PART_OF_LONG_TEXT) if part.is_of_long_text else names
+    terms = _make_filter_terms(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    return (*terms, PART_OF_LONG_TEXT) if part.is_of_long_text else terms
 
 
 @functools.lru_cache(maxsize=1024)

@@ -38,10 +38,10 @@ NEIGHBOURS_PER_SIDE = 2
 MAX_COMPARED_CHUNKS = 600
 """How many chunks with the most words are compared by a few columns."""
 MAX_COMPARED_USER_CHUNKS = 75
-"""How many chunks of users' messages are compared for a page, whatever other chunks hold."""
+"""How many chunks of users' messages are compared for a page, in addition to the others."""
 MAX_SCORED_CHUNKS = 40
-"""How many of the compared chunks are scored with their neighbours: the best by their words, and for a page as many of
-the best by words and roles."""
+"""How many of the compared chunks are scored with their neighbours: the best by their words; for a page, the same
+number of the best by words and roles too."""
 MIN_SHARE_OF_BEST = 0.2
 """Minimum weight of a chunk to compare, as a share of the best chunk's weight: lighter chunks never win."""
 PHRASE_ONLY_WEIGHT = 0.01
@@ -49,7 +49,7 @@ PHRASE_ONLY_WEIGHT = 0.01
 MAX_RARE_CHUNKS = 32
 """A word in at most this many chunks is rare."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
-"""The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
+"""The weight of a text by its role (`benchmarks retention`): users usually ask for what users wrote."""
 WordScores = Mapping[int, float]
 """The scores of the question's words in a text, by the number of the word."""
 _NEIGHBOUR_CONDITIONS = {
@@ -89,20 +89,21 @@ def _find_chunks_of_day(
 ) -> set[int]:
     if not question.date_spans:
         return set()
-    return {
-        chunk.id for chunk in chunks if any(chunk.created in span for span in question.date_spans)
-    }
+    day_ids = set()
+    for chunk in chunks:
+        if any(chunk.created in span for span in question.date_spans):
+            day_ids.add(chunk.id)
+    return day_ids
 
 
 def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
     weighed_words = _discount_parts(search.words)
     weights = _score_chunks(weighed_words, MAX_COMPARED_CHUNKS)
-    # A chunk from a day that the question names may win although it holds few of the words.
-    strong_chunks = (
-        _select_best_chunks(weights, len(weights))
-        if search.question.date_spans
-        else _drop_weak_chunks(weights)
-    )
+    if search.question.date_spans:
+        # A chunk from a day that the question names may win although it holds few of the words.
+        strong_chunks = _select_best_chunks(weights, len(weights))
+    else:
+        strong_chunks = _drop_weak_chunks(weights)
     best_ids = _vary_chunks(strong_chunks, search.words, MAX_COMPARED_CHUNKS)
     rare_ids: set[int] = set()
     phrase_lengths: dict[int, int] = {}
@@ -161,7 +162,7 @@ def get_role_weight(chunk: StoredChunk | ChunkHeader) -> float:
 
 
 def _find_rarest_identifier_chunks(words: Sequence[RecallWord]) -> frozenset[int]:
-    """Return the chunks with the rarest identifier of the question: the answer is mostly near it."""
+    """Return the chunks with the rarest identifier of the question: the answer is usually near it."""
     chunk_sets = [
         word.chunks
         for word in words
@@ -173,7 +174,7 @@ def _find_rarest_identifier_chunks(words: Sequence[RecallWord]) -> frozenset[int
 
 
 def _select_best_chunks(weights: Mapping[int, float], max_chunks: int) -> list[int]:
-    """Return the chunks with the most weight, the heaviest first; of equally heavy ones the newest first."""
+    """Return the chunks with the most weight, the heaviest first; among equals, the newest first."""
     newest_first = sorted(weights, reverse=True)
     return sorted(newest_first, key=weights.__getitem__, reverse=True)[:max_chunks]
 
@@ -282,7 +283,7 @@ def _sum_neighbour_scores(
 def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
     """Return the ids of the first chunks of the nearest texts in the same threads.
 
-    Messages of one turn mostly have consecutive ids, so these ids are read first. Neighbours are searched for only if
+    Messages of one turn usually have consecutive ids, so these ids are read first. Neighbours are searched for only if
     another thread wrote in between, or if the thread begins or ends there.
     """
     texts = {chunk.message_id: chunk for chunk in chunks if chunk.message_id is not None}
@@ -368,11 +369,10 @@ def _discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
         part_weight = sum(
             weights.get(part, 0.0) for part in query_terms(identifier) if part != identifier
         )
-        discounted_words.append(
-            replace(word, weight=max(word.weight - part_weight, word.weight / 4))
-            if part_weight
-            else word
-        )
+        weight = word.weight
+        if part_weight:
+            weight = max(word.weight - part_weight, word.weight / 4)
+        discounted_words.append(replace(word, weight=weight))
     return discounted_words
 
 

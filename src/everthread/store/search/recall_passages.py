@@ -130,19 +130,19 @@ def _group_words_by_chunk(
 
 def _render_passage(content: _PassageContent, words_by_chunk: WordsByChunk, max_chars: int) -> str:
     """Return the text of a passage: its parts, then previews of the similar texts that differ."""
-    excerpt = "\n→ ".join(
-        _make_preview(text, part, words_by_chunk.get(part.id, ()))
-        if part == content.previewed_chunk
-        else _make_excerpt(text, part, words_by_chunk[part.id], max_chars)
-        for part, text in sorted(content.parts.items())
-    )
-    previews = (
+    excerpts = []
+    for part, text in sorted(content.parts.items()):
+        if part == content.previewed_chunk:
+            excerpts.append(_make_preview(text, part, words_by_chunk.get(part.id, ())))
+        else:
+            excerpts.append(_make_excerpt(text, part, words_by_chunk[part.id], max_chars))
+    excerpt = "\n→ ".join(excerpts)
+    previews = [
         _make_preview(text, part, words_by_chunk.get(part.id, ()))
         for part, text in content.similar.items()
-    )
-    return excerpt + "".join(
-        f"\n≈ {preview}" for preview in previews if preview.strip("…") not in excerpt
-    )
+    ]
+    distinct_previews = [preview for preview in previews if preview.strip("…") not in excerpt]
+    return excerpt + "".join(f"\n≈ {preview}" for preview in distinct_previews)
 
 
 def _make_passage(
@@ -189,14 +189,7 @@ def _choose_contents(
                 continue
             span = _find_excerpt_span(text, words, query.max_chars)
             distinct_words = _list_distinct_words(text[slice(*span)], words)
-            similar_content = next(
-                (
-                    content
-                    for content in contents
-                    if _is_repeated(distinct_words, content.distinct_words)
-                ),
-                None,
-            )
+            similar_content = _find_similar(contents, distinct_words)
             if similar_content is not None:
                 if len(similar_content.similar) < MAX_SIMILAR_TEXTS:
                     similar_content.similar[chunk] = text
@@ -206,6 +199,16 @@ def _choose_contents(
             contents.append(_PassageContent(chunk, {chunk: text}, distinct_words))
             open_exchanges.setdefault((number, not is_call), contents[-1])
     return contents
+
+
+def _find_similar(
+    contents: Sequence[_PassageContent], distinct_words: frozenset[str]
+) -> _PassageContent | None:
+    """Return the first passage that a text with these words repeats."""
+    for content in contents:
+        if _is_repeated(distinct_words, content.distinct_words):
+            return content
+    return None
 
 
 def _add_partners(
@@ -344,11 +347,11 @@ def _number_turns(tx: Tx, chunks: Sequence[StoredChunk]) -> dict[int, int]:
     """Return the turn of each chunk by its id; 0 before the first turn. For an output, its time decides."""
     messages = [chunk.message_id for chunk in chunks if chunk.message_id is not None]
     turns_by_message: dict[int, int] = dict(tx.all_for_keys(_SELECT_TURNS_OF_MESSAGES, messages))
-    return {
-        chunk.id: int(
-            tx.value(_SELECT_TURN_AT_TIME, (chunk.created, chunk.created, chunk.thread_id)) or 0
-        )
-        if chunk.message_id is None
-        else turns_by_message.get(chunk.message_id, 0)
-        for chunk in chunks
-    }
+    turns = {}
+    for chunk in chunks:
+        if chunk.message_id is not None:
+            turns[chunk.id] = turns_by_message.get(chunk.message_id, 0)
+        else:
+            values = (chunk.created, chunk.created, chunk.thread_id)
+            turns[chunk.id] = int(tx.value(_SELECT_TURN_AT_TIME, values) or 0)
+    return turns

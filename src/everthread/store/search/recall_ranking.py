@@ -178,14 +178,13 @@ def _add_speaker_bonus(
 def _weigh_roles(
     chunks: Sequence[StoredChunk], word_scores: Mapping[int, WordScores]
 ) -> Mapping[int, WordScores]:
-    return {
-        chunk.id: {
-            number: get_role_weight(chunk) * score
-            for number, score in word_scores[chunk.id].items()
-        }
-        for chunk in chunks
-        if chunk.id in word_scores
-    }
+    weighed_scores: dict[int, WordScores] = {}
+    for chunk in chunks:
+        if chunk.id in word_scores:
+            weight = get_role_weight(chunk)
+            scores = word_scores[chunk.id]
+            weighed_scores[chunk.id] = {word: weight * score for word, score in scores.items()}
+    return weighed_scores
 
 
 def _score_with_neighbours(
@@ -225,7 +224,7 @@ def _sum_scores(scores: WordScores) -> float:
 
 
 def _sum_higher_scores(own_scores: WordScores, other_scores: WordScores) -> float:
-    """Return the sum of a chunk's own scores and others; of a word in both, count only the higher score."""
+    """Add up two sets of word scores. A word that is in both counts once, with its higher score."""
     if not own_scores:
         return _sum_scores(other_scores)
     if not other_scores:
@@ -255,7 +254,7 @@ def _has_lookup(tool_names: str) -> bool:
 def _rank_candidates(
     chunks: Iterable[StoredChunk], scores: Mapping[int, float]
 ) -> list[StoredChunk]:
-    """Return the candidates with a score, the best first, and of each text only the best chunk."""
+    """Return the candidates with a score, the best first, and only the best chunk of each text."""
     scored_chunks = [chunk for chunk in chunks if scores[chunk.id] > 0]
     scored_chunks.sort(key=lambda chunk: (scores[chunk.id], chunk.id), reverse=True)
     best_by_text: dict[TextKey, StoredChunk] = {}

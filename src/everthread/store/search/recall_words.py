@@ -19,7 +19,7 @@ MAX_CHUNKS_PER_WORD = 1_000
 MAX_LOOKED_UP_WORDS = 10
 """Maximum words to look up in all their forms, the rarest."""
 MAX_CHUNKS_READ_FOR_ROLE = 300
-"""Of up to this many chunks of a word, the roles are read; of more, they are looked up in the index."""
+"""Up to this many chunks of a word, their roles are read; beyond, the index is searched for users' chunks."""
 COMMON_CHUNK_COUNT = 64
 """A word that this many chunks hold as typed is looked up last."""
 
@@ -45,16 +45,15 @@ def look_up_words(
     *,
     by_role: bool,
 ) -> list[RecallWord]:
-    """Return the words with the chunks that hold them. Of many words, only the rarest are looked up.
+    """Return the words with the chunks that hold them. If there are many words, only the rarest are looked up.
 
     `by_role`: also look up the chunks of users' messages.
     """
     chunk_count = _count_chunks(tx, thread)
-    chosen_words, absent_words = (
-        _pick_distinguishing_words(tx, scope, search_words)
-        if len(search_words) > MAX_LOOKED_UP_WORDS
-        else (search_words, ())
-    )
+    chosen_words = search_words
+    absent_words: Sequence[SearchWord] = ()
+    if len(search_words) > MAX_LOOKED_UP_WORDS:
+        chosen_words, absent_words = _pick_distinguishing_words(tx, scope, search_words)
     words = []
     for search_word in chosen_words:
         index_query = replace(scope, any_of=(_encode_forms(search_word),))

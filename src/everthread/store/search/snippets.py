@@ -11,7 +11,7 @@ from everthread.core.secrets.redaction import redact_part
 
 SNIPPET_CHARS = 160
 CHARS_BEFORE_MATCH = SNIPPET_CHARS // 4
-MAX_SENTENCE_LOOKBACK = 150
+MAX_LOOKBACK_CHARS = 150
 """Maximum characters to show before a part so that it begins with its sentence."""
 MAX_WORD_POSITIONS = 200
 """Maximum positions of a word to compare with those of other words."""
@@ -40,11 +40,9 @@ def make_snippet(text: str, words: Sequence[Sequence[str]], *, is_continued: boo
     end = start + SNIPPET_CHARS
     # The index holds no secrets; redact once more, with the current rules.
     snippet = redact_part(text, start, end, margin=SECRET_MARGIN)
-    return (
-        ("…" if start or is_continued else "")
-        + " ".join(snippet.split())
-        + ("…" if end < len(text) else "")
-    )
+    start_mark = "…" if start or is_continued else ""
+    end_mark = "…" if end < len(text) else ""
+    return f"{start_mark}{' '.join(snippet.split())}{end_mark}"
 
 
 def find_richest_position(text: str, words: Sequence[Sequence[str]], length: int) -> int:
@@ -64,12 +62,14 @@ def find_richest_position(text: str, words: Sequence[Sequence[str]], length: int
 
 def find_sentence_start(text: str, position: int) -> int:
     """Return the start of the sentence or line around a position, or the position itself if the start is far away."""
-    search_start = max(0, position - MAX_SENTENCE_LOOKBACK)
+    search_start = max(0, position - MAX_LOOKBACK_CHARS)
     previous_end = max(
         text.rfind("\n", search_start, position),
         text.rfind(". ", search_start, position),
     )
-    return previous_end + 1 if previous_end >= 0 else search_start if not search_start else position
+    if previous_end >= 0:
+        return previous_end + 1
+    return 0 if search_start == 0 else position
 
 
 def _find_richest_start(
@@ -105,7 +105,7 @@ def _find_richest_start(
 
 
 def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
-    """Yield the positions of a word. A word in ASCII must not be part of a longer one."""
+    """Yield the positions of a word. An ASCII word matches only as a whole word."""
     position = folded_text.find(word)
     text_end = len(folded_text)
     for _ in range(MAX_WORD_POSITIONS):

@@ -1,4 +1,4 @@
-"""Cut texts into the chunks of the search index: redacted terms, with tenant, thread, role and tool as filter names."""
+"""Cut texts into the chunks of the search index: redacted terms, with tenant, thread, role and tool as filter terms."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ class IndexChunk(NamedTuple):
 
 def searchable_text(message: Mapping[str, Any]) -> str:
     """Return a message's searchable text: its words, its calls with their arguments, its results."""
-    words = [text_of(message)] if message.get("role") != "tool" else []
-    calls = [f"{call.name} {call.arguments}" for call in calls_of(message)]
-    return "\n".join(
-        text for text in (*words, *calls, *(result.text for result in results_of(message))) if text
-    )
+    texts = [text_of(message)] if message.get("role") != "tool" else []
+    texts += [f"{call.name} {call.arguments}" for call in calls_of(message)]
+    texts += [result.text for result in results_of(message)]
+    return "\n".join(filter(None, texts))
 
 
 def redact_and_split(text: str) -> tuple[list[TextChunk], bool]:
@@ -61,11 +60,9 @@ def split_text(text: str) -> Iterator[TextChunk]:
     size = CHUNK_CHARS
     while True:
         overlap = min(OVERLAP_CHARS, size // 4)
-        end = (
-            _find_split_point(text, start + size, overlap)
-            if start + size < len(text)
-            else len(text)
-        )
+        end = len(text)
+        if start + size < end:
+            end = _find_split_point(text, start + size, overlap)
         chunk = TextChunk(start, text[start:end], index_terms(text[start:end]))
         if size > MIN_CHUNK_CHARS and not _fits_index_limits(chunk.terms):
             size //= 2
@@ -96,11 +93,11 @@ def _fits_index_limits(terms: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 12)
 def make_filter_term(kind: str, value: str) -> str:
-    """Join a property and its value to one name that no tokenizer splits or changes, such as `role_user`."""
+    """Join a property and its value to one term that no tokenizer splits or changes, such as `role_user`."""
     if len(value) <= 64 and value.isascii() and value.isalnum() and value == value.lower():
         return f"{kind}_{value}"
     return f"{kind}__{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
 PART_OF_LONG_TEXT = make_filter_term("part", "of")
-"""The filter name of chunks whose text has several chunks."""
+"""The filter term of chunks whose text has several chunks."""

@@ -15,6 +15,7 @@ from everthread.store.search.index_query import (
     IndexQuery,
     ParsedQuery,
     QueryPhrase,
+    QueryPhrases,
     parse_query,
 )
 from everthread.store.search.search_scope import (
@@ -116,20 +117,22 @@ class _PhraseSample:
 
 
 def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
-    """Return whether a term that every match must hold is in no text. Asked of long queries only: most match nothing.
+    """Return whether a term that every match must hold is in no text.
 
-    The index finds the chunks of every term before it compares them.
+    Only long queries are checked: most match nothing, but the index finds the chunks of every term before it compares.
     """
-    terms_of_variants = [
-        dict.fromkeys(term for phrase in phrases for term in phrase.whole_terms)
-        for phrases in parsed.variants
-    ]
-    required_terms = [
-        term for term in terms_of_variants[-1] if all(term in terms for terms in terms_of_variants)
-    ]
+    required_terms = _list_terms(parsed.variants[-1])
+    for phrases in parsed.variants[:-1]:
+        terms = _list_terms(phrases)
+        required_terms = [term for term in required_terms if term in terms]
     return len(required_terms) >= MIN_CHECKED_TERMS and any(
         sample.is_absent(QueryPhrase((term,))) for term in required_terms
     )
+
+
+def _list_terms(phrases: QueryPhrases) -> list[str]:
+    """Return the terms of phrases that are not prefixes, each once."""
+    return list(dict.fromkeys(term for phrase in phrases for term in phrase.whole_terms))
 
 
 def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
@@ -146,7 +149,7 @@ def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[f
 def _rank_chunks(
     tx: Tx, candidates: Sequence[IndexMatch], weights: Sequence[float], *, bonus: float
 ) -> list[ScoredChunk]:
-    """Return the chunks, the best first. Of equal chunks the newest is first, and in one text the earliest."""
+    """Return the chunks, the best first; among equals, the newest first, and in one text the earliest."""
     weights_by_chunk = {
         candidate.id: sum(map(operator.mul, weights, candidate.strengths)) if weights else 1.0
         for candidate in candidates
@@ -183,20 +186,16 @@ def _match_across_chunks(
     texts: dict[TextKey, StoredChunk] = {}
     for number, phrase in enumerate(sorted(index_query.phrases, key=sample.count)):
         threads = sorted({chunk.thread_id for chunk in texts.values()})
-        thread_names = (
-            [tuple(make_filter_term("thread", thread) for thread in threads)]
-            if 0 < len(threads) <= MAX_COMBINED_THREADS
-            else []
-        )
-        filter_terms = (*index_query.filter_terms, (PART_OF_LONG_TEXT,), *thread_names)
-        phrase_query = replace(index_query, phrases=(phrase,), filter_terms=filter_terms)
+        filter_terms = [*index_query.filter_terms, (PART_OF_LONG_TEXT,)]
+        if 0 < len(threads) <= MAX_COMBINED_THREADS:
+            filter_terms.append(tuple(make_filter_term("thread", thread) for thread in threads))
+        phrase_query = replace(index_query, phrases=(phrase,), filter_terms=tuple(filter_terms))
         chunks = load_chunks(tx, tx.match_ids(phrase_query, MAX_COMBINED_CHUNKS))
         phrase_texts = {chunk.text_key: chunk for chunk in sorted(chunks, reverse=True)}
-        texts = (
-            phrase_texts
-            if number == 0
-            else {text: chunk for text, chunk in texts.items() if text in phrase_texts}
-        )
+        if number == 0:
+            texts = phrase_texts
+        for text in texts.keys() - phrase_texts.keys():
+            del texts[text]
         if not texts:
             break
     return [
@@ -249,10 +248,12 @@ def make_hits_of_passages(tx: Tx, results: Sequence[SearchHit | RecallPassage]) 
     """Return the hits, and the passages as hits in the sessions in which they were said."""
     passages = [result for result in results if isinstance(result, RecallPassage)]
     sessions_by_message = _find_original_sessions(tx, [passage.message for passage in passages])
-    return [
-        result
-        if isinstance(result, SearchHit)
-        else SearchHit(
+    hits = []
+    for result in results:
+        if isinstance(result, SearchHit):
+            hits.append(result)
+            continue
+        hit = SearchHit(
             message=result.message,
             output=result.output,
             thread=result.thread,
@@ -264,5 +265,5 @@ def make_hits_of_passages(tx: Tx, results: Sequence[SearchHit | RecallPassage]) 
             score=result.score,
             is_passage=True,
         )
-        for result in results
-    ]
+        hits.append(hit)
+    return hits

@@ -26,7 +26,7 @@ SELECT_LAST_USED = (
     "SELECT used_at FROM key_uses WHERE key_id = ?) u"
 )
 MAX_UNSUMMED_ROWS = 64
-"""Number of rows of a key's day above which they are replaced by their sum."""
+"""Number of rows of a key's day from which they are replaced with their sum."""
 
 
 def create_key(tx: Tx, now: float, new: NewKey) -> None:
@@ -65,14 +65,8 @@ def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]
 def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
     """Return the selected keys with their use on a day."""
     rows = tx.all(sql, values)
-    uses_of_day = (
-        tx.all_of_each([(SUM_USE_OF_DAY, (row[0], day, row[0], day)) for row in rows])
-        if rows
-        else []
-    )
-    last_times = (
-        tx.all_of_each([(SELECT_LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
-    )
+    uses_of_day = tx.all_of_each([(SUM_USE_OF_DAY, (row[0], day, row[0], day)) for row in rows])
+    last_times = tx.all_of_each([(SELECT_LAST_USED, (row[0], row[0])) for row in rows])
     return [
         _decode_key(row, use[0], last_time[0][0])
         for row, use, last_time in zip(rows, uses_of_day, last_times, strict=True)
@@ -86,9 +80,7 @@ def revoke_key(tx: Tx, now: float, key_id: str) -> float:
         (now, key_id),
     )
     if row is None:
-        raise UnknownIdError(
-            f"there is no key {key_id}; `everthread keys list` shows those there are"
-        )
+        raise UnknownIdError(f"there is no key {key_id}; `everthread keys list` shows all keys")
     return float(row[0])
 
 
@@ -112,7 +104,7 @@ def add_use(tx: Tx, now: float, day: str, uses: Mapping[str, KeyUse]) -> dict[st
 
 
 def _move_uses_to_day(tx: Tx, key_id: str, day: str) -> None:
-    """Replace many rows of a key's day by their sum. Skip rows that another process has locked."""
+    """Move a key's uses of one day from `key_uses` into its row in `key_days`. Leave locked rows for later."""
     ids = [
         row[0]
         for row in tx.all(

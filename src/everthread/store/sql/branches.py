@@ -90,11 +90,10 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
     """Return whether the summary at the beginning of a session covers messages after `at_message`."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
-    later_ids = (
-        [message_id for message_id in decode_json(record)["covered"] if message_id > at_message]
-        if record
-        else []
-    )
+    if record is None:
+        return False
+    covered_ids = decode_json(record)["covered"]
+    later_ids = [message_id for message_id in covered_ids if message_id > at_message]
     return bool(
         tx.all_for_keys("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later_ids)
     )

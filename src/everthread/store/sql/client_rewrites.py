@@ -93,15 +93,11 @@ def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
 
 def _count_shown_until(tx: Tx, session: str, message: int | None) -> int:
     """Count the messages that a session shows up to a message; count all if the session does not show it."""
-    count = tx.value(
-        "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?",
-        (session, message),
-    )
-    return (
-        int(count)
-        if count
-        else int(tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,)))
-    )
+    sql = "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?"
+    count = tx.value(sql, (session, message))
+    if not count:
+        count = tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,))
+    return int(count)
 
 
 def resolve_stored_context(

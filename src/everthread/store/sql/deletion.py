@@ -86,7 +86,7 @@ def _give_shared_messages_to_branches(tx: Tx, threads: list[str]) -> None:
         f"WHERE m.thread_id IN ({placeholders(threads)}) ORDER BY s.started DESC, s.id DESC",
         threads,
     )
-    # Of several branches the last row, the oldest branch, stays.
+    # The last row of a message, that of the oldest branch, replaces the others.
     new_owners: dict[int, str] = dict(rows)
     for message_id, new_owner in new_owners.items():
         same_event = tx.one(

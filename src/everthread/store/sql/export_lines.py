@@ -65,24 +65,17 @@ class _ThreadExport:
         for session, inherited_count in sessions:
             shown_ids = [message_id for seq, message_id in places[session.id] if seq >= 0]
             inherited_ids = [message_id for seq, message_id in places[session.id] if seq < 0]
-            line = dataclasses.asdict(session) | {
-                "carried": sum(
-                    message_id in numbers_by_id for message_id in shown_ids[:inherited_count]
-                )
-            }
+            carried_numbers = _list_numbers(shown_ids[:inherited_count], numbers_by_id)
+            line = dataclasses.asdict(session) | {"carried": len(carried_numbers)}
             line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
             del line["message_count"], line["thread"]
             lines.append({"type": "session", **line})
-            shown_numbers, inherited_numbers = (
-                [numbers_by_id[message_id] for message_id in ids if message_id in numbers_by_id]
-                for ids in (shown_ids, inherited_ids)
-            )
             place_lines.append(
                 {
                     "type": "places",
                     "session": session.id,
-                    "messages": shown_numbers,
-                    "taken_over": inherited_numbers,
+                    "messages": _list_numbers(shown_ids, numbers_by_id),
+                    "taken_over": _list_numbers(inherited_ids, numbers_by_id),
                 }
             )
         lines += message_lines + place_lines
@@ -133,9 +126,8 @@ class _ThreadExport:
         """Return the number of each readable message by its id, and the lines. Skip messages that are in no session."""
         numbers_by_id: dict[int, int] = {}
         lines: list[ExportLine] = []
-        for message_id in sorted(
-            {row[1] for session_places in places.values() for row in session_places}
-        ):
+        placed_ids = {row[1] for session_places in places.values() for row in session_places}
+        for message_id in sorted(placed_ids):
             subject = f"message {message_id} of thread {thread}"
             line = self._try_read(
                 subject,
@@ -188,6 +180,11 @@ class _ThreadExport:
             return None
 
 
+def _list_numbers(ids: Sequence[int], numbers_by_id: Mapping[int, int]) -> list[int]:
+    """Return the numbers of the messages that the export has."""
+    return [numbers_by_id[message_id] for message_id in ids if message_id in numbers_by_id]
+
+
 def _make_message_line(
     tx: Tx, message_id: int, number: int, numbers_by_id: Mapping[int, int]
 ) -> ExportLine:
@@ -213,11 +210,7 @@ def _make_compaction_lines(
 ) -> Iterator[ExportLine]:
     for compaction in list_compactions(tx, thread):
         record = dataclasses.asdict(compaction.record)
-        record["covered"] = [
-            numbers_by_id[message_id]
-            for message_id in compaction.record.covered
-            if message_id in numbers_by_id
-        ]
+        record["covered"] = _list_numbers(compaction.record.covered, numbers_by_id)
         record["cost"] = None if compaction.record.cost is None else str(compaction.record.cost)
         times = {"created": compaction.created, "reverted": compaction.reverted_at}
         yield {

@@ -68,11 +68,8 @@ def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Sessio
     where, values = make_equality_condition({"s.tenant": tenant})
     upper_bound = prefix + "\U0010ffff"  # sorts after every id with this prefix
     sql = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
-    sessions = (
-        [decode_session(row) for row in tx.all(sql, (prefix, upper_bound, *values))]
-        if prefix
-        else []
-    )
+    rows = tx.all(sql, (prefix, upper_bound, *values)) if prefix else []
+    sessions = [decode_session(row) for row in rows]
     if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
     # An id that equals the prefix is the first.
@@ -269,7 +266,7 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 
 
 MAX_FAMILY_THREADS = 200
-"""Maximum threads of a client's session in a family, the last used ones."""
+"""Maximum threads of a client's session to list, the last used ones."""
 
 
 def list_family(tx: Tx, thread: str) -> list[str]:

@@ -84,7 +84,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
     body = new.body
     if not isinstance(body, dict):
         raise InputError(f"a message is an object with a role, not {type(body).__name__}")
-    tokens: Any = new.tokens  # whatever an import may hold
+    tokens: Any = new.tokens  # callers may pass any value
     if tokens is not None and (type(tokens) is not int or not 0 <= tokens < MAX_MESSAGE_TOKENS):
         raise InputError(f"a message cannot have {tokens!r} tokens")
     text = encode_json(body)  # first: it refuses endless nesting
@@ -106,7 +106,7 @@ def prepare_message(new: NewMessage) -> PreparedMessage:
 
 
 CALLS_PER_READ = 8
-"""Messages with calls to read at once; a result mostly follows its call closely."""
+"""Messages with calls to read at once; a result usually follows its call closely."""
 
 
 def map_calls_to_tools(calls: Iterable[ToolCall]) -> dict[str, str]:
@@ -377,14 +377,14 @@ class _ThreadAppend:
         event = message.new.event
         self.tools_by_call |= map_calls_to_tools(message.calls)
         message = add_tool_names(message, self._find_tool)
-        if event not in self.stored_by_event:
-            is_stored = (self.tip.thread, event) in self.locked_threads.stored_events
-            self.stored_by_event[event] = (
-                load_by_event(self.tx, self.tip, event)
-                if is_stored
-                else self._place_message(message, now)
-            )
-        return self.stored_by_event[event]
+        if event in self.stored_by_event:
+            return self.stored_by_event[event]
+        if (self.tip.thread, event) in self.locked_threads.stored_events:
+            stored_message = load_by_event(self.tx, self.tip, event)
+        else:
+            stored_message = self._place_message(message, now)
+        self.stored_by_event[event] = stored_message
+        return stored_message
 
     def _find_tool(self, call_id: str) -> str:
         while call_id not in self.tools_by_call and self.first_read_seq is not None:
