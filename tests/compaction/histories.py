@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Events, Services, ignore_event
+from everthread.compaction.engine import ReportProgress, Services, ignore_event
 from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import build_journal_and_state
 from everthread.compaction.journal.journal_writer import JournalWriter
@@ -104,7 +104,7 @@ def make_services(
     summarizer: Summarizer | None = None,
     *,
     clock: Callable[[], float] = lambda: 0.0,
-    events: Events = ignore_event,
+    events: ReportProgress = ignore_event,
     **settings: Any,
 ) -> Services:
     return Services(

@@ -10,7 +10,7 @@ import pytest
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.thread_state import build_state
-from everthread.compaction.history.tool_calls import CallFacts, Effect
+from everthread.compaction.history.tool_calls import CallEffect, CallWithOutput
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.journal_builder import (
     JournalBuilder,
@@ -32,8 +32,8 @@ FILLER = "\n".join(
 )
 
 
-def effect_of(name: str, output: str, **arguments: Any) -> Effect:
-    return CallFacts(ToolCall("c", name, json.dumps(arguments)), output).effect()
+def effect_of(name: str, output: str, **arguments: Any) -> CallEffect:
+    return CallWithOutput(ToolCall("c", name, json.dumps(arguments)), output).effect()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.journal.conclusions import (
     join_statements,
     score_statements,
@@ -13,7 +13,7 @@ from everthread.compaction.journal.conclusions import (
 from everthread.compaction.summary.earlier_summary import read_state_from_sections
 from everthread.compaction.summary.sections import FILES
 from everthread.compaction.summary.sentences import WordRarity
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from tests.compaction.histories import (
@@ -100,9 +100,9 @@ def test_listed_files_are_read_back_under_another_root() -> None:
     state = ThreadState()
     for name in ("orders/cart.py", "orders/bill.py", "users/login.py"):
         path = f"/home/me/shop/src/{name}"
-        state.apply_effect(Effect("changed", "write_file", path, paths=(path,)), 1)
+        state.apply_effect(CallEffect("changed", "write_file", path, paths=(path,)), 1)
     state.root = "/home/me/shop/src/orders"
-    sections = write_state_sections(state, 1_000, COUNTER.text)
+    sections = render_state_sections(state, 1_000, COUNTER.text)
     assert "- changed: /home/me/shop/src/users/login.py, bill.py" in sections[FILES]
     again = read_state_from_sections(sections, is_from_journal=True)
     assert again.files.keys() == state.files.keys()

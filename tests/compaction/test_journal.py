@@ -23,7 +23,7 @@ from everthread.compaction.summary.sections import (
     REMAINING,
     STATE,
 )
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import redact
 from tests.compaction.histories import (
@@ -295,7 +295,7 @@ def test_a_secret_is_redacted_before_any_cut(lead: int) -> None:
         assistant_message("Done."),
     ]
     journal, state = build_journal_and_state(history)
-    sections = write_state_sections(state, 2_000, len)
+    sections = render_state_sections(state, 2_000, len)
     pruned = str(prune_messages(history, protect_from=len(history)))
     for shown in (journal.render(), *sections.values(), pruned.replace(key, "")):
         assert key[:20] not in redact(shown)
@@ -325,7 +325,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
     )
     assert state.changed_files() == ["docs/a.md"]
     assert (state.directory, state.branch) == ("/repo", "feature/x")
-    sections = write_state_sections(state, 500, COUNT)
+    sections = render_state_sections(state, 500, COUNT)
     assert sections[PROGRESS] == "- Fix tests"
     assert sections[REMAINING] == "- Write docs"
     assert "error TS2305: no" in sections[BLOCKED]
@@ -601,7 +601,7 @@ def test_open_errors_take_at_most_half_of_the_budget() -> None:
     )
     written = call_with_result("Write", {"file_path": "src/a.py", "content": "x"}, "ok")
     state = build_state([user_message("Go."), *written, *failures])
-    sections = write_state_sections(state, 120, COUNT)
+    sections = render_state_sections(state, 120, COUNT)
     assert "no part 5" in sections[BLOCKED]
     assert "no part 0" not in sections[BLOCKED]
     assert "src/a.py" in sections[FILES]

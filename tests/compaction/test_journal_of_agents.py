@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history.thread_state import build_state
-from everthread.compaction.history.tool_calls import CallFacts, describe_call
+from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
 from everthread.compaction.journal.journal import parse_journal
 from everthread.compaction.journal.one_line_text import split_note
 from everthread.compaction.summary.sections import DONE
 from everthread.compaction.summary.state_sections import (
-    write_open_errors,
+    render_open_errors,
 )
 from everthread.core.messages import Message, ToolCall, calls_of, text_of
 from tests.compaction.histories import (
@@ -74,7 +74,7 @@ def test_a_failed_run_is_listed_with_its_reason_once(
     command: str, output: str, reason: str
 ) -> None:
     history = make_turn("Go on.", run_command(command, output, is_error=True))
-    assert write_open_errors(build_state(history)).count(reason) == 1
+    assert render_open_errors(build_state(history)).count(reason) == 1
     assert journal_text(history).count(reason) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_failed_run_is_listed_with_its_reason_once(
 )
 def test_errors_in_logs_are_not_the_agents_problems(command: str, output: str) -> None:
     history = make_turn("What happened?", run_command(command, output))
-    assert write_open_errors(build_state(history)) == ""
+    assert render_open_errors(build_state(history)) == ""
     assert "error:" not in journal_text(history)
 
 
@@ -204,7 +204,7 @@ async def test_an_error_fixed_in_the_tail_is_marked() -> None:
     ],
 )
 def test_a_problem_that_is_over_is_not_listed(history: list[Message]) -> None:
-    assert write_open_errors(build_state(history)) == ""
+    assert render_open_errors(build_state(history)) == ""
 
 
 def test_the_reason_of_a_failed_go_test_is_its_own() -> None:
@@ -296,7 +296,7 @@ def test_the_announcement_of_calls_that_only_read_is_left_out() -> None:
 
 
 def open_errors(messages: list[Message]) -> str:
-    return write_open_errors(build_state(messages))
+    return render_open_errors(build_state(messages))
 
 
 def test_passing_tests_may_log_errors() -> None:
@@ -305,7 +305,7 @@ def test_passing_tests_may_log_errors() -> None:
         f'10:01:02.227 [error] Error during the call. Reason: %ApiError{{type: "x"}}\n{"." * 300}\n'
         "14 doctests, 410 tests, 0 failures",
     )
-    facts = CallFacts(ToolCall("c1", "Bash", calls_of(asked)[0].arguments), text_of(answer))
+    facts = CallWithOutput(ToolCall("c1", "Bash", calls_of(asked)[0].arguments), text_of(answer))
     line = facts.describe()
     assert line is not None
     assert line.startswith("[Bash] ran `mix test 2>&1 | tail -20` -> 410 tests, ")

@@ -325,7 +325,7 @@ async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
 
 def write_section(names: list[str]) -> str:
     section = NamesSection.plan(NamesInUse.from_list(names), 10_000)
-    return section.write("word " * 1_000, frozenset(), COUNTER.text)
+    return section.render("word " * 1_000, frozenset(), COUNTER.text)
 
 
 def test_a_file_is_listed_with_its_folder_only_if_its_name_is_not_unique() -> None:
@@ -398,7 +398,7 @@ def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
     names = NamesInUse.from_list([*read_names("/r/app/src/shop/cart.py"), *others])
     section = NamesSection.plan(names, 10_000)
     shown = frozenset(read_names("src/shop/cart.py"))
-    text = section.write("word " * 1_000, shown, COUNTER.text)
+    text = section.render("word " * 1_000, shown, COUNTER.text)
     assert parse_names(text) == others
 
 

@@ -13,7 +13,7 @@ from everthread.compaction.summary.sections import (
     DONE,
     STATE,
 )
-from everthread.compaction.summary.state_sections import write_open_errors
+from everthread.compaction.summary.state_sections import render_open_errors
 from everthread.core.messages import Message
 from tests.compaction.histories import (
     JOURNAL,
@@ -32,7 +32,7 @@ FAILS = "FAIL test_rates\nAssertionError: 3 != 4\n1 failed, 3 passed in 1.2s\nEx
 
 
 def blocked_lines(*turns: list[Message]) -> str:
-    return write_open_errors(build_state([message for one in turns for message in one]))
+    return render_open_errors(build_state([message for one in turns for message in one]))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from everthread.compaction.summary.sections import (
     parse_sections,
 )
 from everthread.compaction.summary.sections import render_sections as render
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message
 from tests.compaction.histories import (
     assistant_message,
@@ -95,7 +95,7 @@ STATES = st.builds(
 
 
 def sections_of(state: ThreadState) -> dict[str, str]:
-    return write_state_sections(state, 100_000, len)
+    return render_state_sections(state, 100_000, len)
 
 
 @given(STATES)
@@ -119,7 +119,7 @@ def test_names_are_read_back_unchanged() -> None:
     assert {name: one.did for name, one in again.files.items()} == {
         n: f.did for n, f in state.files.items()
     }
-    few = write_state_sections(
+    few = render_state_sections(
         ThreadState(files={f"f{n}.py": FileState(CHANGED, 1) for n in range(50)}),
         40,
         len,

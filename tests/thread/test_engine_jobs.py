@@ -31,8 +31,8 @@ from everthread.errors import EngineError
 from everthread.testing import ScriptedSummarizer
 from everthread.thread.engines.engine_jobs import (
     CompactionRunner,
+    CompactionSummarizer,
     EngineSetup,
-    SummarySource,
 )
 from everthread.thread.engines.plugin_engines import report_in_loop
 from tests.compaction.histories import assistant_message, tool_turns, user_message
@@ -153,7 +153,7 @@ async def run(
 ) -> tuple[Compaction, int, int]:
     try:
         result: tuple[Compaction, int, int] = await runner.run(
-            setup_of(engine), Job(conversation), SummarySource(summarizer)
+            setup_of(engine), Job(conversation), CompactionSummarizer(summarizer)
         )
         return result
     finally:
@@ -210,7 +210,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     made, pid, thread = await runner.run(
         setup_of(OnlyCompress),
         Job(CONVERSATION),
-        SummarySource(LoopOnly(), events=hear),
+        CompactionSummarizer(LoopOnly(), events=hear),
     )
     await asyncio.sleep(0)
     here = threading.get_ident()
@@ -219,7 +219,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     assert events == [("begun", os.getpid(), here)]
     assert made.warnings == (f"asked in {os.getpid()} {here}",)
     journal, _, _ = await runner.run(
-        setup_of(OnlyCompress), Job(CONVERSATION), SummarySource(NO_MODEL)
+        setup_of(OnlyCompress), Job(CONVERSATION), CompactionSummarizer(NO_MODEL)
     )
     assert journal.author == "journal", "the journal is written there"
 
@@ -227,7 +227,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
-    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), SummarySource(NO_MODEL))
+    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), CompactionSummarizer(NO_MODEL))
     since = [assistant_message("All tidy."), user_message("Thanks!")]
     refitted = await runner.run(setup_of(), RefitJob(made, len(CONVERSATION), since))
     assert refitted.messages[-2:] == since

@@ -50,7 +50,7 @@ class Compaction:
     phases: tuple[Phase, ...] = ()
     verification: Verification = field(default_factory=Verification)
     to_store: tuple[Any, ...] = ()
-    """Outputs that the result cites (`outputs.OutputToStore`), which must be stored before the result is used."""
+    """The outputs that the result cites (`core.tool_outputs.OutputToStore`). They must be stored before it is used."""
     boundaries: tuple[str, ...] = ()
     """The end of the head and the start of the tail, with reasons."""
     steps: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.engine_input import EngineState
-from everthread.compaction.history.open_requests import write_task
+from everthread.compaction.history.open_requests import render_task
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal_builder import JournalBuilder
 from everthread.compaction.names.names_section import NamesSection
@@ -35,8 +35,8 @@ from everthread.compaction.summary.sentences import CountTokens
 from everthread.compaction.summary.summary_message import (
     count_section_tokens,
     drop_lines_to_fit,
-    write_names_section,
-    write_pinned_notes,
+    render_names_section,
+    render_pinned_notes,
 )
 from everthread.compaction.summary.user_quotes import render_quotes
 from everthread.compaction.verification.draft_checks import (
@@ -104,8 +104,8 @@ class ContextCompressor(PlanningEngine):
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
             journal = replace(journal, entries=tuple(entries))
-        task = write_task(cut_plan.history)
-        pinned_notes, warnings = write_pinned_notes(
+        task = render_task(cut_plan.history)
+        pinned_notes, warnings = render_pinned_notes(
             summary_input.state.notes, cut_plan.budget.full_tokens // 8, count
         )
         names = NamesSection.plan(
@@ -122,14 +122,14 @@ class ContextCompressor(PlanningEngine):
         )
         request = SummaryRequest(
             messages=summary_input.hide_secrets(cut_plan.middle_messages),
-            pruned=summary_input.hide_secrets(cut_plan.pruned)
+            pruned=summary_input.hide_secrets(cut_plan.pruned_messages)
             if compaction_input.has_model
             else (),
             budget=max(cut_plan.budget.tokens - other_tokens, cut_plan.budget.tokens // 2),
             previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
-            ids=[compaction_input.ids[index] for index in cut_plan.covered]
+            ids=[compaction_input.ids[index] for index in cut_plan.covered_indices]
             if compaction_input.ids
             else (),
             manual=compaction_input.manual,
@@ -157,7 +157,7 @@ class ContextCompressor(PlanningEngine):
             def check(draft: SummaryDraft) -> SummaryDraft | str:
                 return check_draft(draft, request, pending.summary_input.cut_plan, counter.text)
 
-            outcome = pending.pending_draft.take_draft(drafts[0], check)
+            outcome = pending.pending_draft.receive_draft(drafts[0], check)
             if isinstance(outcome, PendingDraft):
                 return replace(pending, pending_draft=outcome)
             draft = outcome
@@ -206,7 +206,7 @@ class ContextCompressor(PlanningEngine):
         )
         quotes_text = render_quotes(cut_plan.user_words, words_budget, count)
         summary_text = "\n".join([marker, *sections, *sections.values(), quotes_text])
-        names_text = write_names_section(names, cut_plan, summary_text, count)
+        names_text = render_names_section(names, cut_plan, summary_text, count)
         sections_text = render_sections(
             {**sections, USER_WORDS: quotes_text, NAMES: names_text},
             template=self._template,

@@ -111,7 +111,7 @@ class PendingDraft:
             request = self.brief_request
         return replace(request, refused=self.refused_drafts)
 
-    def take_draft(
+    def receive_draft(
         self, draft: SummaryDraft, check: Callable[[SummaryDraft], SummaryDraft | str]
     ) -> PendingDraft | SummaryDraft:
         """Return the draft with the warnings and usage of all calls, or a pending draft with the next request.

@@ -24,8 +24,8 @@ from everthread.core.types import Node, System
 StartReason = Literal["new", "resume", "compression", "branch"]
 
 
-class Events(Protocol):
-    """A listener for an engine's progress reports, which front ends show."""
+class ReportProgress(Protocol):
+    """A callable that receives an engine's progress reports, for front ends to show."""
 
     def __call__(self, kind: str, **details: Any) -> None: ...
 
@@ -66,13 +66,13 @@ class Archive(Graph, Protocol):
         ...
 
     async def covered(self) -> list[int]:
-        """Return the ids of all messages that the thread's compactions cover, oldest first."""
+        """Return the ids of the messages that compactions of the thread cover, oldest first."""
         ...
 
 
 _PROGRESS_TEXTS = {
     "summary_failed": "{route} wrote no summary: {reason}",
-    "summary_skipped": "{route} was not asked for a summary: it rests for {seconds:.0f} s more",
+    "summary_skipped": "{route} was not asked for a summary: it is paused for {seconds:.0f} s more",
 }
 
 
@@ -94,7 +94,7 @@ class Services:
     budget: Budget
     clock: Callable[[], float]
     """A monotonic clock, in seconds."""
-    events: Events = ignore_event
+    events: ReportProgress = ignore_event
     lookup: Lookup | None = None
     """Search in all messages of the store; None without a store."""
     archive: Archive | None = None
@@ -102,7 +102,8 @@ class Services:
     is_stored: bool = False
     """Whether a store keeps the removed texts, so that the summary may name a tool that reads them."""
     summary_key: bytes = b""
-    """The home's key, used to sign a summary. Without a key the tag is a content hash."""
+    """The store's secret, used to sign a summary; a gateway derives one for each tenant. Without it, the tag is a
+    content hash."""
 
 
 class ContextEngine(abc.ABC):

@@ -53,7 +53,7 @@ class CompactionInput:
 class RefitInput:
     """A compaction prepared from the first messages of a list, and the messages that were added since."""
 
-    prepared: Compaction
+    prepared_compaction: Compaction
     new_messages: Messages
     prepared_count: int
     """The number of messages that the compaction was prepared from."""
@@ -69,7 +69,7 @@ class RefitInput:
         if self.ids is not None:
             ids = [*self._kept_ids(self.ids), *self.ids[self.prepared_count :]]
         return CompactionInput(
-            [*self.prepared.messages, *self.new_messages],
+            [*self.prepared_compaction.messages, *self.new_messages],
             current_tokens=self.current_tokens,
             system=self.system,
             tools=self.tools,
@@ -84,7 +84,7 @@ class RefitInput:
     async def run_on(self, engine: ContextEngine) -> Compaction:
         """Return the result of the engine's `refit`."""
         return await engine.refit(
-            self.prepared,
+            self.prepared_compaction,
             self.new_messages,
             start=self.prepared_count,
             current_tokens=self.current_tokens,
@@ -95,7 +95,7 @@ class RefitInput:
     def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield the ids of the prepared messages; a new message gets the id of the message before it."""
         last_id = ids[0]
-        for index in self.prepared.kept:
+        for index in self.prepared_compaction.kept:
             last_id = last_id if index is None else ids[index]
             yield last_id
 
@@ -108,7 +108,7 @@ class StoredGraph:
     """The summaries of the graph by their ids."""
     is_stored: bool = False
     """Whether the graph was read from a store. If not, it holds only nodes that the engine made itself."""
-    covered: tuple[int, ...] = ()
+    covered_ids: tuple[int, ...] = ()
     """Ids of the messages that earlier compactions cover."""
     originals: Mapping[int, Original] = field(default_factory=dict)
     """Original messages by id."""

@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from everthread.compaction.compaction_result import Compaction, CompactionLevel
+from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.cutting.cut_planner import plan_cut
 from everthread.compaction.cutting.cut_results import (
     accept_if_smaller,
     explain_no_work,
+    find_trigger,
     list_phases,
     make_pruned_result,
     make_unchanged_result,
-    name_trigger,
 )
 from everthread.compaction.cutting.pruning import redact_message
 from everthread.compaction.draft_requests import request_drafts
@@ -55,12 +55,11 @@ from everthread.compaction.summary.earlier_summary import (
     read_earlier_summary,
     read_state_from_sections,
 )
-from everthread.compaction.summary.summary_message import write_marker
+from everthread.compaction.summary.summary_message import render_marker
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor
 from everthread.core.summary_marks import is_summary, seal_summary, without_summary
-from everthread.core.types import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +179,7 @@ class PlanningEngine(ContextEngine):
         plan = Plan(compaction_input, self._plan_cut(compaction_input), services.clock())
         if not plan.cut_plan.has_work or plan.cut_plan.only_prunes:
             return plan
-        marker = write_marker(plan.cut_plan, self.marker, services, compaction_input.tools)
+        marker = render_marker(plan.cut_plan, self.marker, services, compaction_input.tools)
         summary_input = SummaryInput(plan.cut_plan, compaction_input, state, marker)
         return replace(plan, pending=self.begin_summary(summary_input))
 
@@ -207,10 +206,10 @@ class PlanningEngine(ContextEngine):
         """
         history = refit_input.to_compaction_input()
         appended = append_new_messages(
-            refit_input.prepared, refit_input.new_messages, refit_input.prepared_count
+            refit_input.prepared_compaction, refit_input.new_messages, refit_input.prepared_count
         )
         engine_copy = copy.copy(self)
-        engine_copy.on_compacted(refit_input.prepared)
+        engine_copy.on_compacted(refit_input.prepared_compaction)
         compaction = engine_copy._prune_kept_messages(history)
         if compaction.tokens_after > self._services.budget.max_compacted_tokens:
             plan = engine_copy.plan(history, engine_copy.current_state(state.graph))
@@ -219,33 +218,10 @@ class PlanningEngine(ContextEngine):
                 compaction = second_compaction
         return merge_compactions(appended, compaction)
 
-    async def compress(  # noqa: PLR0913 - as every engine
-        self,
-        messages: Messages,
-        *,
-        current_tokens: int | None = None,
-        focus_topic: str | None = None,
-        system: System = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        level: CompactionLevel = CompactionLevel.NORMAL,
-        manual: bool = False,
-        dry_run: bool = False,
-        ids: Sequence[int] | None = None,
-    ) -> Compaction:
+    async def compress(self, messages: Messages, **options: Any) -> Compaction:
         """Return a smaller history; return the input, with the reason, if nothing can be saved."""
         summarizer = self._services.summarizer
-        history = CompactionInput(
-            messages,
-            current_tokens=current_tokens,
-            focus_topic=focus_topic,
-            system=system,
-            tools=tools,
-            level=level,
-            manual=manual,
-            dry_run=dry_run,
-            ids=ids,
-            has_model=may_call_model(summarizer),
-        )
+        history = CompactionInput(messages, **options, has_model=may_call_model(summarizer))
         return await self.run_plan(history, partial(request_drafts, summarizer), _call)
 
     async def run_plan(
@@ -260,27 +236,12 @@ class PlanningEngine(ContextEngine):
                 return step
             plan = step
 
-    async def refit(  # noqa: PLR0913 - as every engine
-        self,
-        prepared: Compaction,
-        since: Messages,
-        *,
-        start: int,
-        current_tokens: int | None = None,
-        system: System = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+    async def refit(
+        self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
-        refit_input = RefitInput(
-            prepared,
-            since,
-            start,
-            current_tokens=current_tokens,
-            system=system,
-            tools=tools,
-        )
-        return self.refit_with_state(
-            refit_input, await self.read_state(refit_input.to_compaction_input())
-        )
+        refit_input = RefitInput(prepared, since, start, **options)
+        state = await self.read_state(refit_input.to_compaction_input())
+        return self.refit_with_state(refit_input, state)
 
     def has_work(self, history: CompactionInput) -> bool:
         """Return whether a plan would make anything smaller. The cut is kept for `plan`."""
@@ -354,7 +315,7 @@ class PlanningEngine(ContextEngine):
 
     def _accept_if_smaller(self, plan: Plan, result: Compaction) -> Compaction:
         """Return the result with its sizes, or the input if the result is not smaller."""
-        reason = name_trigger(
+        reason = find_trigger(
             manual=plan.compaction_input.manual, level=plan.compaction_input.level
         )
         return accept_if_smaller(plan.cut_plan, result, self._services.counter, reason)
@@ -389,7 +350,7 @@ class PlanningEngine(ContextEngine):
             written_summary.result,
             messages=messages,
             summary=text,
-            covered=cut_plan.covered,
+            covered=cut_plan.covered_indices,
             kept=origins,
             to_store=cut_plan.fitted_cut.to_store,
             phases=list_phases(cut_plan, tokens, counter),

@@ -17,7 +17,7 @@ from everthread.compaction.summary.sections import (
     USER_WORDS,
     render_sections,
 )
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.compaction.summary.user_quotes import (
     make_user_quote,
     render_quotes,
@@ -147,7 +147,7 @@ def summarize(messages: list[Any]) -> str:
     sections = {
         USER_WORDS: user_words,
         DONE: journal.shorten_to(JOURNAL_TOKENS, count).render(),
-        **write_state_sections(state, STATE_TOKENS, count),
+        **render_state_sections(state, STATE_TOKENS, count),
         CRITICAL: clip(earlier_text, MAX_EARLIER_CHARS),
     }
     return render_sections(sections, skip_empty=True)

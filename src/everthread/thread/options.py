@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.compaction.engine import ContextEngine, Events, Services
+from everthread.compaction.engine import ContextEngine, ReportProgress, Services
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
@@ -107,7 +107,7 @@ class SummarizerContext:
     counter: TokenCounter
     get_last_request: Callable[[], Request | None]
     """The last request that was sent, whose prefix is cached."""
-    report: Events
+    report: ReportProgress
     report_abandoned: Callable[[Request], None]
     """Called with a request that was cancelled in flight."""
     is_warm: Callable[[], bool] = lambda: True

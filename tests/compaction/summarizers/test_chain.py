@@ -163,7 +163,9 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
     )
     first = await chain.summarize(summary_request())
     second = await chain.summarize(summary_request())
-    assert first.warnings == ("aux was not asked: it rests for 30 more seconds after a failure",)
+    assert first.warnings == (
+        "aux was not asked: it is paused for 30 more seconds after a failure",
+    )
     assert second.warnings == ()
 
 

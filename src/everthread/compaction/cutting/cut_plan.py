@@ -91,7 +91,7 @@ class CutPlan:
     fitted_cut: FittedCut
     permanent: PermanentMessages
     """Messages outside the conversation, which stay."""
-    covered: tuple[int, ...]
+    covered_indices: tuple[int, ...]
     """Indices of the messages that the new summary covers."""
     middle_messages: list[Message]
     """The covered messages, unpruned, without earlier summaries."""
@@ -106,8 +106,8 @@ class CutPlan:
 
     @property
     def facts(self) -> list[MessageFacts]:
-        """Facts of the covered messages. Of an answer with an earlier summary in it, only those of the answer."""
-        covered_facts = map(self.history.facts.__getitem__, self.covered)
+        """The covered messages as read. If an answer contains an earlier summary, only the answer's own part."""
+        covered_facts = map(self.history.facts.__getitem__, self.covered_indices)
         return [
             MessageFacts(message_facts.without_summary)
             if message_facts.is_summary
@@ -126,16 +126,18 @@ class CutPlan:
     @property
     def covered_turns(self) -> list[int]:
         """The turns of the covered messages."""
-        return list(map(self.history.turns.__getitem__, self.covered))
+        return list(map(self.history.turns.__getitem__, self.covered_indices))
 
     @property
-    def pruned(self) -> list[Message]:
+    def pruned_messages(self) -> list[Message]:
         """The covered messages for a model: old results are one line each.
 
         Secrets are redacted before anything is cut, because half a secret cannot be recognised.
         """
         messages = self.history.messages
-        redacted_messages = {index: redact_message(messages[index]) for index in self.covered}
+        redacted_messages = {
+            index: redact_message(messages[index]) for index in self.covered_indices
+        }
         pruner = self.pruner
         if any(message is not messages[index] for index, message in redacted_messages.items()):
             clean_messages = [
@@ -144,7 +146,7 @@ class CutPlan:
             pruner = Pruner(CompactionHistory([]).extend(clean_messages))
         return [
             without_summary(message) or message
-            for message in map(pruner.pruned_message, self.covered)
+            for message in map(pruner.pruned_message, self.covered_indices)
         ]
 
     @property
@@ -171,7 +173,7 @@ class CutPlan:
         return replace(
             self,
             fitted_cut=self.fitted_cut.with_middle_kept(self.pruner),
-            covered=(),
+            covered_indices=(),
             middle_messages=[],
         )
 

@@ -95,7 +95,7 @@ class CutPlanner:
             earlier_summary=self.earlier_summary,
             fitted_cut=fitted_cut,
             permanent=permanent,
-            covered=tuple(middle),
+            covered_indices=tuple(middle),
             middle_messages=list(middle.values()),
             user_words=(*self.earlier_summary.quotes, *middle_words),
             budget=SummaryBudget(

@@ -101,7 +101,7 @@ def list_phases(plan: CutPlan, summary_tokens: int, counter: TokenCounter) -> tu
     )
 
 
-def name_trigger(*, manual: bool, level: CompactionLevel) -> str:
+def find_trigger(*, manual: bool, level: CompactionLevel) -> str:
     """Return the trigger of a compaction: `manual`, `overflow` or `automatic`."""
     if manual:
         return "manual"

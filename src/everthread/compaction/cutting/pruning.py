@@ -22,7 +22,7 @@ from everthread.compaction.history.call_lines import (
     find_action,
 )
 from everthread.compaction.history.compaction_history import CompactionHistory, MessageFacts
-from everthread.compaction.history.tool_calls import CallFacts, describe_call
+from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
@@ -242,7 +242,7 @@ def find_unanswered_message(messages: Messages) -> int | None:
     return last_answer if unanswered_ids else None
 
 
-def _append_errors(text: str, call_facts: CallFacts) -> str:
+def _append_errors(text: str, call_facts: CallWithOutput) -> str:
     """Return the line for an output, and below it the errors of a failed call, word for word.
 
     Keep the short output of a failed call unchanged if the line would save little.

@@ -11,7 +11,7 @@ from everthread.compaction.history.tool_calls import (
     MAX_CALL_ERRORS,
     MAX_ERROR_LINE_CHARS,
     RUNNING,
-    Effect,
+    CallEffect,
 )
 from everthread.compaction.history.tool_outcomes import find_exit_code
 from everthread.core.messages import one_line
@@ -26,7 +26,7 @@ _TASK_STATUS = re.compile(r"<status>(?!running)(\w{1,20})</status>")
 _ENDING_TOOL = re.compile(r"kill|stop", re.IGNORECASE)
 
 
-def find_started_process(effect: Effect) -> str:
+def find_started_process(effect: CallEffect) -> str:
     """Return the process that a command started in the background, with its session if known; empty if it did not."""
     _, is_running, session = effect.outcome.partition(RUNNING)
     background_task = _BACKGROUND_TASK.search(effect.output[:300])
@@ -41,7 +41,7 @@ def find_started_process(effect: Effect) -> str:
     return f"{command}{_SESSION_LABEL}{session.partition(')')[0]})" if session else command
 
 
-def find_ended_process(processes: Sequence[str], effect: Effect) -> str:
+def find_ended_process(processes: Sequence[str], effect: CallEffect) -> str:
     """Return the process that this call reports as ended; empty if it reports none."""
     sessions = tuple(
         f"{_SESSION_LABEL}{effect.arguments[name]})"
@@ -52,7 +52,7 @@ def find_ended_process(processes: Sequence[str], effect: Effect) -> str:
     return process if process and _find_end_status(effect) else ""
 
 
-def describe_end(process: str, effect: Effect) -> Effect:
+def describe_end(process: str, effect: CallEffect) -> CallEffect:
     """Return the end of a process, which this call reports, as the effect of its command."""
     status = _find_end_status(effect)
     code = find_exit_code(effect.output)
@@ -78,7 +78,7 @@ def describe_end(process: str, effect: Effect) -> Effect:
     )
 
 
-def _find_end_status(effect: Effect) -> str:
+def _find_end_status(effect: CallEffect) -> str:
     """Return how a background command ended with this call; empty if the call does not say that it ended."""
     if status := _TASK_STATUS.search(effect.output[:500]):
         return status[1]

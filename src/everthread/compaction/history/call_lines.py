@@ -212,7 +212,7 @@ def _describe_content(output: UnwrappedOutput) -> str:
             if isinstance(data.get(key), str | int | float)
         }
         return clip_words(_list_arguments(status or data), 70)
-    return clip_words(one_line(find_finding(output.body[:2_000])), 60)
+    return clip_words(one_line(find_telling_line(output.body[:2_000])), 60)
 
 
 _ANNOUNCING_LINE = re.compile(
@@ -225,8 +225,9 @@ _SPECIFIC = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _MAX_SHORT_LINES = 6
 
 
-def find_finding(text: str) -> str:
-    """Return the most informative line of a text: of a report, the first with a figure, a path or a name."""
+def find_telling_line(text: str) -> str:
+    """Return the line that says most: in a long text the first with a figure, a path or a name, else the first
+    statement."""
     if text.count("\n") >= _MAX_SHORT_LINES:
         for line in _list_statements(text):
             if _SPECIFIC.search(line):
@@ -235,7 +236,7 @@ def find_finding(text: str) -> str:
 
 
 def first_statement(text: str, default: str | None = None) -> str:
-    """Return the first line outside code that is more than a heading; by default the first of all if there is none."""
+    """Return the first line outside code that is more than a heading; without one, `default` or the first line."""
     first_line = text.strip().partition("\n")[0]
     return next(_list_statements(text), first_line if default is None else default)
 

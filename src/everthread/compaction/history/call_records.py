@@ -9,8 +9,8 @@ from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.tool_calls import (
     EDIT_MARK,
     MAX_ERROR_LINE_CHARS,
-    CallFacts,
-    Effect,
+    CallEffect,
+    CallWithOutput,
     parse_edit_blocks,
 )
 from everthread.core.messages import ToolCall, one_line, text_of
@@ -23,7 +23,7 @@ class ToolCallRecord(NamedTuple):
 
     message_index: int
     turn: int
-    effect: Effect
+    effect: CallEffect
     unanswered_id: str
     """The id of the call if it has no result; otherwise empty."""
 
@@ -81,21 +81,23 @@ def read_calls(
 
 
 def _read_effects(
-    message_facts: MessageFacts, call_facts: tuple[CallFacts | None, ...]
-) -> tuple[Effect, ...]:
+    message_facts: MessageFacts, call_facts: tuple[CallWithOutput | None, ...]
+) -> tuple[CallEffect, ...]:
     """Return the effects of a message's calls; read them anew only if other results were found."""
     if message_facts.effects is None or message_facts.effects[0] != call_facts:
         pairs = zip(message_facts.calls, call_facts, strict=True)
-        effects = [(result_facts or CallFacts(call, None)).effect() for call, result_facts in pairs]
+        effects = [
+            (result_facts or CallWithOutput(call, None)).effect() for call, result_facts in pairs
+        ]
         message_facts.effects = (call_facts, tuple(effects))
     return message_facts.effects[1]
 
 
-def _describe_task_end(task_end: TaskEnd) -> Effect:
+def _describe_task_end(task_end: TaskEnd) -> CallEffect:
     """Return the end of a background task as an effect; only the state knows which command it was."""
     description = clip_words(one_line(task_end.description), MAX_ERROR_LINE_CHARS)
     is_failure = task_end.status == "failed"
-    return Effect(
+    return CallEffect(
         "looked",
         "",
         "",
@@ -108,7 +110,7 @@ def _describe_task_end(task_end: TaskEnd) -> Effect:
 
 def _take_result(
     call: ToolCall, matching_results: list[tuple[MessageFacts, int]] | None
-) -> CallFacts | None:
+) -> CallWithOutput | None:
     """Remove the first of these results, and return it with the call; None if there is no result."""
     if not matching_results:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everthread.compaction.history.call_lines import MAX_LINE_CHARS
 from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
-from everthread.compaction.history.tool_calls import CallFacts, Effect
+from everthread.compaction.history.tool_calls import CallEffect, CallWithOutput
 from everthread.compaction.summary.user_quotes import (
     UserQuote,
     count_quote_tokens,
@@ -50,11 +50,11 @@ class MessageFacts:
 
     words_without_secrets: str | None = None
     """The user's words, redacted."""
-    call_facts: tuple[CallFacts | None, ...] = ()
+    call_facts: tuple[CallWithOutput | None, ...] = ()
     """Each result of the message with the call that it answers."""
-    effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = None
+    effects: tuple[tuple[CallWithOutput | None, ...], tuple[CallEffect, ...]] | None = None
     """The calls of the message with their results, and the effects of the calls (see `call_records`)."""
-    step: tuple[tuple[Effect, ...], Step] | None = None
+    step: tuple[tuple[CallEffect, ...], Step] | None = None
     """The effects, and their description for the journal."""
     closing_text: str | None = None
     """The whole text of the message, reduced to the closing words of a turn in the journal."""
@@ -91,13 +91,15 @@ class MessageFacts:
         """Count the message's tokens."""
         return self.remember("tokens", counter, lambda: counter.message(self.message))
 
-    def read_result(self, result_number: int, call: ToolCall | None) -> CallFacts:
+    def read_result(self, result_number: int, call: ToolCall | None) -> CallWithOutput:
         """Return one of the message's results with the call that it answers."""
         call_facts = self.call_facts or (None,) * len(self.results)
         facts = call_facts[result_number]
         if facts is None or facts.call is not call:
             text, failed = self.outputs[result_number]
-            facts = CallFacts(call, text, name=self.results[result_number].tool_name, failed=failed)
+            facts = CallWithOutput(
+                call, text, name=self.results[result_number].tool_name, failed=failed
+            )
             self.call_facts = (
                 *call_facts[:result_number],
                 facts,

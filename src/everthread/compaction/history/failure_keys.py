@@ -11,7 +11,7 @@ from everthread.compaction.history.shell_commands import (
     looks_like_path,
     remove_trimming_stage,
 )
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 
 _COMMAND_PREFIX = re.compile(
     r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
@@ -61,7 +61,7 @@ def command_key(command: str) -> str:
         text = shortened_text
 
 
-def error_key(effect: Effect) -> str:
+def error_key(effect: CallEffect) -> str:
     """Return the key of a failure: a command with its folder, or a tool with its target.
 
     For a tool that ran code, the key is the tool alone, because code is never the same twice.
@@ -76,7 +76,7 @@ def error_key(effect: Effect) -> str:
     return command_key(effect.target) + (f"{_FOLDER_SEPARATOR}{folder}" if folder else "")
 
 
-def _find_folder(effect: Effect) -> str:
+def _find_folder(effect: CallEffect) -> str:
     """Return the folder that a command names to run in, or an empty string."""
     folder_changes = _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
     folder = (
@@ -87,7 +87,7 @@ def _find_folder(effect: Effect) -> str:
     return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
 
 
-def resolves_failure(effect: Effect, key: str, failure_key: str) -> bool:
+def resolves_failure(effect: CallEffect, key: str, failure_key: str) -> bool:
     """Return whether a successful run resolves a failure: it is the same command, or runs at least as much.
 
     The folders must be equal if both are named. A run that names fewer files does not resolve the failure.
@@ -124,7 +124,7 @@ def _split_key(key: str) -> tuple[str, str]:
     return command, folder
 
 
-def _runs_at_least(effect: Effect, words: Sequence[str], failed_words: Sequence[str]) -> bool:
+def _runs_at_least(effect: CallEffect, words: Sequence[str], failed_words: Sequence[str]) -> bool:
     """Return whether a command runs at least as much as a failed one: with fewer arguments, or with wider paths.
 
     New options that only change how much it prints do not matter; others may select something.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everthread.compaction.history.error_lines import find_failure
 from everthread.compaction.history.failure_keys import error_key, resolves_failure
-from everthread.compaction.history.tool_calls import MAX_CALL_ERRORS, Effect
+from everthread.compaction.history.tool_calls import MAX_CALL_ERRORS, CallEffect
 from everthread.core.secrets.redaction import clip_words
 
 OPEN_ERROR_TURNS = 2
@@ -43,7 +43,7 @@ class OpenError:
         return self.turn > turn - max_turns and not self.is_passed_by
 
 
-def read_failure(effect: Effect, turn: int) -> OpenError | None:
+def read_failure(effect: CallEffect, turn: int) -> OpenError | None:
     """Return a failed call as an error; None if it neither states one nor ended with an exit code of 2 or more."""
     error_texts = list(effect.errors) or ([effect.tests] if effect.tests else [])
     lines = error_texts or ([effect.outcome] if _is_clear_failure(effect) else [])
@@ -61,7 +61,7 @@ def read_failure(effect: Effect, turn: int) -> OpenError | None:
     )
 
 
-def find_resolved_errors(errors: Mapping[str, OpenError], effect: Effect) -> list[str]:
+def find_resolved_errors(errors: Mapping[str, OpenError], effect: CallEffect) -> list[str]:
     """Return the keys of the errors that a successful call resolves, unless its output also states an error."""
     key = error_key(effect) if errors and effect.is_done else ""
     resolved_keys = [
@@ -78,7 +78,7 @@ def find_resolved_errors(errors: Mapping[str, OpenError], effect: Effect) -> lis
     return [key for key in resolved_keys if errors[key].is_exit_reported]
 
 
-def _is_resolved_by_tests(error: OpenError, effect: Effect) -> bool:
+def _is_resolved_by_tests(error: OpenError, effect: CallEffect) -> bool:
     """Return whether a passing test run resolves a failed one.
 
     The failed run had at most as many tests or packages, or all tests that failed are named in the passing command.
@@ -89,7 +89,7 @@ def _is_resolved_by_tests(error: OpenError, effect: Effect) -> bool:
     ) or _names_failed_tests(effect.target, error.lines)
 
 
-def find_passed_by_errors(errors: Mapping[str, OpenError], effect: Effect) -> list[str]:
+def find_passed_by_errors(errors: Mapping[str, OpenError], effect: CallEffect) -> list[str]:
     """Return the keys of the errors that the agent passed by: it continued with other calls of that tool.
 
     Pages, buttons, queries and the text of a program are rarely repeated, so the same call may never succeed.
@@ -109,13 +109,13 @@ _EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
 _TEST_FIGURE = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
 
 
-def _is_clear_failure(effect: Effect) -> bool:
+def _is_clear_failure(effect: CallEffect) -> bool:
     """Return whether a command ended with an exit code of 2 or more: checks also use 1 to say "no"."""
     code = _EXIT_CODE.search(effect.outcome) if effect.kind == "ran" else None
     return code is not None and int(code[1]) >= 2
 
 
-def _count_tests_run(effect: Effect) -> int:
+def _count_tests_run(effect: CallEffect) -> int:
     """Return the number of tests of a test run, or that of packages (`_counts_packages`)."""
     if not effect.tests:
         return 0
@@ -141,12 +141,12 @@ def _names_failed_tests(command: str, error_lines: Sequence[str]) -> bool:
 _WORD_SEPARATOR = re.compile(r"[\s'\"|^$()=]+")
 
 
-def _counts_packages(effect: Effect) -> bool:
+def _counts_packages(effect: CallEffect) -> bool:
     """Return whether a test run reports packages instead of tests."""
     return " package" in effect.tests
 
 
-def _states_no_error(effect: Effect) -> bool:
+def _states_no_error(effect: CallEffect) -> bool:
     """Return whether the output of a successful call states no error. A pipe hides the exit code."""
     if (
         effect.kind != "ran"

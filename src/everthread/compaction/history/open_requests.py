@@ -25,7 +25,7 @@ _MAX_READ_CHARS = 2_000
 """Characters of a request to redact before its beginning is cut out, so that no secret is cut in half."""
 
 
-def write_task(history: CompactionHistory) -> str:
+def render_task(history: CompactionHistory) -> str:
     """Write the section on the requests without a final answer, each with its number and beginning.
 
     Another section has the full texts. If all requests are answered, name the latest and say so, because the first
@@ -33,14 +33,16 @@ def write_task(history: CompactionHistory) -> str:
     """
     requests = find_open_requests(history.facts)
     if requests:
-        return "\n".join(_write_request(history, index) for index in requests)
+        return "\n".join(_render_request(history, index) for index in requests)
     latest = history.latest_user_index
     return (
-        EMPTY_SECTION_TEXT if latest is None else f"{ALL_ANSWERED}{_write_request(history, latest)}"
+        EMPTY_SECTION_TEXT
+        if latest is None
+        else f"{ALL_ANSWERED}{_render_request(history, latest)}"
     )
 
 
-def _write_request(history: CompactionHistory, index: int) -> str:
+def _render_request(history: CompactionHistory, index: int) -> str:
     """Return one request as a line: its turn number and its beginning, redacted."""
     facts = history.facts[index]
     words = facts.remember("beginning of words", None, lambda: _redact_beginning(facts))

@@ -33,7 +33,7 @@ from everthread.compaction.history.shell_commands import (
     is_test_command,
 )
 from everthread.compaction.history.todo_list import update_todo
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.names.names_in_use import NamesInUse
 from everthread.core.messages import Messages, one_line
 from everthread.core.secrets.redaction import clip_words
@@ -91,7 +91,7 @@ class ThreadState:
     latest_turn: int = 0
     """The latest turn with a call, as far as it is known."""
 
-    def apply_effect(self, effect: Effect, turn: int) -> None:
+    def apply_effect(self, effect: CallEffect, turn: int) -> None:
         """Update the state with the effect of one call."""
         ended_process = find_ended_process(self.processes, effect)
         if ended_process:
@@ -123,7 +123,7 @@ class ThreadState:
             self._record_failure(effect, turn)
         self._drop_excess()
 
-    def _record_failure(self, effect: Effect, turn: int) -> None:
+    def _record_failure(self, effect: CallEffect, turn: int) -> None:
         """Record a failure, which replaces earlier failures of the same command."""
         error = read_failure(effect, turn)
         if error is None:
@@ -139,7 +139,7 @@ class ThreadState:
         self.replaced_errors.discard(key)
         self.errors[key] = replace(error, times=times)
 
-    def _close_errors(self, effect: Effect) -> None:
+    def _close_errors(self, effect: CallEffect) -> None:
         """Close the errors that a successful call resolves, and mark those that the agent passed by."""
         for key in find_resolved_errors(self.errors, effect):
             del self.errors[key]
@@ -151,7 +151,7 @@ class ThreadState:
         for key in find_passed_by_errors(self.errors, effect):
             self.errors[key] = replace(self.errors[key], is_passed_by=True)
 
-    def _record_run(self, effect: Effect, key: str, turn: int) -> None:
+    def _record_run(self, effect: CallEffect, key: str, turn: int) -> None:
         """Record the outcome of a command, and whether it runs in the background."""
         self.commands.pop(key, None)
         is_code = "code" in effect.arguments
@@ -163,7 +163,7 @@ class ThreadState:
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
 
-    def _remove_files(self, effect: Effect) -> None:
+    def _remove_files(self, effect: CallEffect) -> None:
         """Forget the files that an `rm` command removed."""
         if effect.kind != "ran" or "rm " not in effect.target:
             return

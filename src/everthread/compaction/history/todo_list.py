@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words
 
 _TODO_TEXT_FIELDS = ("content", "step", "title", "task", "text", "description")
 
 
-def read_todo(effect: Effect) -> list[dict[str, str]]:
+def read_todo(effect: CallEffect) -> list[dict[str, str]]:
     """Return the to-do list that a call sets, or an empty list."""
     items = (
         effect.arguments.get("todos")
@@ -51,7 +51,7 @@ def read_todo(effect: Effect) -> list[dict[str, str]]:
 _CREATED_TASK = re.compile(r"\bTask #(\d{1,6}) created\b")
 
 
-def update_todo(todo: list[dict[str, str]], effect: Effect) -> list[dict[str, str]]:
+def update_todo(todo: list[dict[str, str]], effect: CallEffect) -> list[dict[str, str]]:
     """Return the to-do list after a call that may set it, add a task to it or change the status of one."""
     if items := read_todo(effect):
         return items
@@ -66,7 +66,7 @@ def update_todo(todo: list[dict[str, str]], effect: Effect) -> list[dict[str, st
     return [*todo, change] if " " in change["text"] else todo
 
 
-def read_task_change(effect: Effect) -> dict[str, str] | None:
+def read_task_change(effect: CallEffect) -> dict[str, str] | None:
     """Return the task that a call creates or changes, with its number before its text; None for other calls.
 
     A changed task has no text.

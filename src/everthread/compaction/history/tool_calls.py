@@ -15,7 +15,7 @@ from everthread.compaction.history.call_lines import (
     describe_output,
     describe_run,
     find_action,
-    find_finding,
+    find_telling_line,
     first_statement,
     format_outcome,
 )
@@ -60,7 +60,7 @@ _TESTS_IN_LINE = re.compile(
 _SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 
 
-class CallFacts:
+class CallWithOutput:
     """A call with its output, parsed once for the journal and for the line that replaces the output."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class CallFacts:
         )
         if self.action is not None and self.action.kind == "shell":
             self.output.command = self.action.target
-        self._effect: Effect | None = None
+        self._effect: CallEffect | None = None
 
     def describe(self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True) -> str | None:
         """Return call and outcome in one line; None if neither the tool nor a stored output is known."""
@@ -174,7 +174,7 @@ class CallFacts:
             if " " in error and not gives_no_reason(error)
         ]
 
-    def effect(self) -> Effect:
+    def effect(self) -> CallEffect:
         """Return the effect and outcome of the call."""
         if self._effect is None:
             self._effect = _read_effect(self)
@@ -190,10 +190,10 @@ def describe_call(
     limit: int = MAX_LINE_CHARS,
 ) -> str | None:
     """Return a call and its output in one line; None if neither the tool nor a stored output is known."""
-    return CallFacts(call, text, name=name, failed=failed).describe(limit=limit)
+    return CallWithOutput(call, text, name=name, failed=failed).describe(limit=limit)
 
 
-class Effect(NamedTuple):
+class CallEffect(NamedTuple):
     """The effect and the outcome of one call, for a record of the work."""
 
     kind: str
@@ -222,7 +222,7 @@ class Effect(NamedTuple):
 _NO_CALL = ToolCall("", "", "")
 
 
-def _read_effect(call_facts: CallFacts) -> Effect:
+def _read_effect(call_facts: CallWithOutput) -> CallEffect:
     """Read the effect of a call from its arguments and its output."""
     call = call_facts.call or _NO_CALL
     text = call_facts.text or ""
@@ -230,7 +230,7 @@ def _read_effect(call_facts: CallFacts) -> Effect:
     action = call_facts.action or Action("tool")
     kind = find_effect_kind(call, action, arguments)
     if call_facts.is_refused:
-        return Effect(
+        return CallEffect(
             kind,
             action.tool,
             action.target,
@@ -239,12 +239,12 @@ def _read_effect(call_facts: CallFacts) -> Effect:
             is_done=False,
         )
     if call_facts.is_answered_question:
-        return Effect(kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments)
+        return CallEffect(kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments)
     if text and call_facts.is_replacement_line:
         outcome = _read_line_outcome(kind, call_facts, *text.split("\n"))
     else:
         outcome = _read_output_outcome(kind, call_facts)
-    return Effect(
+    return CallEffect(
         kind,
         action.tool,
         target=action.target,
@@ -279,7 +279,7 @@ class CallOutcome(NamedTuple):
     """The figures of a test run."""
 
 
-def _read_output_outcome(kind: str, call_facts: CallFacts) -> CallOutcome:
+def _read_output_outcome(kind: str, call_facts: CallWithOutput) -> CallOutcome:
     """Read the outcome from an output."""
     output = call_facts.output
     is_object = isinstance(call_facts.output.data, dict)
@@ -343,7 +343,9 @@ def _find_error_without_code(output: str, tests: str) -> str:
     )
 
 
-def _read_line_outcome(kind: str, call_facts: CallFacts, line: str, *errors: str) -> CallOutcome:
+def _read_line_outcome(
+    kind: str, call_facts: CallWithOutput, line: str, *errors: str
+) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
@@ -391,10 +393,10 @@ _EDIT_BLOCK = re.compile(
 )
 
 
-def parse_edit_blocks(text: str) -> list[Effect]:
+def parse_edit_blocks(text: str) -> list[CallEffect]:
     """Return the edits that an answer states in search-and-replace blocks, each below the name of its file."""
     return [
-        Effect("changed", "edit", path, paths=(path,))
+        CallEffect("changed", "edit", path, paths=(path,))
         for path in dict.fromkeys(_EDIT_BLOCK.findall(text))
     ]
 
@@ -431,4 +433,4 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
             if lines and len(lines) <= _MAX_MESSAGE_LINES
             else ""
         )
-    return clip_words(one_line(find_finding(output.body[:2_000])), 120)
+    return clip_words(one_line(find_telling_line(output.body[:2_000])), 120)

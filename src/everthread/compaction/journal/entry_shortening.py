@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from everthread.compaction.journal.conclusions import (
@@ -110,15 +111,15 @@ def _reduce_actions(
     """
     usual_commands = _find_usual_commands(part.entry for part in parts)
 
-    def name_effects(entry: JournalEntry) -> JournalEntry:
-        return _keep_files_and_commands(entry, usual_commands, errors)
-
-    def name_files(entry: JournalEntry) -> JournalEntry:
-        return _keep_files_only(entry, errors)
-
+    keep_files_and_commands = partial(
+        _keep_files_and_commands, usual_commands=usual_commands, errors=errors
+    )
+    drop_commands = partial(_drop_commands, errors=errors)
     for untouched_count in (1, 0):
-        _reduce_oldest(parts, untouched_count, name_effects, max_tokens=max_tokens, count=count)
-        _reduce_oldest(parts, untouched_count, name_files, max_tokens=max_tokens, count=count)
+        _reduce_oldest(
+            parts, untouched_count, keep_files_and_commands, max_tokens=max_tokens, count=count
+        )
+        _reduce_oldest(parts, untouched_count, drop_commands, max_tokens=max_tokens, count=count)
         _merge_oldest(parts, untouched_count, max_tokens, count=count)
         excess = _count_action_tokens(parts, count) - max_tokens
         if excess > 0 and len(parts) > untouched_count:
@@ -354,8 +355,9 @@ def _list_kept_errors(entry: JournalEntry, errors: Container[str]) -> list[str]:
     return [line for line in lines if line in errors]
 
 
-def _keep_files_only(entry: JournalEntry, errors: Container[str]) -> JournalEntry:
-    """Return the entry with only its changed files, the number of its commands, and its error lines."""
+def _drop_commands(entry: JournalEntry, errors: Container[str]) -> JournalEntry:
+    """Drop the lines of commands and the counts of other calls and looks. Keep the changed files, and the errors in
+    `errors`."""
     return replace(
         entry,
         lines=(

@@ -25,8 +25,8 @@ from everthread.compaction.journal.steps import (
     FIXED_NOTE,
     REPLACED_NOTE,
     Step,
+    describe_steps_and_closings,
     join_changes,
-    write_steps_and_closings,
 )
 from everthread.core.messages import Messages, text_of
 
@@ -150,7 +150,7 @@ class JournalBuilder:
             (message_facts, self._find_note_before(index, all_closing_indices))
             for index, message_facts in facts_by_index.items()
         ]
-        write_steps_and_closings(steps, [facts[index] for index in sorted(all_closing_indices)])
+        describe_steps_and_closings(steps, [facts[index] for index in sorted(all_closing_indices)])
         last_turn = (
             self._earlier_journal.entries[-1].last_turn if self._earlier_journal.entries else -1
         )
@@ -274,7 +274,7 @@ class _TurnPart:
             lines = (
                 line
                 for step, shown_errors in self._steps
-                for line in step.write_lines(error_notes, shown_errors)
+                for line in step.render_lines(error_notes, shown_errors)
             )
             full_entry = replace(
                 self._entry_without_lines,

@@ -11,7 +11,7 @@ from everthread.compaction.summarizers.summarizer import (
     SummaryRequest,
 )
 from everthread.compaction.summary.sections import DONE
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.tokens import TokenCounter
 
 
@@ -33,7 +33,7 @@ class JournalWriter:
         journal = request.journal or Journal()
         if request.journal is None:
             journal, state = build_journal_and_state(request.messages)
-        sections = write_state_sections(state, request.budget // 3, self._count)
+        sections = render_state_sections(state, request.budget // 3, self._count)
         section_tokens = sum(
             self._count(f"## {name}\n{text}\n\n") for name, text in sections.items()
         )

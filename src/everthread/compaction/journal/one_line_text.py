@@ -26,7 +26,7 @@ _ACTION_STARTS = ("changed ", "ran `", "called ")
 _NOTE_END = re.compile(r" — (?:changed |ran `|called )")
 
 
-def write_note(text: str) -> str:
+def shorten_note(text: str) -> str:
     """Return the assistant's text before its calls on one line, without code and with marks between its lines."""
     lines = _list_prose_lines(text, _MAX_NOTE_CHARS)
     lines = [line for line in lines if line != _CODE_MARK]
@@ -41,7 +41,7 @@ def split_note(line: str) -> tuple[str, str]:
     return (line[: note_end.start()], line[note_end.start() :]) if note_end else (line, "")
 
 
-def write_closing_words(text: str) -> str:
+def shorten_closing_words(text: str) -> str:
     """Return an answer on one line, without code and with marks between its lines."""
     return LINE_SEPARATOR.join(_list_prose_lines(text, _MAX_CLOSING_CHARS))
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.failure_keys import error_key, strip_command_prefix
 from everthread.compaction.history.todo_list import read_task_change, read_todo
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.journal.conclusions import drop_announcement
 from everthread.compaction.journal.entries import REPEAT_COUNT
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
     clip_line,
     redact_texts,
-    write_closing_words,
-    write_note,
+    shorten_closing_words,
+    shorten_note,
 )
 from everthread.core.messages import text_of
 
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     changed_paths: tuple[str, ...] = ()
     calls: tuple[CallDescription, ...] = ()
 
-    def write_lines(
+    def render_lines(
         self,
         error_notes: Mapping[CallDescription, str],
         shown_errors: Sequence[Sequence[str]],
@@ -65,7 +65,7 @@ class Step(NamedTuple):
         yield from error_lines
 
 
-def write_steps_and_closings(
+def describe_steps_and_closings(
     steps_with_notes: Sequence[tuple[MessageFacts, str]],
     closings: Sequence[MessageFacts],
 ) -> None:
@@ -88,14 +88,14 @@ def write_steps_and_closings(
         for message_facts, note in unwritten_steps
     ]
     raw_steps = [
-        _write_step(note, message_facts.effects[1])
+        _describe_step(note, message_facts.effects[1])
         for message_facts, note in zip(step_facts, notes, strict=True)
         if message_facts.effects
     ]
     texts = [
         *(text for step in raw_steps for text in _list_step_texts(step)),
         *(
-            write_closing_words(text_of(message_facts.message).strip())
+            shorten_closing_words(text_of(message_facts.message).strip())
             for message_facts in closing_facts
         ),
     ]
@@ -133,7 +133,7 @@ def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
     return Step(note, paths, calls)
 
 
-def _write_step(note: str, effects: Sequence[Effect]) -> Step:
+def _describe_step(note: str, effects: Sequence[CallEffect]) -> Step:
     """Describe the effects of a message's calls, except to-do lists, which are part of the state.
 
     Calls that only read are not described, so their announcement is left out too.
@@ -161,23 +161,23 @@ def _write_step(note: str, effects: Sequence[Effect]) -> Step:
         elif effect.failed and effect.kind == "changed":
             target = clip_line(effect.target, _MAX_CALL_CHARS)
             calls.append(_describe_call(f"called {effect.tool} ({target})", effect))
-    note_line = write_note(note)
+    note_line = shorten_note(note)
     if not paths and not calls:
         note_line = drop_announcement(note_line)
     return Step(note_line, tuple(paths), tuple(calls))
 
 
-def _changes_todo(effect: Effect) -> bool:
+def _changes_todo(effect: CallEffect) -> bool:
     """Return whether a call only changed the to-do list, which is part of the state."""
     return not effect.failed and bool(read_todo(effect) or read_task_change(effect))
 
 
-def _list_changed_paths(effect: Effect) -> tuple[str, ...]:
+def _list_changed_paths(effect: CallEffect) -> tuple[str, ...]:
     """Return the paths that a call changed; empty if it failed or is not done."""
     return () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
 
 
-def _describe_call(description: str, effect: Effect) -> CallDescription:
+def _describe_call(description: str, effect: CallEffect) -> CallDescription:
     """Describe a call, with its outcome and errors."""
     outcome = clip_line(effect.outcome, 120)
     errors = tuple(map(clip_line, effect.errors))

@@ -17,7 +17,7 @@ from everthread.compaction.lossless.graph import (
     count_node_tokens,
     with_node_id,
 )
-from everthread.compaction.lossless.leaf_sources import LeafSource, restore_leaf_source
+from everthread.compaction.lossless.leaf_messages import LeafMessages, restore_leaf_messages
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
     JoinTask,
@@ -33,17 +33,17 @@ from everthread.core.types import Node
 MAX_REWRITTEN_NODES = 4
 """Maximum makeshift nodes to rewrite in one compaction."""
 
-GrowthSteps = Generator[Sequence[NodeTask], Sequence[NodeText], list[VisibleNode]]
-NodeSteps = Generator[Sequence[NodeTask], Sequence[NodeText], VisibleNode | None]
+GrowthGenerator = Generator[Sequence[NodeTask], Sequence[NodeText], list[VisibleNode]]
+NodeGenerator = Generator[Sequence[NodeTask], Sequence[NodeText], VisibleNode | None]
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthPlan:
+class GrowthInput:
     """The input of the growth."""
 
     visible_nodes: tuple[VisibleNode, ...]
     """The nodes in view, oldest first."""
-    leaf_sources: tuple[LeafSource, ...]
+    leaves: tuple[LeafMessages, ...]
     """The messages of the new leaves."""
     options: NodeOptions
     """Options for writing one node."""
@@ -68,7 +68,7 @@ class GrownGraph:
 class Growth:
     """One run of the growth steps."""
 
-    plan: GrowthPlan
+    plan: GrowthInput
     count: CountTokens
     new_nodes: dict[str, Node] = field(default_factory=dict)
     texts: list[NodeText] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Growth:
             nodes = tuple(self.new_nodes.values())
             return GrownGraph(end.value, nodes, tuple(self.texts))
 
-    def _steps(self) -> GrowthSteps:
+    def _steps(self) -> GrowthGenerator:
         """Adopt a foreign summary, rewrite makeshift nodes, add leaves, then condense the view."""
         earlier_nodes = [self._adopt_foreign_summary(part) for part in self.plan.visible_nodes]
         earlier_nodes = yield from self._rewrite_makeshift_nodes(earlier_nodes)
@@ -104,7 +104,7 @@ class Growth:
         node = visible_node.node
         if node.id:
             return visible_node
-        ids = self.plan.graph.covered
+        ids = self.plan.graph.covered_ids
         node = replace(
             node,
             covered_tokens=self.count(node.body),
@@ -114,7 +114,7 @@ class Growth:
             node = replace(node, first_message=ids[0], last_message=ids[-1])
         return self._add_node(node, len(ids) or visible_node.message_count)
 
-    def _rewrite_makeshift_nodes(self, visible_nodes: list[VisibleNode]) -> GrowthSteps:
+    def _rewrite_makeshift_nodes(self, visible_nodes: list[VisibleNode]) -> GrowthGenerator:
         """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
         if not (self.plan.graph.is_stored and self.plan.has_model):
             return visible_nodes
@@ -129,7 +129,7 @@ class Growth:
             ]
         return visible_nodes
 
-    def _rewrite_node(self, visible_node: VisibleNode) -> NodeSteps:
+    def _rewrite_node(self, visible_node: VisibleNode) -> NodeGenerator:
         """Return a makeshift node with a model's text; None if its sources are missing or no model can write."""
         graph = self.plan.graph
         node = visible_node.node
@@ -143,28 +143,26 @@ class Growth:
             children = [VisibleNode(graph.nodes[source], 0) for source in node.sources]
             task = JoinTask(children, options)
         else:
-            task = LeafTask(restore_leaf_source(node, graph), options)
+            task = LeafTask(restore_leaf_messages(node, graph), options)
         [text] = yield [task]
         if text.is_makeshift:
             return None
         new_node = replace(node, body=text.body, author=text.author, degraded=False)
         return self._add_node(new_node, visible_node.message_count, text)
 
-    def _add_leaves(self) -> GrowthSteps:
+    def _add_leaves(self) -> GrowthGenerator:
         """Add a leaf over each run of messages."""
-        sources = self.plan.leaf_sources
-        texts = yield [
-            LeafTask(source, self._limit_options(source.tokens // 2)) for source in sources
-        ]
+        leaves = self.plan.leaves
+        texts = yield [LeafTask(leaf, self._limit_options(leaf.tokens // 2)) for leaf in leaves]
         return [
-            self._add_node(self._make_leaf(source, text), len(source.ids), text)
-            for source, text in zip(sources, texts, strict=True)
+            self._add_node(self._make_leaf(leaf, text), len(leaf.message_ids), text)
+            for leaf, text in zip(leaves, texts, strict=True)
         ]
 
-    def _make_leaf(self, source: LeafSource, text: NodeText) -> Node:
+    def _make_leaf(self, leaf: LeafMessages, text: NodeText) -> Node:
         """Return a leaf over these messages with this text."""
-        first_id = min(source.ids)
-        last_id = max(source.ids)
+        first_id = min(leaf.message_ids)
+        last_id = max(leaf.message_ids)
         originals = self.plan.graph.originals
         times = [
             originals[message_id].created
@@ -177,19 +175,19 @@ class Growth:
             level=0,
             body=text.body,
             tokens=0,
-            covered_tokens=source.tokens,
+            covered_tokens=leaf.tokens,
             author=text.author,
             first_message=first_id,
             last_message=last_id,
-            first_turn=max(min(source.turns), 1),
-            last_turn=max(*source.turns, 1),
+            first_turn=max(min(leaf.turns), 1),
+            last_turn=max(*leaf.turns, 1),
             since=times[0] if times else 0.0,
             until=times[-1] if times else 0.0,
-            sources=tuple(map(str, source.ids)),
+            sources=tuple(map(str, leaf.message_ids)),
             degraded=text.is_makeshift,
         )
 
-    def _condense(self, visible_nodes: list[VisibleNode]) -> GrowthSteps:
+    def _condense(self, visible_nodes: list[VisibleNode]) -> GrowthGenerator:
         """Return fewer nodes: each run of `fan_in` nodes at one level becomes one node.
 
         Shorter runs are merged only if the nodes do not fit. A run that would not get smaller stays.
@@ -227,7 +225,7 @@ class Growth:
         visible_nodes: list[VisibleNode],
         run: range,
         unshrinkable_ids: set[str] | None,
-    ) -> GrowthSteps:
+    ) -> GrowthGenerator:
         """Replace a run of nodes by one node over them.
 
         If `unshrinkable_ids` is given and the node is not smaller, keep the run and remember it there.
@@ -242,7 +240,7 @@ class Growth:
             return visible_nodes
         return [*visible_nodes[: run.start], parent, *visible_nodes[run.stop :]]
 
-    def _write_parent(self, children: Sequence[VisibleNode], max_tokens: int) -> GrowthSteps:
+    def _write_parent(self, children: Sequence[VisibleNode], max_tokens: int) -> GrowthGenerator:
         """Return one node over these nodes, with the turns and times of all of them."""
         [text] = yield [JoinTask(children, replace(self.plan.options, max_tokens=max_tokens))]
         nodes = [part.node for part in children]

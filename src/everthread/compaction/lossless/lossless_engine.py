@@ -13,7 +13,7 @@ from everthread.compaction.engine_input import (
     EngineState,
     StoredGraph,
 )
-from everthread.compaction.history.open_requests import write_task
+from everthread.compaction.history.open_requests import render_task
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -26,10 +26,10 @@ from everthread.compaction.lossless.graph_tools import SCHEMAS, GraphTools
 from everthread.compaction.lossless.growth import (
     GrownGraph,
     Growth,
-    GrowthPlan,
+    GrowthInput,
     find_makeshift_nodes,
 )
-from everthread.compaction.lossless.leaf_sources import LeafSource, LeafSplitter
+from everthread.compaction.lossless.leaf_messages import LeafMessages, LeafSplitter
 from everthread.compaction.lossless.node_texts import (
     MIN_NODE_TOKENS,
     NodeOptions,
@@ -64,12 +64,12 @@ from everthread.compaction.summary.sections import (
     parse_sections,
     render_sections,
 )
-from everthread.compaction.summary.state_sections import write_state_sections
+from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.compaction.summary.summary_message import (
     count_section_tokens,
     read_text_file,
-    write_names_section,
-    write_pinned_notes,
+    render_names_section,
+    render_pinned_notes,
 )
 from everthread.compaction.summary.user_quotes import render_quotes
 from everthread.core.types import Node
@@ -132,7 +132,7 @@ class PendingGraphSummary:
     """A summary that the lossless engine has begun."""
 
     summary_input: SummaryInput
-    growth: GrowthPlan
+    growth: GrowthInput
     thread_state: ThreadState
     """The state of the thread at the end of the covered messages."""
     marker: str
@@ -189,7 +189,7 @@ class LosslessEngine(PlanningEngine):
         originals = await archive.originals(sorted(ids))
         graph = StoredGraph(
             is_stored=True,
-            covered=tuple(covered_ids),
+            covered_ids=tuple(covered_ids),
             originals={original.id: original for original in originals},
         )
         return self.current_state(graph)
@@ -201,18 +201,18 @@ class LosslessEngine(PlanningEngine):
         covered_state = self.load_thread_state(cut_plan.earlier_summary, summary_input.state)
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
-        sources = self._split_into_leaves(summary_input, visible_nodes, covered_state)
+        leaves = self._split_into_leaves(summary_input, visible_nodes, covered_state)
         covered_state = covered_state.prepare_for_summary(cut_plan.facts)
         state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
         budget = self._summary_budget(
-            summary_input, visible_nodes, sum(source.tokens for source in sources)
+            summary_input, visible_nodes, sum(leaf.tokens for leaf in leaves)
         )
         names = NamesSection.plan(
             state.names, budget, continues=bool(cut_plan.earlier_summary.text)
         )
-        pinned, warnings = write_pinned_notes(summary_input.state.notes, budget // 8, count)
+        pinned, warnings = render_pinned_notes(summary_input.state.notes, budget // 8, count)
         marker = self._extend_marker(summary_input.marker)
-        other_sections: Sections = {TASK: write_task(cut_plan.history), RULES: pinned}
+        other_sections: Sections = {TASK: render_task(cut_plan.history), RULES: pinned}
         used_tokens = (
             count(marker)
             + count(render_sections(other_sections, skip_empty=True))
@@ -222,7 +222,7 @@ class LosslessEngine(PlanningEngine):
         state_tokens = max(
             available_tokens // STATE_DIVISOR, min(available_tokens // 2, STATE_TOKENS)
         )
-        state_sections = write_state_sections(state, state_tokens, count)
+        state_sections = render_state_sections(state, state_tokens, count)
         available_tokens = max(
             available_tokens - count_section_tokens(state_sections, count),
             MIN_NODE_TOKENS,
@@ -233,9 +233,9 @@ class LosslessEngine(PlanningEngine):
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
-        growth = GrowthPlan(
+        growth = GrowthInput(
             tuple(visible_nodes),
-            tuple(sources),
+            tuple(leaves),
             options=node_options,
             max_tokens=available_tokens,
             fan_in=self._options.fan_in,
@@ -259,7 +259,7 @@ class LosslessEngine(PlanningEngine):
         writer = NodeWriter(self._services.counter.text)
         remaining_drafts = iter(drafts)
         batch = tuple(
-            writer.take_draft(node, next(remaining_drafts))
+            writer.receive_draft(node, next(remaining_drafts))
             if isinstance(node, PendingNode)
             else node
             for node in pending.current_batch
@@ -340,8 +340,8 @@ class LosslessEngine(PlanningEngine):
         summary_input: SummaryInput,
         visible_nodes: Sequence[VisibleNode],
         thread_state: ThreadState,
-    ) -> list[LeafSource]:
-        """Return the sources of the new leaves, and update `thread_state` to the state after the last one."""
+    ) -> list[LeafMessages]:
+        """Return the messages of the new leaves, and update `thread_state` to the state after the last one."""
         message_ids = number_messages(
             summary_input.cut_plan.history.messages,
             visible_nodes,
@@ -392,7 +392,7 @@ class LosslessEngine(PlanningEngine):
                 words,
             ]
         )
-        names_text = write_names_section(pending.names, cut_plan, visible_text, count)
+        names_text = render_names_section(pending.names, cut_plan, visible_text, count)
         text = render_view(
             pending.marker,
             visible_nodes,

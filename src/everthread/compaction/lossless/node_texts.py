@@ -19,7 +19,7 @@ from everthread.compaction.lossless.graph import (
     join_sections,
     neutralize_node_lines,
 )
-from everthread.compaction.lossless.leaf_sources import LeafSource
+from everthread.compaction.lossless.leaf_messages import LeafMessages
 from everthread.compaction.summarizers.summarizer import (
     JOURNAL_AUTHOR,
     SummaryDraft,
@@ -67,27 +67,27 @@ class NodeOptions:
 class LeafTask:
     """A node to write over messages."""
 
-    source: LeafSource
+    leaf: LeafMessages
     options: NodeOptions
 
     def request(self) -> SummaryRequest:
         """Return the request for the node's text."""
-        source = self.source
+        leaf = self.leaf
         return SummaryRequest(
-            messages=source.messages,
-            pruned=source.pruned,
+            messages=leaf.messages,
+            pruned=leaf.pruned_messages,
             budget=self.options.max_tokens,
             task=self.options.task,
             focus=self.options.focus,
-            ids=source.ids,
+            ids=leaf.message_ids,
             manual=self.options.manual,
-            journal=source.journal,
+            journal=leaf.journal,
             is_stretch=True,
         )
 
     def covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
         """Return the tokens that the node covers."""
-        return self.source.tokens
+        return self.leaf.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class NodeWriter:
         brief_request = replace(request, budget=max(request.budget // 2, MIN_NODE_TOKENS))
         return PendingNode(task, PendingDraft(first_request, brief_request))
 
-    def take_draft(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
+    def receive_draft(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
         """Return the text of a node, or the pending node with the next request if the draft is refused."""
         request = node.task.request()
         sources = join_sources(request.messages, "\n".join(request.previous.values()))
@@ -166,7 +166,7 @@ class NodeWriter:
                 return draft
             return f"{draft.author} wrote {size:,} tokens for {covered_tokens:,}; it was asked to be brief"
 
-        result = node.draft.take_draft(draft, check)
+        result = node.draft.receive_draft(draft, check)
         if isinstance(result, PendingDraft):
             return replace(node, draft=result)
         return self.write_text(node.task, result)
@@ -177,13 +177,11 @@ class NodeWriter:
         max_tokens = task.options.max_tokens
         if isinstance(task, LeafTask):
             if not has_model_text:
-                journal_text = redact(
-                    task.source.journal.shorten_to(max_tokens, self.count).render()
-                )
+                journal_text = redact(task.leaf.journal.shorten_to(max_tokens, self.count).render())
                 return self._make_text(
                     draft, render_sections({DONE: journal_text}, skip_empty=True)
                 )
-            sources = join_sources(task.source.messages, "")
+            sources = join_sources(task.leaf.messages, "")
             marked = mark_sections(draft.sections, sources)
             sections = self._fit_sections(marked.sections, max_tokens)
         else:

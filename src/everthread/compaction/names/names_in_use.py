@@ -18,7 +18,7 @@ from operator import mul
 from typing import Any, NamedTuple
 
 from everthread.compaction.history.compaction_history import MessageFacts
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.names.name_shapes import (
     find_file_name,
     is_file,
@@ -344,7 +344,7 @@ def _read_user_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_call_names(
-    facts: MessageFacts, effects: Sequence[Effect]
+    facts: MessageFacts, effects: Sequence[CallEffect]
 ) -> tuple[dict[str, None], dict[str, None]]:
     """Return two groups of names in the call arguments of a message: used names, and names of unchanged text.
 
@@ -397,7 +397,7 @@ def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
     return facts.remember("shown names", message, read)
 
 
-def _list_commands(effects: Iterable[Effect]) -> list[str]:
+def _list_commands(effects: Iterable[CallEffect]) -> list[str]:
     """Return the short commands among the effects of a message."""
     commands = (
         effect.target

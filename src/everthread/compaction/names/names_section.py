@@ -56,7 +56,7 @@ class NamesSection:
         max_tokens = min(max_tokens, needed_tokens)
         return cls(ranked_names, max_tokens if max_tokens >= MIN_SECTION_TOKENS else 0)
 
-    def write(self, summary_text: str, shown_names: Set[str], count: CountTokens) -> str:
+    def render(self, summary_text: str, shown_names: Set[str], count: CountTokens) -> str:
         """Return the names that neither the summary's text nor the messages beside it show, as many as fit."""
         visible_names = shown_names | read_names_by_line(summary_text)
         listing = _Listing(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.draft_requests import empty_draft
-from everthread.compaction.engine import Events, ignore_event
+from everthread.compaction.engine import ReportProgress, ignore_event
 from everthread.compaction.summarizers.summarizer import (
     JOURNAL_AUTHOR,
     Summarizer,
@@ -44,7 +44,7 @@ class SummarizerChain:
         routes: Sequence[Summarizer],
         *,
         clock: Callable[[], float],
-        events: Events = ignore_event,
+        events: ReportProgress = ignore_event,
         paused_until: dict[str, float] | None = None,
     ) -> None:
         """Set up the chain. `paused_until`: the end of each route's pause, if several chains share them."""
@@ -127,7 +127,7 @@ class SummarizerChain:
         if name not in self._reported_pauses:
             self._reported_pauses.add(name)
             warnings.append(
-                f"{name} was not asked: it rests for {pause_seconds:.0f} more seconds after a failure"
+                f"{name} was not asked: it is paused for {pause_seconds:.0f} more seconds after a failure"
             )
         self._events("summary_skipped", route=name, seconds=pause_seconds)
         return False

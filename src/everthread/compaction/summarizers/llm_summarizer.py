@@ -25,8 +25,8 @@ from everthread.compaction.summarizers.conversation_record import (
 from everthread.compaction.summarizers.model_errors import PromptTooLongError
 from everthread.compaction.summarizers.prompts import (
     SummaryPrompt,
-    write_instructions,
-    write_task_prompt,
+    compose_instructions,
+    compose_task_prompt,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summarizers.summary_calls import (
@@ -296,11 +296,11 @@ class _SummaryJob:
         **values: Any,
     ) -> SummaryPrompt:
         """Return a prompt of these blocks, followed by the instruction `task_name`."""
-        instruction = write_task_prompt(
+        instruction = compose_task_prompt(
             task_name, target_tokens=target_tokens, focus=self.request.focus, **values
         )
         content = "\n\n".join([*blocks, instruction])
-        system = write_instructions(self.writer.template)
+        system = compose_instructions(self.writer.template)
         request = Request(
             self.writer.model.name,
             [{"role": "user", "content": content}],

@@ -112,12 +112,12 @@ def list_headings(template: TemplateName) -> tuple[str, ...]:
     return tuple(heading for heading, _ in CLASSIC_SECTIONS if heading != USER_WORDS)
 
 
-def write_instructions(template: TemplateName) -> str:
+def compose_instructions(template: TemplateName) -> str:
     """Return the system prompt of a layout: how to read, how to write, which sections."""
     return f"{fill_template('checkpoint')}\n\n{fill_template(f'sections_{template}')}"
 
 
-def write_task_prompt(
+def compose_task_prompt(
     template_name: str, *, target_tokens: int, focus: str | None = None, **values: Any
 ) -> str:
     """Return the instruction that follows the material, from the template of this name in `texts/`."""

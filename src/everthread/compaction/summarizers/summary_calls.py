@@ -85,9 +85,9 @@ class SummaryWriter:
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
             raise SummaryError(f"the answer could not be used: {faults}", is_unusable_answer=True)
-        return self._take_sections(usable[-1], prompt, calls)
+        return self._read_sections(usable[-1], prompt, calls)
 
-    def _take_sections(
+    def _read_sections(
         self, answer: SummaryAnswer, prompt: SummaryPrompt, calls: SummaryCalls
     ) -> Sections:
         """Return the sections of a usable answer, with a warning if it is incomplete or must be cut."""

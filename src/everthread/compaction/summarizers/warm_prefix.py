@@ -14,8 +14,8 @@ from everthread.compaction.summarizers.answer_judging import MAX_OVERSHOOT
 from everthread.compaction.summarizers.conversation_record import to_inert_text
 from everthread.compaction.summarizers.prompts import (
     SummaryPrompt,
+    compose_task_prompt,
     fill_template,
-    write_task_prompt,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summarizers.summary_calls import (
@@ -113,7 +113,7 @@ class WarmPrefixSummarizer:
         quotes = {"last": _quote_message(request.messages[-1]) if request.messages else ""}
         if request.is_stretch and request.messages:
             quotes["first"] = _quote_message(request.messages[0])
-        instruction = write_task_prompt(
+        instruction = compose_task_prompt(
             "warm_stretch" if "first" in quotes else "warm",
             target_tokens=request.budget,
             focus=request.focus,

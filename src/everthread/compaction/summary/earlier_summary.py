@@ -93,7 +93,7 @@ class EarlierSummary:
 
     @property
     def last_covered_turns(self) -> tuple[int, ...]:
-        """The last turn that each summary in the list covers."""
+        """For each summary found, the last turn it covers; estimated from its quotes if there is only one."""
         return self.last_turns or (
             max((message.last_number for message in self.quotes), default=0),
         )

@@ -80,7 +80,7 @@ def render_sections(
     template: TemplateName = "handoff",
     skip_empty: bool = False,
 ) -> str:
-    """Render the sections as Markdown. If `skip_empty` is set, leave out empty ones."""
+    """Render the sections as Markdown. Leave out empty ones if `skip_empty`; the user's words and names always."""
     if template == "classic":
         return _render_classic(sections, skip_empty=skip_empty)
     blocks = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from everthread.compaction.history.failure_keys import error_key
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.history.tool_calls import Effect
+from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.journal.one_line_text import clip_line
 from everthread.compaction.journal.steps import MAX_COMMAND_CHARS
 from everthread.compaction.summary.sections import (
@@ -35,13 +35,13 @@ _MAX_FAILURE_CHARS = 400
 """Maximum characters of a failure's key."""
 
 
-def write_state_sections(state: ThreadState, max_tokens: int, count: CountTokens) -> Sections:
+def render_state_sections(state: ThreadState, max_tokens: int, count: CountTokens) -> Sections:
     """Return the sections that come from the state, within `max_tokens` tokens; open errors take at most half."""
     texts = {
-        STATE: _write_state(state),
-        PROGRESS: _write_list(state.todo_items("in_progress", "active", "doing")),
-        BLOCKED: write_open_errors(state),
-        REMAINING: _write_list(state.todo_items("pending", "todo", "open", "not_started")),
+        STATE: _render_state(state),
+        PROGRESS: _render_list(state.todo_items("in_progress", "active", "doing")),
+        BLOCKED: render_open_errors(state),
+        REMAINING: _render_list(state.todo_items("pending", "todo", "open", "not_started")),
     }
     sections: Sections = {}
     remaining = max_tokens
@@ -59,11 +59,11 @@ def write_state_sections(state: ThreadState, max_tokens: int, count: CountTokens
                 remaining -= line_tokens
         if lines:
             sections[name] = "\n".join(lines)
-    files = write_files(state, remaining - 8, count)
+    files = render_files(state, remaining - 8, count)
     return {**sections, FILES: files} if files else sections
 
 
-def _write_state(state: ThreadState) -> str:
+def _render_state(state: ThreadState) -> str:
     """Return the lines for directory, root, branch, last test run and running processes."""
     lines = []
     if directory := _clip_to_line(state.directory):
@@ -84,12 +84,12 @@ def _write_state(state: ThreadState) -> str:
     return "\n".join(lines)
 
 
-def _write_list(items: Iterable[str]) -> str:
+def _render_list(items: Iterable[str]) -> str:
     """Return the items as a list, one line each."""
     return "\n".join(f"- {text}" for text in map(_clip_to_line, items) if text)
 
 
-def write_open_errors(state: ThreadState) -> str:
+def render_open_errors(state: ThreadState) -> str:
     """Return the open errors, word for word, each with the failed call."""
     recent_errors = state.recent_errors()
     lines = []
@@ -111,10 +111,10 @@ def write_open_errors(state: ThreadState) -> str:
 
 def make_shown_failure_key(shown_call: str) -> str:
     """Return the key of a failure from the call that a summary shows for it."""
-    return error_key(Effect("ran", "", shown_call))
+    return error_key(CallEffect("ran", "", shown_call))
 
 
-def write_files(
+def render_files(
     state: ThreadState, max_tokens: int, count: CountTokens, *, mentioned_text: str = ""
 ) -> str:
     """List the changed files, then the files that were only read, the newest first, within `max_tokens` tokens.

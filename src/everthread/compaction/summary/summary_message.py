@@ -53,14 +53,14 @@ def split_tools_key(key: str) -> tuple[str, tuple[str, ...]]:
 
 def rename_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:
     """Return a summary, or JSON with a summary in it, that names other tools to read the covered messages."""
-    return text.replace(_write_recall_line(old_names), _write_recall_line(new_names))
+    return text.replace(_render_recall_line(old_names), _render_recall_line(new_names))
 
 
-def _write_recall_line(names: Sequence[str]) -> str:
+def _render_recall_line(names: Sequence[str]) -> str:
     return read_text_file("recall").format(tools=" and ".join(f"`{name}`" for name in names))
 
 
-def write_marker(
+def render_marker(
     plan: CutPlan,
     name: str,
     services: Services,
@@ -68,15 +68,15 @@ def write_marker(
 ) -> str:
     """Return the first lines of a summary, which name the tools that can read the covered messages."""
     is_small = services.budget.is_small
-    message_count = plan.earlier_summary.message_count + len(plan.covered)
+    message_count = plan.earlier_summary.message_count + len(plan.covered_indices)
     marker = read_text_file("marker_short" if is_small else name).format(count=f"{message_count:,}")
     tool_names = find_reading_tools(tools) if services.is_stored else ()
     if not tool_names:
         return marker
-    return f"{marker}\n{_write_recall_line(tool_names)}"
+    return f"{marker}\n{_render_recall_line(tool_names)}"
 
 
-def write_pinned_notes(
+def render_pinned_notes(
     notes: Sequence[str], max_tokens: int, count: CountTokens
 ) -> tuple[str, tuple[str, ...]]:
     """Return the pinned notes within `max_tokens`, preferring the newest, and a warning if not all fit."""
@@ -135,7 +135,7 @@ def drop_lines_to_fit(sections: Mapping[str, str], max_tokens: int, count: Count
     return {name: "\n".join(line for line, _ in pairs) for name, pairs in lines.items() if pairs}
 
 
-def write_names_section(
+def render_names_section(
     section: NamesSection, plan: CutPlan, visible_text: str, count: CountTokens
 ) -> str:
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
@@ -146,4 +146,4 @@ def write_names_section(
     for index, facts in enumerate(plan.history.facts):
         if not plan.cut.head_end <= index < plan.cut.tail_start:
             shown_names |= read_shown_names(facts, messages[index])
-    return section.write(visible_text, shown_names, count)
+    return section.render(visible_text, shown_names, count)

@@ -28,7 +28,7 @@ from everthread.compaction.summary.sentences import (
     CountTokens,
     keep_newest_lines,
 )
-from everthread.compaction.summary.state_sections import write_files, write_open_errors
+from everthread.compaction.summary.state_sections import render_files, render_open_errors
 from everthread.compaction.summary.summary_message import (
     count_section_tokens,
     drop_lines_to_fit,
@@ -84,7 +84,7 @@ def _add_missing_facts(
     draft_text = "\n".join(sections.values())
     errors = [
         line
-        for line in write_open_errors(state).split("\n")
+        for line in render_open_errors(state).split("\n")
         if line and line.rpartition("): ")[2][:80] not in draft_text
     ]
     fact_count = len(state.changed_files()) + len(state.recent_errors())
@@ -96,7 +96,7 @@ def _add_missing_facts(
     added_count = len(missing_paths) + len(errors)
     errors = keep_newest_lines(errors, budget // 6, count)
     files_section = (
-        write_files(state, budget // 8, count, mentioned_text=draft_text) if missing_paths else ""
+        render_files(state, budget // 8, count, mentioned_text=draft_text) if missing_paths else ""
     )
     file_lines = [line for line in files_section.split("\n") if line.startswith("- changed")]
     completed_sections = drop_lines_to_fit(

@@ -31,7 +31,7 @@ from everthread.thread.caller.rewrite_search import (
     rewrite_key,
 )
 from everthread.thread.caller.rewrite_task import RewriteTask
-from everthread.thread.engines.engine_jobs import EngineSetup, SummarySource
+from everthread.thread.engines.engine_jobs import CompactionSummarizer, EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.model_limits import LearntWindow, ModelLimits
@@ -184,7 +184,7 @@ class CallerContext:
         return await self._services.rewrite_maker.draft(
             task,
             self._engine_setup(task.budget),
-            SummarySource(summarizer, wait, context.report),
+            CompactionSummarizer(summarizer, wait, context.report),
         )
 
     def is_usable(self, draft: RewriteDraft) -> bool:
@@ -221,7 +221,7 @@ class CallerContext:
         ):
             call.rewrite = await maker.store_pruned(pruned_draft)
             return
-        journal = SummarySource(JournalWriter(TokenCounter(self.model)))
+        journal = CompactionSummarizer(JournalWriter(TokenCounter(self.model)))
         shorter_draft = await maker.draft(task, engine, journal)
         current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
         if shorter_draft.rewrite is not None:

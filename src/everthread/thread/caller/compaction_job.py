@@ -145,7 +145,7 @@ class PruningJob(_ClientHistoryJob):
         compaction: Compaction,
     ) -> CompactionJobResult:
         """Return the pruned messages in the client's protocol; without a replacement if the engine summarised."""
-        messages = [*engine_input.prepared.messages, *engine_input.new_messages]
+        messages = [*engine_input.prepared_compaction.messages, *engine_input.new_messages]
         if compaction.messages == messages or compaction.covered:
             return CompactionJobResult(compaction)
         return self._make_result(compaction)

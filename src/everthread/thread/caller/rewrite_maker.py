@@ -32,8 +32,8 @@ from everthread.thread.caller.start_replacement import StartReplacement, replace
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.engines.engine_jobs import (
     CompactionRunner,
+    CompactionSummarizer,
     EngineSetup,
-    SummarySource,
 )
 from everthread.thread.events import CompactionVoid, Listener, Slimmed
 from everthread.thread.large_results import add_tool_names, store_outputs
@@ -75,7 +75,7 @@ class RewriteMaker:
         self._runner = runner
 
     async def draft(
-        self, task: RewriteTask, setup: EngineSetup, source: SummarySource
+        self, task: RewriteTask, setup: EngineSetup, source: CompactionSummarizer
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
         messages = task.list_messages()

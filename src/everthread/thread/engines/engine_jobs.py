@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.engine import ContextEngine, Events, Services, ignore_event
+from everthread.compaction.engine import ContextEngine, ReportProgress, Services, ignore_event
 from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.planning_engine import (
@@ -66,7 +66,7 @@ class EngineSetup:
     summary_key: bytes = b""
 
     def create(
-        self, summarizer: Summarizer | None = None, events: Events = ignore_event
+        self, summarizer: Summarizer | None = None, events: ReportProgress = ignore_event
     ) -> ContextEngine:
         """Create the engine. Without a summariser, the journal writes the summary."""
         counter = TokenCounter(self.model)
@@ -84,13 +84,13 @@ class EngineSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class SummarySource:
+class CompactionSummarizer:
     """The summariser of a compaction, and its listeners."""
 
     summarizer: Summarizer
     wait: SummaryWait = field(default_factory=SummaryWait)
     """Used to wait for a model that writes the summary."""
-    events: Events = ignore_event
+    events: ReportProgress = ignore_event
 
 
 class EngineJob(Protocol[Input]):
@@ -135,13 +135,13 @@ class CompactionRunner:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
-        self, setup: EngineSetup, job: EngineJob[Input], source: SummarySource | None = None
+        self, setup: EngineSetup, job: EngineJob[Input], source: CompactionSummarizer | None = None
     ) -> Any:
         """Run a job and return its result. End the job if it takes too long or its caller is cancelled.
 
         Without a source, the journal writes the summary.
         """
-        source = source or SummarySource(JournalWriter(TokenCounter(setup.model)))
+        source = source or CompactionSummarizer(JournalWriter(TokenCounter(setup.model)))
         async with self._limit_time():
             if self._uses_processes:
                 return await self._run_in_processes(setup, job, source)
@@ -176,7 +176,7 @@ class CompactionRunner:
         await self._processes.close(seconds)
 
     async def _run_in_processes(
-        self, setup: EngineSetup, job: EngineJob[Input], source: SummarySource
+        self, setup: EngineSetup, job: EngineJob[Input], source: CompactionSummarizer
     ) -> Any:
         """Run a job step by step in worker processes, and ask for drafts in between."""
         has_model = may_call_model(source.summarizer)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from everthread.compaction.engine import Events
+from everthread.compaction.engine import ReportProgress
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import (
     Summarizer,
@@ -117,7 +117,7 @@ async def _await_result(function: Callable[[], Awaitable[T]]) -> T:
     return await function()
 
 
-def report_in_loop(events: Events) -> Events:
+def report_in_loop(events: ReportProgress) -> ReportProgress:
     """Wrap an event function so that any thread can call it; it runs in the caller's event loop."""
     loop = asyncio.get_running_loop()
     home_thread = threading.get_ident()

@@ -28,20 +28,21 @@ from everthread.core.types import Node
 
 
 @dataclass(frozen=True, slots=True)
-class LeafSource:
-    """The messages under a leaf, the turn of each, and the journal of the work in them."""
+class LeafMessages:
+    """The messages under a leaf, and the journal of the work in them."""
 
     messages: Sequence[Message]
-    pruned: Sequence[Message]
+    pruned_messages: Sequence[Message]
     turns: Sequence[int]
-    ids: Sequence[int]
+    """The turn of each message."""
+    message_ids: Sequence[int]
     tokens: int
     journal: Journal = field(default_factory=Journal)
 
 
 @dataclass(frozen=True, slots=True)
 class LeafSplitter:
-    """A splitter of the covered messages of a compaction into the sources of leaves."""
+    """A splitter of the covered messages of a compaction into leaves."""
 
     summary_input: SummaryInput
     counter: TokenCounter
@@ -50,8 +51,8 @@ class LeafSplitter:
 
     def split(
         self, message_ids: Sequence[int], thread_state: ThreadState, last_turn: int
-    ) -> list[LeafSource]:
-        """Return the sources, oldest first, and update `thread_state` to the state after the last one.
+    ) -> list[LeafMessages]:
+        """Return the messages of each leaf, oldest first, and update `thread_state` to the state after the last one.
 
         `message_ids`: an id for each message of the input. `last_turn`: the last turn that is covered already, which
         the first leaf may continue.
@@ -60,28 +61,28 @@ class LeafSplitter:
         cut_plan = summary_input.cut_plan
         middle = dict(
             zip(
-                cut_plan.covered,
+                cut_plan.covered_indices,
                 shorten_lookup_answers(cut_plan.middle_messages),
                 strict=True,
             )
         )
         pruned = middle
         if summary_input.compaction_input.has_model:
-            pruned = dict(zip(cut_plan.covered, cut_plan.pruned, strict=True))
+            pruned = dict(zip(cut_plan.covered_indices, cut_plan.pruned_messages, strict=True))
         tokens = {index: self.counter.message(message) for index, message in middle.items()}
         chunks = split_chunks(
             cut_plan.history.messages,
-            cut_plan.covered,
+            cut_plan.covered_indices,
             self.leaf_tokens,
             tokens.__getitem__,
         )
         journals = self._write_journals(chunks, middle, thread_state, last_turn)
         return [
-            LeafSource(
+            LeafMessages(
                 summary_input.hide_secrets([middle[index] for index in chunk]),
                 summary_input.hide_secrets([pruned[index] for index in chunk]),
                 turns=[cut_plan.history.turns[index] for index in chunk],
-                ids=[message_ids[index] for index in chunk],
+                message_ids=[message_ids[index] for index in chunk],
                 tokens=sum(tokens[index] for index in chunk),
                 journal=journal,
             )
@@ -126,17 +127,17 @@ class LeafSplitter:
         return journals
 
 
-def restore_leaf_source(node: Node, graph: StoredGraph) -> LeafSource:
-    """Return the source of a leaf from its original messages, redacted for a model."""
+def restore_leaf_messages(node: Node, graph: StoredGraph) -> LeafMessages:
+    """Return the messages of a leaf from the stored originals, redacted for a model."""
     ids = [int(source) for source in node.sources]
     messages = shorten_lookup_answers([graph.originals[message_id].message for message_id in ids])
     pruned = prune_messages(messages, protect_from=len(messages))
     turns = number_turns(map(MessageFacts, messages), turns_before=node.first_turn - 1)
-    return LeafSource(
+    return LeafMessages(
         [redact_message(message) for message in messages],
         [redact_message(message) for message in pruned],
         turns=[max(turn, node.first_turn) for turn in turns],
-        ids=ids,
+        message_ids=ids,
         tokens=node.covered_tokens,
     )
 
