@@ -18,7 +18,7 @@ from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.gateway.dashboard.page_routes import Dashboard
-    from everthread.gateway.dashboard.thread_costs import ThreadCosts, WindowSource
+    from everthread.gateway.dashboard.thread_costs import FindWindow, ThreadCosts
     from everthread.gateway.dashboard.trial_page import RunTrial
     from everthread.gateway.site_policy import SitePolicy
 
@@ -64,12 +64,12 @@ def make_thread_costs(config: Config, store: Store) -> ThreadCosts:
 
     return ThreadCosts(
         store,
-        make_window_source(config),
+        make_window_finder(config),
         cache_seconds=CACHE_SECONDS[config.prompt_caching.cache_ttl],
     )
 
 
-def make_window_source(config: Config) -> WindowSource:
+def make_window_finder(config: Config) -> FindWindow:
     """Return a function that finds a model's window and threshold without network calls."""
     from everthread.gateway.dashboard.context_window import WindowSize
     from everthread.providers.catalog import find_catalogue_window
@@ -83,14 +83,13 @@ def make_window_source(config: Config) -> WindowSource:
         tokens = min(
             size for size in (setting or catalogue_window.tokens, learnt_limit) if size is not None
         )
-        source = (
-            "learnt from the provider"
-            if tokens == learnt_limit
-            else "as configured"
-            if setting
-            else str(catalogue_window)
-        )
-        return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
+        if tokens == learnt_limit:
+            source = "learnt from the provider"
+        elif setting:
+            source = "as configured"
+        else:
+            source = str(catalogue_window).rstrip(".")
+        return WindowSize(tokens, options.budget(tokens).threshold, source)
 
     return find_window
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from everthread.agent.commands.dispatch import CommandResult
     from everthread.agent.loop import Agent
     from everthread.agent.tool_interface import Tool
-    from everthread.gateway.api.agent_pool import OpenAgent, PreviewThread
+    from everthread.gateway.api.agent_pool import OpenAgent
+    from everthread.gateway.api.routes import PreviewThread
     from everthread.gateway.api.threads_api import ThreadsApi
     from everthread.gateway.contracts import Limits
     from everthread.thread.events import Listener

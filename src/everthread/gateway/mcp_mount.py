@@ -43,7 +43,8 @@ class McpMount:
             )
             return
         try:
-            async with mcp.application(mcp.make_server(mcp.LookupTools(self._store))) as app:
+            server = mcp.make_server(mcp.LookupTools(self._store), fixed_reach=None)
+            async with mcp.application(server, hosts=None) as app:
                 ready.set_result(app)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:

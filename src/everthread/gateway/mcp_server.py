@@ -49,7 +49,7 @@ INSTRUCTIONS = (
 )
 
 
-def make_server(tools: LookupTools, fixed_reach: LookupReach | None = None) -> Server[Any]:
+def make_server(tools: LookupTools, fixed_reach: LookupReach | None) -> Server[Any]:
     """Make the MCP server. `fixed_reach`: the threads that calls may use; None for those of the caller's tenant."""
 
     async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -81,9 +81,7 @@ _MAX_BODY_BYTES = 1024 * 1024
 
 
 @asynccontextmanager
-async def application(
-    server: Server[Any], hosts: list[str] | None = None
-) -> AsyncIterator[ASGIApp]:
+async def application(server: Server[Any], hosts: list[str] | None) -> AsyncIterator[ASGIApp]:
     """Yield an application that answers POST requests. It has no sessions, so that any process can answer any call.
 
     `hosts`: the host names to accept; None if the host is checked already.
@@ -107,13 +105,11 @@ async def application(
         try:
             async with asyncio.timeout(Limits.body_seconds):
                 body = await collect_body(receive, _MAX_BODY_BYTES)
-        except (Refused, TimeoutError) as error:
-            status, message = (
-                (error.status, error.message)
-                if isinstance(error, Refused)
-                else (408, "The body is late.")
-            )
-            await PlainTextResponse(f"{message}\n", status)(scope, receive, send)
+        except Refused as refused:
+            response = PlainTextResponse(f"{refused.message}\n", refused.status)
+            await response(scope, receive, send)
+        except TimeoutError:
+            await PlainTextResponse("The body came too slowly.\n", 408)(scope, receive, send)
         except ClientGone:
             return
         else:

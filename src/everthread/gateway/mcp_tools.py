@@ -268,11 +268,9 @@ class LookupTools:
             raise InputError("name the thread: `status` lists the latest ones")
         figures = describe_state(await load_thread_state(self.store, thread))
         text = json.dumps(figures, ensure_ascii=False, indent=1)
-        return (
-            text
-            if len(text) <= MAX_ANSWER_CHARS
-            else f"{text[:MAX_ANSWER_CHARS]}\n[cut: {len(text):,} characters in all]"
-        )
+        if len(text) <= MAX_ANSWER_CHARS:
+            return text
+        return f"{text[:MAX_ANSWER_CHARS]}\n[cut: {len(text):,} characters in all]"
 
     async def _call_lossless_tool(
         self, name: str, reach: LookupReach, arguments: Mapping[str, Any]

@@ -130,7 +130,6 @@ class ResponseWriter:
         }
         filled = {name: value for name, value in fields.items() if value or name in self._facts}
         log_fields(
-            _LOG,
             logging.INFO,
             f"{head.method} {head.path} {status or 'unanswered'} in {seconds:.3f} s",
             filled,

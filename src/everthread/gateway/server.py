@@ -16,15 +16,17 @@ from everthread.gateway.loop_server import LoopServer, http_url, listen
 
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
-_OTHER_FILES = 128
-_SWITCH_SECONDS = 0.0005
-_IDLE_SECONDS = 120
+_RESERVED_FILE_COUNT = 128
+"""Files that are left for other uses than connections: the store, logs, modules."""
+_THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
+"""Seconds after which a thread must let others run."""
+_CLIENT_IDLE_TIMEOUT_SECONDS = 120
 """Seconds for which an idle connection stays open: longer than clients keep connections (Go and reqwest: 90 s), so that
 no request is sent on a connection that is just being closed."""
-_STOP_SECONDS = 30.0
+_STOP_TIMEOUT_SECONDS = 30.0
 """Seconds that open answers have to end when the gateway stops."""
 _STOP_NOTICE_SECONDS = 2.0
-"""Seconds of `_STOP_SECONDS` that are reserved to send the end of a turn to waiting callers."""
+"""Seconds of `_STOP_TIMEOUT_SECONDS` that are reserved to send the end of a turn to waiting callers."""
 
 
 class Gateway:
@@ -36,7 +38,7 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        grace_seconds: float = _STOP_SECONDS,
+        grace_seconds: float = _STOP_TIMEOUT_SECONDS,
         connections: int | None = None,
         listener: socket.socket | None = None,
     ) -> None:
@@ -62,11 +64,8 @@ class Gateway:
         pages = self._service.pages
         if pages is None or pages.access.is_off:
             return None
-        return (
-            f"{self.url}{pages.access.make_login_link()}"
-            if pages.access.auth == "none"
-            else f"{self.url}/"
-        )
+        path = pages.access.make_login_link() if pages.access.auth == "none" else "/"
+        return f"{self.url}{path}"
 
     async def __aenter__(self) -> Self:
         listener = self._listener or listen(self._port, self._host)
@@ -81,7 +80,7 @@ class Gateway:
                 self._connections or find_connection_limit(),
             ),
             grace_seconds=self._grace_seconds,
-            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_keep_alive=_CLIENT_IDLE_TIMEOUT_SECONDS,
             server_header=False,
             date_header=False,
             proxy_headers=False,
@@ -102,7 +101,7 @@ class Gateway:
 
 
 def find_connection_limit() -> int:
-    """Return the maximum number of client connections, given as many to upstreams, and files and the store.
+    """Return the maximum number of client connections, if each needs one more connection, to its upstream.
 
     Raise the soft limit of open files to the hard limit first, because many systems start with 1,024.
     """
@@ -118,7 +117,7 @@ def find_connection_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(file_limit, _MAX_FILES), hard))
             soft = min(file_limit, _MAX_FILES)
     files = _MAX_FILES if soft == resource.RLIM_INFINITY else soft
-    return max(16, min(_MAX_CONNECTIONS, (files - _OTHER_FILES) // 2))
+    return max(16, min(_MAX_CONNECTIONS, (files - _RESERVED_FILE_COUNT) // 2))
 
 
 def tune_process() -> None:
@@ -129,4 +128,4 @@ def tune_process() -> None:
     """
     gc.collect()
     gc.freeze()
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_SECONDS)

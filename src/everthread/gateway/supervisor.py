@@ -30,9 +30,10 @@ from everthread.errors import InputError
 from everthread.gateway.loop_server import bind_socket, listen
 from everthread.gateway.monitoring.metrics import METRICS_VARIABLE
 
-END_SECONDS = 40.0
+WORKER_STOP_TIMEOUT_SECONDS = 40.0
 """Seconds that a worker has to finish its answers before it is killed."""
-START_SECONDS = 180.0
+WORKER_START_TIMEOUT_SECONDS = 180.0
+"""Seconds that all workers together have to start."""
 _RESTART_PAUSE_SECONDS = (0.0, 1.0, 2.0, 5.0, 15.0)
 """Seconds before a worker that failed to start is started again, by the number of failures."""
 _LOG = logging.getLogger("everthread.gateway")
@@ -118,16 +119,16 @@ class Supervisor:
         ready_task = asyncio.create_task(self._wait_until_ready())
         awaited_futures: list[asyncio.Future[Any]] = [ready_task, self._start_failure]
         await asyncio.wait(
-            awaited_futures, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            awaited_futures,
+            timeout=WORKER_START_TIMEOUT_SECONDS,
+            return_when=asyncio.FIRST_COMPLETED,
         )
         if not ready_task.done():
             ready_task.cancel()
             await self.close()
-            raise InputError(
-                self._start_failure.result()
-                if self._start_failure.done()
-                else "the workers did not get up in time"
-            )
+            if self._start_failure.done():
+                raise InputError(self._start_failure.result())
+            raise InputError("the workers did not start in time")
         return self
 
     async def _wait_until_ready(self) -> None:
@@ -142,7 +143,9 @@ class Supervisor:
         self._end_event.set()
         self.signal(signal.SIGTERM)
         if self._keeper_tasks:
-            _, late_keepers = await asyncio.wait(self._keeper_tasks, timeout=END_SECONDS)
+            _, late_keepers = await asyncio.wait(
+                self._keeper_tasks, timeout=WORKER_STOP_TIMEOUT_SECONDS
+            )
             if late_keepers:
                 self.signal(signal.SIGKILL)
                 await asyncio.wait(late_keepers)

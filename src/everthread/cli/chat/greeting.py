@@ -103,7 +103,9 @@ async def render_farewell(
         window=lambda _model: window,
         ttl=CACHE_SECONDS["5m"],
     )
-    beyond_text = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
+    beyond_text = (
+        f", {comparison.outgrown_count:,} beyond the window" if comparison.outgrown_count else ""
+    )
     compactions_text = (
         f", {count_noun(row.compaction_count, 'compaction')}" if row.compaction_count else ""
     )

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar, cast
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.recent_dict import RecentDict
+from everthread.core.utc_days import DAY_SECONDS
 from everthread.errors import EverthreadError
 from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import KeyAccount, KeyUsageCounter
@@ -120,12 +121,14 @@ def derive_tenant(secret: bytes, sent_credentials: Iterable[str]) -> str:
 KEY_CACHE_SECONDS = 3.0
 """Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
 TENANT_SECRET_NAME = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
-_LOOKUP_SECONDS = 1.0
+_LOOKUP_TIMEOUT_SECONDS = 1.0
+"""Seconds to wait for the store to look a key up."""
 _LATE_FACTOR = 1.1
 """If a wait took longer than its limit by this factor, the event loop was busy, and the store is not to blame."""
 _MAX_CACHED_CREDENTIALS = 10_000
 _ACCEPTED_STATE = "gateway.accepted"
-_ACCEPTED_SECONDS = 30 * 86_400
+_ACCEPTED_LIFETIME_SECONDS = 30 * DAY_SECONDS
+"""Seconds for which a credential counts as accepted after an upstream has accepted it."""
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")
 
@@ -134,24 +137,18 @@ def list_credentials(headers: Mapping[str, str]) -> list[str]:
     """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     authorization = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
-    return [
-        text
-        for text in (
-            authorization,
-            *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:]),
-        )
-        if text
-    ]
+    credentials = [authorization, *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:])]
+    return [text for text in credentials if text]
 
 
 async def _wait_for_answer(lookup: asyncio.Task[T]) -> T:
     """Return the store's answer; raise `TimeoutError` if there is none. If the event loop was late, wait once more."""
     for _attempt in range(2):
         start_time = time.monotonic()
-        finished_tasks, _ = await asyncio.wait({lookup}, timeout=_LOOKUP_SECONDS)
+        finished_tasks, _ = await asyncio.wait({lookup}, timeout=_LOOKUP_TIMEOUT_SECONDS)
         if finished_tasks:
             return lookup.result()
-        if time.monotonic() - start_time < _LATE_FACTOR * _LOOKUP_SECONDS:
+        if time.monotonic() - start_time < _LATE_FACTOR * _LOOKUP_TIMEOUT_SECONDS:
             break
     raise TimeoutError
 
@@ -182,7 +179,7 @@ class KeyAuthenticator:
             raise Refused(
                 401,
                 "missing_api_key",
-                "No API key came with the request; send one as `Authorization: Bearer et_…`.",
+                "The request has no API key. Send one as `Authorization: Bearer et_…`.",
             )
         token = next(filter(is_key, sent_credentials), None)
         stored_key = await self._find(digest_of(token)) if token is not None else None
@@ -224,9 +221,9 @@ class KeyAuthenticator:
                 del self._lookups[digest]
             _LOG.warning(
                 "a key cannot be looked up: %s",
-                str(error) or f"no answer within {_LOOKUP_SECONDS:g} s",
+                str(error) or f"no answer within {_LOOKUP_TIMEOUT_SECONDS:g} s",
             )
-            message = "Keys cannot be looked up now, so nobody is let in; try again in a second."
+            message = "API keys cannot be checked right now. Try again in a second."
             raise Refused(503, "keys_unavailable", message, retry_after=1) from error
 
     async def _read(self, digest: str) -> StoredKey | None:
@@ -267,7 +264,7 @@ class AcceptedCredentials:
 
     def add(self, digest: str) -> None:
         """Accept a credential at once in this process, and store it in the background."""
-        accepted_until = self._wall_clock() + _ACCEPTED_SECONDS
+        accepted_until = self._wall_clock() + _ACCEPTED_LIFETIME_SECONDS
         self._accepted_until[digest] = accepted_until
         task = asyncio.get_running_loop().create_task(self._store_accepted(digest, accepted_until))
         self._storing.add(task)
@@ -315,7 +312,7 @@ class PassthroughAuthenticator:
             raise Refused(
                 401,
                 "missing_api_key",
-                "No credential came with the request; send the upstream's own, it goes there.",
+                "The request has no credential. Send the one for the upstream; it is forwarded.",
             )
         tenant = derive_tenant(self._secret, sent_credentials)
         credential = PassthroughCredential(tenant, self._accepted)

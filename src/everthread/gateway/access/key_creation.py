@@ -40,9 +40,7 @@ def issue_key(
     if unknown := sorted(key_scopes - SCOPES.keys()):
         raise InputError(f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}")
     if not key_scopes:
-        raise InputError(
-            f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
-        )
+        raise InputError(f"a key needs at least one scope; there are {', '.join(SCOPES)}")
     if not _TENANT.fullmatch(tenant):
         raise InputError(
             f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"

@@ -113,15 +113,13 @@ class KeyUsageCounter:
         self, key: NewKey, unit: str, limit: int | Decimal, spent: int | Decimal
     ) -> Refused:
         wait_seconds = DAY_SECONDS - self._wall_clock() % DAY_SECONDS
-        figures = (
-            f"${spent:,.4f} of ${limit:,.4f}"
-            if unit == "dollars"
-            else f"{spent:,} of {limit:,} {unit}"
-        )
+        figures = f"{spent:,} of {limit:,} {unit}"
+        if unit == "dollars":
+            figures = f"${spent:,.4f} of ${limit:,.4f}"
         return Refused(
             429,
             f"{unit}_per_day_exceeded",
-            f"The key et_{key.id} has used {figures} of this day (UTC); it may go on in {wait_seconds:,.0f} seconds.",
+            f"The key et_{key.id} has used {figures} of this day (UTC); try again in {wait_seconds:,.0f} seconds.",
             retry_after=wait_seconds,
         )
 

@@ -6,11 +6,10 @@ import fnmatch
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from everthread.agent.commands.dispatch import CommandResult
 from everthread.agent.loop import Agent
 from everthread.core.secrets.redaction import redact
 from everthread.errors import EverthreadError
@@ -26,33 +25,15 @@ from everthread.store.records import (
 )
 from everthread.store.store import Store
 from everthread.store.turn_records import QueuedTurn
-from everthread.thread.events import Event, Listener
+from everthread.thread.events import Event
 
 _LOG = logging.getLogger("everthread.gateway")
 SETTINGS_STATE = "native"
 """Key of the stored state with a thread's model and its owner's notes."""
 
 
-class OpenAgent(Protocol):
-    """Opens an agent for a new or an existing thread."""
-
-    async def __call__(  # noqa: PLR0913 - each by its name
-        self,
-        *,
-        store: Store,
-        tenant: str,
-        tools: bool,
-        model: str | None,
-        listener: Listener,
-        resume: str | None = None,
-        session: NewSession | None = None,
-    ) -> Agent: ...
-
-
-class PreviewThread(Protocol):
-    """Describe the next compaction of a thread whose client sends its whole history."""
-
-    async def __call__(self, store: Store, thread: str, focus: str | None) -> CommandResult: ...
+OpenAgent = Callable[..., Awaitable[Agent]]
+"""Open an agent for a thread. Arguments: `store`, `tenant`, `tools`, `model`, `listener`, and `resume` or `session`."""
 
 
 @dataclass(slots=True)
@@ -83,12 +64,10 @@ class AgentPool:
         store: Store,
         open_agent: OpenAgent,
         options: QueueOptions,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._open_agent = open_agent
         self._options = options
-        self._clock = clock
         self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
     def check_model(self, name: str | None) -> None:
@@ -160,7 +139,7 @@ class AgentPool:
         slot.store.lease = lease
         slot.next_fence = lease.fence
         slot.is_busy = True
-        slot.last_used = self._clock()
+        slot.last_used = time.monotonic()
         self._slots.move_to_end(thread)
         await self.close_unused()
         return slot
@@ -188,7 +167,7 @@ class AgentPool:
             await self.close_agent(thread)
 
     async def _open_slot(self, slot: AgentSlot, tenant: str, **thread_options: Any) -> None:
-        slot.last_used = self._clock()
+        slot.last_used = time.monotonic()
         slot.agent = await self._open_agent(
             store=cast("Store", slot.store),
             tenant=tenant,
@@ -200,7 +179,7 @@ class AgentPool:
 
     async def close_unused(self) -> None:
         """Close agents that were idle for too long, and those above the limit."""
-        oldest_use = self._clock() - self._options.idle_seconds
+        oldest_use = time.monotonic() - self._options.idle_seconds
         idle_threads = [key for key, slot in self._slots.items() if not slot.is_busy]
         surplus_threads = idle_threads[: max(0, len(self._slots) - self._options.agents)]
         for thread in [

@@ -104,11 +104,9 @@ class TurnQueue:
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
-                return (
-                    session
-                    if session.id == session.thread
-                    else await self.store.session(session.thread)
-                )
+                if session.id != session.thread:
+                    session = await self.store.session(session.thread)
+                return session
         except UnknownIdError:
             pass
         raise Refused(404, "not_found", "There is no such thread.")
@@ -195,8 +193,6 @@ class TurnQueue:
             run.stop("cancelled")
         self._follow_turn(turn)
         return turn
-
-    # Who answers
 
     def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
         """Return the log of a turn, and make sure that the turn will be answered."""

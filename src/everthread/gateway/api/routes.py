@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 
+from everthread.agent.commands.dispatch import CommandResult
 from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
 from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.gateway.api.agent_pool import PreviewThread
 from everthread.gateway.api.http import (
     ApiRequest,
     endpoint,
@@ -57,6 +58,7 @@ from everthread.gateway.api.turn_failures import STATUS_BY_CODE
 from everthread.gateway.error_answers import Refused
 from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
+from everthread.store.store import Store
 from everthread.store.turn_records import QueuedTurn
 from everthread.store.usage_records import make_insights_figures, make_usage_figures, sum_calls
 from everthread.thread.lookup.thread_state import describe_state, load_thread_state
@@ -69,6 +71,10 @@ _TURN_ERRORS = (404, 409, 502, 503)
 """Error codes of a path that waits for a turn."""
 _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 MAX_TITLE_CHARS = 200
+
+
+PreviewThread = Callable[[Store, str, str | None], Awaitable[CommandResult]]
+"""Describe the next compaction of a thread whose client sends its whole history. Arguments: store, thread, focus."""
 
 
 class ThreadRoutes:

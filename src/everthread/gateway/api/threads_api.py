@@ -14,7 +14,6 @@ from everthread.errors import EverthreadError, InputError, StoreError, UnknownId
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.admission import Admission
 from everthread.gateway.api import HEARTBEAT_SECONDS
-from everthread.gateway.api.agent_pool import PreviewThread
 from everthread.gateway.api.http import (
     ApiRequest,
     Endpoint,
@@ -25,7 +24,7 @@ from everthread.gateway.api.http import (
 )
 from everthread.gateway.api.openapi import make_openapi_document
 from everthread.gateway.api.queue import TurnQueue
-from everthread.gateway.api.routes import ThreadRoutes
+from everthread.gateway.api.routes import PreviewThread, ThreadRoutes
 from everthread.gateway.api.turn_failures import INTERNAL_ERROR_TEXT
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused

@@ -12,9 +12,9 @@ from everthread.core.messages import count_noun
 from everthread.gateway.dashboard.charts import (
     Chart,
     Limit,
-    Line,
     Mark,
     draw_chart,
+    make_cache_lines,
     pick_points,
 )
 from everthread.gateway.dashboard.context_window import WindowSize
@@ -106,7 +106,7 @@ def _find_misses(
 
 
 def draw_calls(view: CallsView, size: WindowSize) -> str:
-    points = pick_points(view.calls)
+    points = pick_points(len(view.calls))
     calls = [view.calls[call_index] for call_index in points]
     point_numbers = {call_index: number for number, call_index in enumerate(points)}
 
@@ -117,11 +117,11 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
             default=0,
         )
 
-    lines = [
-        Line("read from the cache", "read", [call.cache_read for call in calls]),
-        Line("written to the cache", "write", [call.cache_write for call in calls]),
-        Line("not cached", "none", [call.input for call in calls]),
-    ]
+    lines = make_cache_lines(
+        read=[call.cache_read for call in calls],
+        written=[call.cache_write for call in calls],
+        uncached=[call.input for call in calls],
+    )
     marks = [Mark(find_nearest_point(call_index), text) for call_index, text in view.marks[-100:]]
     misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
     marks += [
@@ -130,11 +130,8 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
     ]
     largest_prompt = max((call.prompt for call in calls), default=0)
     limits = [Limit("compaction from here on", size.threshold)]
-    limits += (
-        [Limit("window", size.tokens)]
-        if size.tokens < 3 * max(largest_prompt, size.threshold)
-        else []
-    )
+    if size.tokens < 3 * max(largest_prompt, size.threshold):
+        limits.append(Limit("window", size.tokens))
     description = (
         f"{count_noun(len(view.calls), 'call')}; the largest prompt has {largest_prompt:,} tokens; "
         f"{count_noun(len(view.marks), 'compaction')}; {count_noun(len(view.misses), 'cache miss')[:-1]}."

@@ -209,6 +209,17 @@ class Segment:
     value: float
 
 
+def make_cache_lines(
+    *, read: Sequence[float], written: Sequence[float], uncached: Sequence[float]
+) -> list[Line]:
+    """Return the lines for the tokens of prompts, by their place in the provider's cache."""
+    return [
+        Line("read from the cache", "read", read),
+        Line("written to the cache", "write", written),
+        Line("not cached", "none", uncached),
+    ]
+
+
 def draw_chart(chart: Chart) -> Markup:
     """Render the chart in its own width and for a phone, its legend, and its values for the script."""
     margins = {
@@ -274,13 +285,9 @@ def choose_grid_step(largest: float) -> float:
 def format_tick(value: float, unit: str) -> str:
     """Format a number in short form for an axis."""
     if unit == "$":
-        return (
-            f"${value:,.0f}"
-            if value >= 10
-            else f"${value:.2f}".removesuffix(".00")
-            if value >= 0.1
-            else f"${value:.4g}"
-        )
+        if value >= 10:
+            return f"${value:,.0f}"
+        return f"${value:.2f}".removesuffix(".00") if value >= 0.1 else f"${value:.4g}"
     if unit == "%":
         return f"{value:g} %"
     if value >= 1_000_000:
@@ -291,10 +298,9 @@ def format_tick(value: float, unit: str) -> str:
 MAX_CHART_POINTS = 300
 
 
-def pick_points(values: Sequence[Any], max_points: int = MAX_CHART_POINTS) -> list[int]:
+def pick_points(count: int) -> list[int]:
     """Return the indexes of the values that a chart shows, evenly spaced from the first to the last."""
-    if len(values) <= max_points:
-        return list(range(len(values)))
-    return sorted(
-        {round(number * (len(values) - 1) / (max_points - 1)) for number in range(max_points)}
-    )
+    if count <= MAX_CHART_POINTS:
+        return list(range(count))
+    last = MAX_CHART_POINTS - 1
+    return [round(number * (count - 1) / last) for number in range(MAX_CHART_POINTS)]

@@ -59,14 +59,13 @@ class CompactionItem:
 
     @property
     def share(self) -> float:
-        return (
-            1 - self.record.tokens_after / self.record.tokens_before
-            if self.record.tokens_before
-            else 0.0
-        )
+        """The share of the prompt that the compaction removed."""
+        if not self.record.tokens_before:
+            return 0.0
+        return 1 - self.record.tokens_after / self.record.tokens_before
 
     @property
-    def spared(self) -> int:
+    def spared_tokens(self) -> int:
         """The tokens that later calls did not send because of the compaction."""
         return self.calls_since * max(0, self.record.tokens_before - self.record.tokens_after)
 
@@ -75,16 +74,13 @@ def make_compaction_items(
     records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()
 ) -> list[CompactionItem]:
     call_times = [call.created for call in calls if call.task == "main"]
-    return [
-        CompactionItem(
-            stored,
-            number,
-            sum(call_time > stored.created for call_time in call_times)
-            if stored.reverted_at is None
-            else 0,
-        )
-        for number, stored in enumerate(sorted(records, key=lambda record: record.id), 1)
-    ]
+    items = []
+    for number, stored in enumerate(sorted(records, key=lambda record: record.id), 1):
+        calls_since = 0
+        if stored.reverted_at is None:
+            calls_since = sum(call_time > stored.created for call_time in call_times)
+        items.append(CompactionItem(stored, number, calls_since))
+    return items
 
 
 async def load_compaction_page(
@@ -170,13 +166,11 @@ def _make_side_rows(
     """Return the first and the last messages as short rows, with None in place of those that are not shown."""
 
     def make_brief_row(message: StoredMessage) -> MessageRow:
-        visibility = (
-            "recall"
-            if message.id in removed_ids
-            else "view"
-            if removed_ids and message.kind == "message"
-            else ""
-        )
+        visibility = ""
+        if message.id in removed_ids:
+            visibility = "recall"
+        elif removed_ids and message.kind == "message":
+            visibility = "view"
         return make_message_row(message, chars=EXCERPT_CHARS, visibility=visibility)
 
     if len(messages) <= MAX_SIDE_MESSAGES:
@@ -202,7 +196,7 @@ def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[CallRow]) -> f
     price = prices.input
     if prices.cache_read and any(call.cache_read for call in later_calls):
         price = prices.cache_read
-    return item.spared * float(price) / 1_000_000
+    return item.spared_tokens * float(price) / 1_000_000
 
 
 def describe_checks(figures: Mapping[str, Any]) -> list[str]:
@@ -220,11 +214,9 @@ def describe_checks(figures: Mapping[str, Any]) -> list[str]:
     if counts.get("checked"):
         names_text = count_noun(counts["checked"], "name")
         unverified_count = counts.get("unverified", 0)
-        result = (
-            f"{unverified_count:,} of them occur in no message and are marked (unverified)"
-            if unverified_count
-            else "all of them occur in the messages"
-        )
+        result = "all of them occur in the messages"
+        if unverified_count:
+            result = f"{unverified_count:,} of them occur in no message and are marked (unverified)"
         sentences.append(f"{names_text} and figures were looked up in the messages: {result}.")
     return sentences
 

@@ -119,15 +119,15 @@ def sum_part_sizes(
     """Return the tokens of each part of a session's context. The user's words in summaries are a part of their own."""
     sizes = dict.fromkeys(PART_LABELS, 0)
     for kind, role, is_tool, tokens in rows:
-        part_kind = (
-            "summary"
-            if kind == "summary"
-            else "results"
-            if is_tool and role != "assistant"
-            else "talk"
-        )
-        sizes[part_kind] += tokens
+        sizes[_find_part(kind, is_result=is_tool and role != "assistant")] += tokens
     return _separate_user_words(sizes, summaries)
+
+
+def _find_part(message_kind: str, *, is_result: bool) -> str:
+    """Return the part of the context that a message belongs to, as a key of `PART_LABELS`."""
+    if message_kind == "summary":
+        return "summary"
+    return "results" if is_result else "talk"
 
 
 def _separate_user_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
@@ -166,18 +166,12 @@ def draw_side_bar(messages: Sequence[StoredMessage], total: int) -> str:
     sizes = dict.fromkeys(PART_LABELS, 0)
     for message in messages:
         tokens = message.tokens or estimate_tokens(message_text(message.body))
-        kind = (
-            "summary"
-            if message.kind == "summary"
-            else "results"
-            if message.body.get("role") == "tool"
-            else "talk"
-        )
+        kind = _find_part(message.kind, is_result=message.body.get("role") == "tool")
         sizes[kind] += tokens
-    filled_parts = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
     segments = [
         Segment(kind, f"{PART_LABELS[kind]}: {tokens:,} tokens", tokens)
-        for kind, tokens in filled_parts
+        for kind, tokens in sizes.items()
+        if tokens
     ]
     description = ", ".join(segment.name for segment in segments) or "nothing"
     return draw_bar(segments, max(total, sum(sizes.values())), description)

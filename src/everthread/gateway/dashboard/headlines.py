@@ -59,9 +59,9 @@ def _make_lead_figure(
     window: int,
     compactions: int,
 ) -> Figure:
-    if comparison is not None and comparison.beyond:
+    if comparison is not None and comparison.outgrown_count:
         return Figure(
-            count_noun(comparison.beyond, "call"),
+            count_noun(comparison.outgrown_count, "call"),
             "beyond the window",
             f"of {figures.calls:,} in all: the whole history no longer fits {format_short(window)} tokens",
             is_lead=True,
@@ -85,10 +85,10 @@ def _make_lead_figure(
 def describe_period(insights: Insights, comparison: CostComparison) -> list[Figure]:
     """Return the figures of all threads in a period, the most important first."""
     total = insights.total
-    if comparison.beyond:
+    if comparison.outgrown_count:
         thread_count = len({call.thread for call in comparison.outgrown})
         lead_figure = Figure(
-            count_noun(comparison.beyond, "call"),
+            count_noun(comparison.outgrown_count, "call"),
             "beyond the window",
             f"{count_noun(thread_count, 'conversation')} continued past the point where the model "
             "would have refused the whole history",
@@ -158,7 +158,7 @@ def describe_difference(comparison: CostComparison) -> Figure | None:
     if saved is None:
         return None
     base_text = (
-        f"{format_dollars(comparison.cost_without)} for the same {count_noun(comparison.calls, 'call')} "
+        f"{format_dollars(comparison.cost_without)} for the same {count_noun(comparison.compared_count, 'call')} "
         "with the whole history"
     )
     if saved >= MIN_DOLLARS:

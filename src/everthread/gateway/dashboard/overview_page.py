@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.messages import count_noun
@@ -18,6 +17,7 @@ from everthread.gateway.dashboard.charts import (
     Segment,
     draw_bar,
     draw_chart,
+    make_cache_lines,
 )
 from everthread.gateway.dashboard.compaction_page import make_compaction_items
 from everthread.gateway.dashboard.headlines import MIN_DOLLARS, describe_period
@@ -47,22 +47,18 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
     savings = await costs.compare_period(records, limits, start_time)
     recent = [record for record in records if record.created >= start_time]
     slowest = sorted(make_compaction_items(recent), key=lambda item: -item.record.duration)[:8]
-    groups = [("model", "model", insights.by_model), ("client", "client", clients)]
+    groups = [("model", insights.by_model), ("client", clients)]
     if tenant is None:
         tenants = await costs.store.sum_usage_by("tenant", since=start_time, until=end_time)
-        groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
-    groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
-    tables = [
-        (
-            name,
-            [
-                _make_usage_row(row, savings.saved_by.get(kind, {}).get(row.key, 0.0))
-                for row in rows
-            ],
-        )
-        for name, kind, rows in groups
-        if rows
-    ]
+        if len(tenants) > 1:
+            groups.append(("tenant", tenants))
+    groups.append(("day", insights.by_day[::-1][:31]))
+    tables = []
+    for kind, rows in groups:
+        saved_by_key = savings.saved_by.get(kind, {})
+        usage_rows = [_make_usage_row(row, saved_by_key.get(row.key, 0.0)) for row in rows]
+        if usage_rows:
+            tables.append((kind, usage_rows))
     return {
         "days": days,
         "headline": describe_period(insights, savings),
@@ -71,11 +67,11 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
         "slowest": slowest,
         "failures": [(failure, f"{count:,}") for failure, count in failures],
         "charts": draw_days(insights.by_day, savings, start_time),
-        "beyond": draw_beyond_by_client(savings),
+        "outgrown": list_outgrown_calls_by_client(savings),
     }
 
 
-def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
+def _make_usage_row(row: UsageRow, saved: float) -> tuple[str, ...]:
     share = row.cache_share
     is_priced = row.unpriced_calls < row.calls
     return (
@@ -89,18 +85,10 @@ def _make_usage_row(row: Any, saved: float) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnChart:
-    """A chart's title and its SVG."""
-
-    title: str
-    svg: str
-
-
 def draw_days(
     by_day: Sequence[UsageRow], savings: CostComparison, start_time: float
-) -> list[DrawnChart]:
-    """Draw the prompt tokens, dollars and cached share of each day; return no charts for a single day."""
+) -> list[tuple[str, str]]:
+    """Return charts of the prompt tokens, dollars and cached share of each day, as title and SVG; none for one day."""
     if len(by_day) < 2:
         return []
     days = _fill_days({row.key: row for row in by_day}, start_time)
@@ -110,7 +98,7 @@ def draw_days(
         charts.append(_make_cost_chart(days, names, savings))
     if any(row.cache_read for row in days):
         charts.append(_make_share_chart([row for row in days if row.calls]))
-    return [DrawnChart(chart.title, draw_chart(chart)) for chart in charts]
+    return [(chart.title, draw_chart(chart)) for chart in charts]
 
 
 def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow]:
@@ -122,11 +110,11 @@ def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow
 
 
 def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
-    lines = [
-        Line("read from the cache", "read", [row.cache_read for row in days]),
-        Line("written to the cache", "write", [row.cache_write for row in days]),
-        Line("not cached", "none", [row.input for row in days]),
-    ]
+    lines = make_cache_lines(
+        read=[row.cache_read for row in days],
+        written=[row.cache_write for row in days],
+        uncached=[row.input for row in days],
+    )
     total = sum(row.prompt for row in days)
     return Chart(
         "prompt-days",
@@ -176,7 +164,7 @@ def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
     )
 
 
-def draw_beyond_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
+def list_outgrown_calls_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
     """Return each client with its number of calls beyond the window and a bar, the largest number first."""
     calls_by_client = Counter(translate_client_name(call.client) for call in savings.outgrown)
     rows = calls_by_client.most_common(MAX_CLIENT_BARS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -100,7 +99,6 @@ class Dashboard:
         self._announce = announce
         self._announced_at = -math.inf
         self._live_updates = LiveUpdates(costs.store)
-        self._compile_task: asyncio.Future[None] | None = None
         self._static = load_static_files()
         self._pages = make_page_environment(self._static)
         self._app = Starlette(
@@ -180,7 +178,7 @@ class Dashboard:
                 return self._show_error(
                     404,
                     "There is no such page.",
-                    "It never was, or it is not yours to see.",
+                    "It does not exist, or you may not see it.",
                     viewer,
                 )
             except EverthreadError as error:
@@ -257,7 +255,6 @@ class Dashboard:
                 _LOG.warning("the dashboard was asked for with a key that is not known")
                 return self._show_login(request, "This key is not known here, or was revoked.", 403)
         # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.
-        self._compile_task = asyncio.get_running_loop().run_in_executor(None, self._compile)
         answer = self._show_page("entered.html", None)
         answer.headers["set-cookie"] = self.access.format_cookie(cookie)
         return answer
@@ -473,11 +470,6 @@ class Dashboard:
             "base": self.base_url,
         } | model
         return self._pages.get_template(name).render(viewer=viewer, **fields)
-
-    def _compile(self) -> None:
-        """Compile every template before the first page needs it."""
-        for name in self._pages.list_templates():
-            self._pages.get_template(name)
 
 
 def is_page(method: str, path: str) -> bool:

@@ -59,11 +59,11 @@ class CostComparison:
     """Dollars saved per `day`, `model`, `client` and `tenant`; set for several threads."""
 
     @property
-    def beyond(self) -> int:
+    def outgrown_count(self) -> int:
         return len(self.outgrown)
 
     @property
-    def calls(self) -> int:
+    def compared_count(self) -> int:
         return len(self.rows)
 
     @property
@@ -169,11 +169,9 @@ def _price_prompt(
     """Return the dollars of a prompt that is partly read from the cache."""
     if prices is None or prices.input is None:
         return None
-    uncached_price = (
-        prices.cache_write_5m
-        if call.cache_write and prices.cache_write_5m is not None
-        else prices.input
-    )
+    uncached_price = prices.input
+    if call.cache_write and prices.cache_write_5m is not None:
+        uncached_price = prices.cache_write_5m
     cached_price = prices.cache_read if prices.cache_read is not None else prices.input
     weighted_tokens = (
         (prompt - read_tokens) * uncached_price

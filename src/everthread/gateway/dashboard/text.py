@@ -17,6 +17,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.secrets.redaction import redact_part
+from everthread.core.utc_days import DAY_SECONDS
 
 REDACTION_MARGIN_CHARS = 400
 """Characters around an excerpt that are also searched for secrets, which may begin or end there."""
@@ -26,7 +27,7 @@ _SPECIAL_CHARS = re.compile(
 
 
 def clean(text: str) -> str:
-    """Replace control and direction characters, which could move, hide or break other text, by their names."""
+    """Replace control and direction characters, which could move, hide or break other text, with their names."""
     return _SPECIAL_CHARS.sub(_name_character, text.replace("\r\n", "\n"))
 
 
@@ -42,12 +43,9 @@ def _name_character(match: re.Match[str]) -> str:
 def excerpt(text: str, max_chars: int, *, start: int = 0, is_revealed: bool = False) -> str:
     """Return at most `max_chars` characters of a text from `start` on, redacted unless `is_revealed`."""
     end = min(len(text), start + max_chars)
-    passage = (
-        text[start:end]
-        if is_revealed
-        else redact_part(text, start, end, margin=REDACTION_MARGIN_CHARS)
-    )
-    return clean(passage)
+    if is_revealed:
+        return clean(text[start:end])
+    return clean(redact_part(text, start, end, margin=REDACTION_MARGIN_CHARS))
 
 
 def one_line_excerpt(text: str, max_chars: int) -> str:
@@ -116,7 +114,7 @@ def format_age(seconds: float, now: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format a duration in one unit."""
-    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+    for unit_seconds, unit in ((DAY_SECONDS, "d"), (3_600, "h"), (60, "min")):
         if seconds >= unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
     if seconds < 1:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from everthread.core.utc_days import format_utc_day
 from everthread.gateway.dashboard.context_window import WindowSize
@@ -19,18 +18,15 @@ from everthread.store.store import Store
 from everthread.store.usage_records import CallRow
 from everthread.thread.used_window import UsedWindow, load_used_window
 
-
-class WindowSource(Protocol):
-    """Finds a model's window, given the one learnt from its provider."""
-
-    def __call__(self, model: str, learnt: int | None) -> WindowSize: ...
+FindWindow = Callable[[str, int | None], WindowSize]
+"""Return the window of a model, given the one learnt from its provider."""
 
 
 class ThreadCosts:
     """Load the windows of threads, and compare costs with and without compaction."""
 
     def __init__(
-        self, store: Store, find_window: WindowSource, *, cache_seconds: float = 300.0
+        self, store: Store, find_window: FindWindow, *, cache_seconds: float = 300.0
     ) -> None:
         self.store = store
         self._find_window = find_window

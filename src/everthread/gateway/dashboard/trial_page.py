@@ -154,7 +154,7 @@ class TrialPage:
 def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
     """Draw the prompts of several replays of a thread, call by call."""
     call_count = max((len(run.prompts) for run in result.runs), default=0)
-    points = pick_points(range(call_count))
+    points = pick_points(call_count)
     lines = [
         Line(
             run.name,

@@ -21,10 +21,8 @@ from everthread.thread.events import (
 )
 
 _LOG = logging.getLogger("everthread.gateway")
-_REASONS = ("error", "why", "text", "action", "source")
+_REASON_FIELDS = ("error", "why", "text", "action", "source")
 """Fields of events that contain our own explanations."""
-
-
 FORWARDED = "a decision failed, the original was forwarded"
 REFUSED = "an upstream answered with an error"
 
@@ -71,28 +69,26 @@ MAX_UNPRICED_MODELS = 100
 class EventReporter:
     """Count and log the manager's events, never the content of messages."""
 
-    def __init__(self, metrics: Metrics, failures: FailureLog | None = None) -> None:
+    def __init__(self, metrics: Metrics, failures: FailureLog | None) -> None:
         self._metrics = metrics
         self._unpriced: set[str] = set()
         self._failures = failures
 
     def __call__(self, event: Event) -> None:
         self._count(event)
-        is_failure = isinstance(event, CompactionFailed | RecordFailed)
-        level = (
-            logging.WARNING
-            if is_failure
-            else logging.DEBUG
-            if isinstance(event, UsageRecorded)
-            else logging.INFO
-        )
+        level = logging.INFO
+        if isinstance(event, CompactionFailed | RecordFailed):
+            level = logging.WARNING
+        elif isinstance(event, UsageRecorded):
+            level = logging.DEBUG
         if not _LOG.isEnabledFor(level):
             return
         fields = event.as_dict()
-        reason = next((fields[name] for name in _REASONS if isinstance(fields.get(name), str)), "")
+        reason = next(
+            (fields[name] for name in _REASON_FIELDS if isinstance(fields.get(name), str)), ""
+        )
         session = fields.pop("session")
         log_fields(
-            _LOG,
             level,
             f"{event.kind} in {session}{f': {reason}' if reason else ''}",
             {"thread": session, **fields},

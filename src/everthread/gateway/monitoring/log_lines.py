@@ -58,18 +58,16 @@ def set_log_thread(thread: str) -> None:
     _THREAD.set(thread)
 
 
-def log_fields(logger: logging.Logger, level: int, text: str, fields: Mapping[str, Any]) -> None:
+def log_fields(level: int, text: str, fields: Mapping[str, Any]) -> None:
     """Log a line with a text for people and fields for programs."""
-    logger.log(level, "%s", text, extra={"fields": dict(fields)})
+    _LOG.log(level, "%s", text, extra={"fields": dict(fields)})
 
 
 def printable(text: str) -> str:
     """Return the text as one line without control characters."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char.isprintable() else "?" for char in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 class JsonLines(logging.Formatter):
@@ -162,9 +160,7 @@ def _is_for_terminal(record: logging.LogRecord) -> bool:
     return "status" in fields or fields.get("event") == CompactionDone.kind
 
 
-def set_up_logs(
-    form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
-) -> None:
+def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool, file: Path | None) -> None:
     """Configure logging for a process that runs only a gateway.
 
     `quiet`: do not log a short line for each request and compaction. `file`: a file for all lines as JSON.

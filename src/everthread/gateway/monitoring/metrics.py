@@ -114,13 +114,10 @@ class Metrics:
     def value(self, name: str, **labels: str) -> float:
         """Return the sum over all series with these labels."""
         pairs = labels.items()
+        source = self._collect_workers() if self._folder else self._counters[name]
         return sum(
             sample.value
-            for family in (
-                self._collect_workers().collect()
-                if self._folder
-                else self._counters[name].collect()
-            )
+            for family in source.collect()
             for sample in family.samples
             if sample.name == f"everthread_{name}_total" and pairs <= sample.labels.items()
         )

@@ -24,6 +24,7 @@ from everthread.gateway.dashboard.charts import (
     Segment,
     draw_bar,
     draw_chart,
+    make_cache_lines,
 )
 from everthread.gateway.dashboard.compaction_page import REASON_TEXTS
 from everthread.gateway.dashboard.headlines import Figure
@@ -359,11 +360,11 @@ def _make_cost_chart(strategies: Sequence[StrategyResult], number: int) -> Chart
 
 def _make_cache_chart(replay: Replay, number: int) -> Chart:
     calls = replay.everthread.calls
-    lines = [
-        Line("read from the cache", "read", [call.use.read for call in calls]),
-        Line("written to the cache", "write", [call.use.write for call in calls]),
-        Line("not cached", "none", [call.use.input for call in calls]),
-    ]
+    lines = make_cache_lines(
+        read=[call.use.read for call in calls],
+        written=[call.use.write for call in calls],
+        uncached=[call.use.input for call in calls],
+    )
     marks = [
         Mark(index, f"cache miss before call {index + 1}: {call.miss}", "miss")
         for index, call in enumerate(calls)

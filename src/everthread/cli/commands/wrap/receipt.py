@@ -127,9 +127,9 @@ def write_receipt(
     if not total.calls:
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
     calls = count_noun(total.calls, "call")
-    if comparison is not None and comparison.beyond:
+    if comparison is not None and comparison.outgrown_count:
         lines = [
-            f"Everthread: {name} made {calls}, {comparison.beyond:,} of them beyond the window."
+            f"Everthread: {name} made {calls}, {comparison.outgrown_count:,} of them beyond the window."
         ]
     else:
         lines = [f"Everthread: {name} made {calls}."]
