@@ -59,10 +59,10 @@ class TurnQueue:
     """Answer the messages of each thread in order, together with the other processes on the same store."""
 
     def __init__(
-        self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None
+        self, store: Store, open_agent: OpenAgent, options: QueueOptions
     ) -> None:
         self.store = store
-        self.options = options or QueueOptions()
+        self.options = options
         self.agents = AgentPool(store, open_agent, self.options)
         self._logs = TurnLogs()
         self._holder_id = new_id()

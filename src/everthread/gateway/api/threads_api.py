@@ -13,7 +13,6 @@ from everthread.core.secrets.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.admission import Admission
-from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.http import (
     ApiRequest,
     Endpoint,
@@ -48,8 +47,8 @@ class ThreadsApi:
         *,
         preview: PreviewThread,
         limits: Limits | None = None,
-        tools: bool = False,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        tools: bool,
+        heartbeat_seconds: float,
     ) -> None:
         self.queue = queue
         self._limits = limits or Limits()

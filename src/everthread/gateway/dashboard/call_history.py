@@ -32,7 +32,7 @@ class CacheMissRow:
     call: int
     cause: str
     missed_tokens: int
-    is_reported: bool = False
+    is_reported: bool
     """Whether the provider gave the cause; otherwise it is deduced here."""
 
 

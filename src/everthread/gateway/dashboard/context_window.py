@@ -35,7 +35,8 @@ class WindowSize:
 
     tokens: int
     threshold: int
-    source: str = ""
+    source: str
+    """How the window is known, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class WindowView:
     used_tokens: int
     is_reported: bool
     """Whether the sizes are scaled to the provider's count; otherwise they are estimates."""
-    next_compaction: str = ""
+    next_compaction: str
     """When the next compaction is expected."""
 
     @property

@@ -21,7 +21,7 @@ class Figure:
 
     value: str
     label: str
-    detail: str = ""
+    detail: str
     is_lead: bool = False
 
 

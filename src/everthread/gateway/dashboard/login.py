@@ -98,7 +98,7 @@ class Access:
         secret: bytes,
         *,
         auth: Auth,
-        operator_key: str | None = None,
+        operator_key: str | None,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store

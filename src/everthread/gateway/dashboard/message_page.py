@@ -34,8 +34,9 @@ class MessageRow:
     """Characters that are not shown."""
     tokens: int
     created: float
-    visibility: str = ""
-    folded: bool = False
+    visibility: str
+    """How the model can still see it, as a key of `VISIBILITY_LABELS`; empty if not shown."""
+    folded: bool
 
 
 def make_message_row(

@@ -16,8 +16,9 @@ class SummaryLine:
 
     pieces: tuple[tuple[str, str], ...]
     """Pairs of a kind (`text`, `code` or `strong`) and the text."""
-    is_item: bool = False
-    sources: tuple[int, ...] = ()
+    is_item: bool
+    sources: tuple[int, ...]
+    """Ids of the messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class ThreadEntry:
     title: str
     comparison: CostComparison | None
     """Comparison with the cost of the whole history; None if there was no compaction."""
-    snippets: Sequence[Snippet] = ()
+    snippets: Sequence[Snippet]
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
     parent: str = ""
