@@ -17,7 +17,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.contracts import Auth
 from everthread.gateway.dashboard.context_window import WindowSize
-from everthread.gateway.dashboard.login import SECRET_NAME, Access
+from everthread.gateway.dashboard.login import SECRET_NAME, DashboardLogin
 from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.store.records import NewCompaction, NewMessage, NewSession
@@ -130,7 +130,7 @@ class Browser:
 
     async def log_in(self) -> Browser:
         """By a link."""
-        response = await self.get(self.pages.access.make_login_link())
+        response = await self.get(self.pages.login.make_login_link())
         assert response.status == 200
         return self
 
@@ -159,7 +159,7 @@ async def open_dashboard_setup(
     folder: Path, auth: Auth = "none", *, window: int = 20_000, **more: Any
 ) -> AsyncIterator[DashboardSetup]:
     store = open_store(folder / "pages.db")
-    access = Access(
+    access = DashboardLogin(
         store,
         await store.shared_secret(SECRET_NAME),
         auth=auth,

@@ -76,8 +76,8 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
     found = compare_thread(
         calls,
         [compaction],
-        price=lambda *_: None,
-        window=lambda _: 100_000,
+        find_prices=lambda *_: None,
+        find_window=lambda _: 100_000,
         ttl=300,
     )
     assert found.outgrown == tuple(calls[3:])
@@ -468,7 +468,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
             TrialRun(
                 name,
                 [100, 200, 300],
-                compactions=[2],
+                compacted_calls=[2],
                 cost=0.5,
                 facts=(3, 2, 1),
             )
@@ -480,9 +480,9 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
                 TrialRun(
                     "without",
                     [100],
-                    compactions=[],
+                    compacted_calls=[],
                     cost=None,
-                    refused=True,
+                    was_refused=True,
                 ),
             ],
             ["a note"],

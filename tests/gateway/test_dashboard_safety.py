@@ -180,7 +180,7 @@ async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> 
             f"/dashboard/threads/{thread}/try",
         ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
-            cookies = {"cookie": f"{dashboard.pages.access.cookie_name}={forged}".encode()}
+            cookies = {"cookie": f"{dashboard.pages.login.cookie_name}={forged}".encode()}
             for path in paths:
                 page = await visitor.get(path, headers=cookies)
                 assert page.status in (200 if path.startswith("/?") else 401, 401)

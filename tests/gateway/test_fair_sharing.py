@@ -131,7 +131,7 @@ async def test_limits_the_bytes_of_all_bodies_together() -> None:
 async def test_idle_connections_give_way_to_new_ones() -> None:
     async with open_raw_upstream() as upstream:
         proxy = Proxy(Routes([Upstream("only", upstream.url)]), PassThroughManager())
-        async with Gateway(GatewayApp(proxy), grace_seconds=1.0, connections=8) as running:
+        async with Gateway(GatewayApp(proxy), grace_seconds=1.0, max_connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
                 response = await send_post(running.url, CHAT)

@@ -67,7 +67,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     authenticators = []
     for _ in range(2):
         counter = KeyUsageCounter(store, wall_clock=wall_clock)
-        authenticators.append(KeyAuthenticator(store, usage_counter=counter, ttl=0))
+        authenticators.append(KeyAuthenticator(store, usage_counter=counter, cache_seconds=0))
     key = await gateways.create_key(requests=4)
     urls = [await gateways.start(authenticator=one) for one in authenticators]
     for url in urls * 2:

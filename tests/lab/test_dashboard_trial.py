@@ -34,11 +34,11 @@ def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
 def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
     result = replay_with_trial_settings(request())
     now, tried, without = result.runs
-    assert len(now.prompts) == len(tried.prompts) == 48
-    assert len(tried.compactions) > len(now.compactions)
-    assert max(tried.prompts) < max(now.prompts)
-    assert without.refused
-    assert len(without.prompts) < 48
+    assert len(now.prompt_sizes) == len(tried.prompt_sizes) == 48
+    assert len(tried.compacted_calls) > len(now.compacted_calls)
+    assert max(tried.prompt_sizes) < max(now.prompt_sizes)
+    assert without.was_refused
+    assert len(without.prompt_sizes) < 48
     assert None not in (now.cost, tried.cost, without.cost)
     assert sum(tried.facts or ()) == sum(now.facts or ()) > 0
 

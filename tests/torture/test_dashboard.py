@@ -47,7 +47,7 @@ async def run_dashboard(
 async def enter(browser: Chromium, url: str, pages: Dashboard) -> Tab:
     tab = await browser.tab()
     await tab.look(1_280)
-    await tab.open(f"{url}{pages.access.make_login_link()}")
+    await tab.open(f"{url}{pages.login.make_login_link()}")
     await tab.until("location.pathname === '/'")
     return tab
 
@@ -150,7 +150,7 @@ async def test_hostile_text_is_inert(tmp_path: Path) -> None:
 async def test_large_store_stays_fast(tmp_path: Path) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
-            await http.get(pages.access.make_login_link())
+            await http.get(pages.login.make_login_link())
             empty = await _first_byte(http, "/")
             thread = (
                 await store.create_session(NewSession(title="A very long thread", model=MODEL))
@@ -287,7 +287,7 @@ async def test_pages_work_without_scripts(tmp_path: Path, path: str) -> None:
     async with run_dashboard(tmp_path) as (url, pages, store, browser):
         tab = await browser.tab()
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)
-        await tab.open(f"{url}{pages.access.make_login_link()}")
+        await tab.open(f"{url}{pages.login.make_login_link()}")
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
         await tab.open(url + path)

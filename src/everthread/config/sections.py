@@ -422,14 +422,14 @@ class NativeApiOptions(ConfigSection):
         description="Patterns of the models that clients may choose. Empty: none but the default.",
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE_DEFAULTS.queue,
+        QUEUE_DEFAULTS.max_queued,
         description="Messages of one thread that wait for their turn; further ones are refused.",
     )
     running: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE_DEFAULTS.running, description="Turns at the same time."
+        QUEUE_DEFAULTS.max_running, description="Turns at the same time."
     )
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        QUEUE_DEFAULTS.agents, description="Threads kept in memory between turns."
+        QUEUE_DEFAULTS.max_agents, description="Threads kept in memory between turns."
     )
     idle_seconds: Seconds = Field(
         QUEUE_DEFAULTS.idle_seconds,

@@ -36,11 +36,11 @@ async def make_dashboard(
 
     `links`: the folder with login links that several processes share.
     """
-    from everthread.gateway.dashboard.login import SECRET_NAME, Access, LoginLinks
+    from everthread.gateway.dashboard.login import SECRET_NAME, DashboardLogin, LoginLinks
     from everthread.gateway.dashboard.page_routes import Dashboard
 
     secret = await store.shared_secret(SECRET_NAME)
-    access = Access(
+    access = DashboardLogin(
         store,
         secret,
         auth=config.gateway.auth,

@@ -259,7 +259,7 @@ class _GatewayBuilder:
 
         options = self._config.gateway
         seconds = options.limits.manage_seconds
-        workers = self._worker.count if self._worker else 1
+        workers = self._worker.worker_count if self._worker else 1
         is_sole_writer = claim_sole_use(self._store, self._stack, workers)
         summarizers = SummarizerFactory(
             self._config,
@@ -310,7 +310,7 @@ class _GatewayBuilder:
             sites=self._sites,
             trial=trial,
             announce=announce,
-            links=self._worker.links if self._worker else None,
+            links=self._worker.links_folder if self._worker else None,
         )
 
     async def open_app(

@@ -32,13 +32,21 @@ def make_threads_api(
     from everthread.gateway.api.threads_api import ThreadsApi
 
     native = config.gateway.native
-    options = native.model_dump(exclude={"enabled", "tools", "workspace", "heartbeat_seconds"})
-    queue = TurnQueue(store, make_agent_opener(config), QueueOptions(**options))
+    options = QueueOptions(
+        max_queued=native.queue,
+        max_running=native.running,
+        max_agents=native.agents,
+        models=native.models,
+        idle_seconds=native.idle_seconds,
+        lease_seconds=native.lease_seconds,
+        poll_seconds=native.poll_seconds,
+    )
+    queue = TurnQueue(store, make_agent_opener(config), options)
     return ThreadsApi(
         queue,
         preview=make_preview_function(config),
         limits=limits,
-        tools=has_no_keys and native.tools,
+        keyless_may_use_tools=has_no_keys and native.tools,
         heartbeat_seconds=native.heartbeat_seconds,
     )
 
@@ -54,7 +62,7 @@ def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None)
         *,
         store: Store,
         tenant: str,
-        tools: bool,
+        has_tools: bool,
         model: str | None,
         listener: Listener,
         resume: str | None = None,
@@ -62,7 +70,7 @@ def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None)
     ) -> Agent:
         folder = find_tenant_memory_folder(home_directory(), tenant)
         chat_tools: list[Tool] | None = (
-            None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
+            None if has_tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         )
         return await open_agent(
             config,
@@ -73,7 +81,7 @@ def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None)
             listener=listener,
             workspace=_make_tenant_workspace(config, folder),
             tools=chat_tools,
-            chat_only=not tools,
+            chat_only=not has_tools,
         )
 
     return open_thread_agent

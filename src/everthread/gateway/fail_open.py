@@ -22,7 +22,7 @@ from everthread.gateway.contracts import (
     UnmanagedHandler,
 )
 from everthread.gateway.monitoring.event_reports import FORWARDED, FailureLog
-from everthread.gateway.monitoring.log_lines import printable
+from everthread.gateway.monitoring.log_lines import make_printable
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.request.json_slices import ExcessError
@@ -81,7 +81,7 @@ class FailOpenManager:
             reason = str(error) if isinstance(error, ExcessError) else "it cannot be read here"
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
             self.warn_unmanaged(_without_credentials(str(error), incoming), kind=kind)
-            return _make_unmanaged_handler(incoming, printable(reason))
+            return _make_unmanaged_handler(incoming, make_printable(reason))
 
     def warn_unmanaged(self, reason: str, *, kind: str = "") -> None:
         """Count a request that is passed on unmanaged, and log it; the first one of each kind as a warning.
@@ -119,7 +119,7 @@ class FailOpenManager:
     def _report(self, step: str, incoming: Incoming, error: Exception) -> None:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
-            self.failures.note(FORWARDED, tenant=incoming.tenant)
+            self.failures.record(FORWARDED, tenant=incoming.tenant)
         text = _without_credentials(str(error), incoming)
         _LOG.error(
             "%s failed, the original request is forwarded: %s: %s",

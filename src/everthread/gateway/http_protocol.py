@@ -23,7 +23,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     upgrade to `h2c` by default. A server may ignore such an offer (RFC 9110, 7.8), and this one ignores all of them.
     """
 
-    seconds: ClassVar[float]
+    header_seconds: ClassVar[float]
     header_bytes: ClassVar[int]
     max_connections: ClassVar[int]
     idle_connections: ClassVar[dict[HeaderTimeoutProtocol, None]]
@@ -123,7 +123,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
 
     def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self.seconds, self.transport.close)
+        self._header_timer = self.loop.call_later(self.header_seconds, self.transport.close)
 
     def _stop_header_timer(self) -> None:
         if self._header_timer is not None:
@@ -200,7 +200,7 @@ def make_header_timeout_protocol(
 ) -> type[HeaderTimeoutProtocol]:
     """Return a protocol class with the limits of one server."""
     limits = {
-        "seconds": seconds,
+        "header_seconds": seconds,
         "header_bytes": header_bytes,
         "max_connections": max_connections,
         "idle_connections": {},

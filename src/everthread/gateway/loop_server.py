@@ -137,5 +137,5 @@ def bind_socket(family: int, address: Any, *, shares_port: bool = False) -> sock
     return listener
 
 
-def http_url(host: str, port: int) -> str:
+def format_http_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

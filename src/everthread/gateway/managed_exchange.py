@@ -174,7 +174,7 @@ class ManagedExchange(Exchange):
         self.count_upstream_error(str(answer.status))
         failures = self.services.manager.failures
         if failures is not None:
-            failures.note(REFUSED, tenant=self.incoming.tenant)
+            failures.record(REFUSED, tenant=self.incoming.tenant)
         if body is None:
             return False
         for each_filter in self.filters:

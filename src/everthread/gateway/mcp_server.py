@@ -30,7 +30,7 @@ from everthread.gateway.access.authentication import Caller
 from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.identify import SESSION_HEADER
-from everthread.gateway.loop_server import LoopServer, http_url, listen
+from everthread.gateway.loop_server import LoopServer, format_http_url, listen
 from everthread.gateway.mcp_schemas import SCHEMAS
 from everthread.gateway.mcp_tools import LookupReach, LookupTools
 from everthread.gateway.request.body_limits import collect_body, replay_body
@@ -129,7 +129,7 @@ async def application(server: Server[Any], hosts: list[str] | None) -> AsyncIter
 async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator[str]:
     """Serve the application on an address of this machine; yield its URL."""
     listener = listen(port, host)
-    url = http_url(host, listener.getsockname()[1])
+    url = format_http_url(host, listener.getsockname()[1])
     local_hosts = [
         f"{name}:{listener.getsockname()[1]}" for name in ("127.0.0.1", "localhost", "[::1]")
     ]

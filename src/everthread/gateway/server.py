@@ -12,7 +12,7 @@ from typing import Self
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.http_protocol import make_header_timeout_protocol
-from everthread.gateway.loop_server import LoopServer, http_url, listen
+from everthread.gateway.loop_server import LoopServer, format_http_url, listen
 
 _MAX_FILES = 65_536
 _MAX_CONNECTIONS = 16_384
@@ -39,7 +39,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         grace_seconds: float = _STOP_TIMEOUT_SECONDS,
-        connections: int | None = None,
+        max_connections: int | None = None,
         listener: socket.socket | None = None,
     ) -> None:
         service.check_listen_host(host)
@@ -47,7 +47,7 @@ class Gateway:
         self._host = host
         self._port = port
         self._grace_seconds = grace_seconds
-        self._connections = connections
+        self._max_connections = max_connections
         """Maximum concurrent connections; None for as many as the system allows."""
         self._listener = listener
         """A bound socket to use; None to bind one."""
@@ -57,14 +57,14 @@ class Gateway:
     def url(self) -> str:
         if self._server is None:
             raise InputError("the gateway is not running; open it with `async with`")
-        return http_url(self._host, self._port)
+        return format_http_url(self._host, self._port)
 
     def find_dashboard_url(self) -> str | None:
         """Return the address of the dashboard, a one-time link if no key is needed; None if it is off."""
         pages = self._service.pages
-        if pages is None or pages.access.is_off:
+        if pages is None or pages.login.is_off:
             return None
-        path = pages.access.make_login_link() if pages.access.auth == "none" else "/"
+        path = pages.login.make_login_link() if pages.login.auth == "none" else "/"
         return f"{self.url}{path}"
 
     async def __aenter__(self) -> Self:
@@ -77,7 +77,7 @@ class Gateway:
             make_header_timeout_protocol(
                 limits.header_seconds,
                 limits.header_bytes,
-                self._connections or find_connection_limit(),
+                self._max_connections or find_connection_limit(),
             ),
             grace_seconds=self._grace_seconds,
             timeout_keep_alive=_CLIENT_IDLE_TIMEOUT_SECONDS,

@@ -10,7 +10,7 @@ from functools import lru_cache
 from starlette.types import Message, Scope, Send
 
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.monitoring.log_lines import printable
+from everthread.gateway.monitoring.log_lines import make_printable
 
 Headers = list[tuple[bytes, bytes]]
 _OWN_FETCH_SITES = frozenset({"same-origin", "none"})
@@ -59,7 +59,7 @@ class SitePolicy:
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             host_names = ", ".join(hosts) or "no host"
             message = (
-                f"The gateway does not answer under {printable(host_names[:200])}; "
+                f"The gateway does not answer under {make_printable(host_names[:200])}; "
                 "list the name in gateway.allowed_hosts."
             )
             raise Refused(403, "unknown_host", message)
@@ -77,7 +77,9 @@ class SitePolicy:
         if not foreign and all(site.lower() in _OWN_FETCH_SITES for site in sites):
             return None
         page = (
-            f"The page {printable(', '.join(foreign)[:200])}" if foreign else "Another site's page"
+            f"The page {make_printable(', '.join(foreign)[:200])}"
+            if foreign
+            else "Another site's page"
         )
         raise Refused(
             403,

@@ -77,8 +77,8 @@ class _Slot:
 
     index: int
     process: asyncio.subprocess.Process | None = None
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    failures: int = 0
+    ready_event: asyncio.Event = field(default_factory=asyncio.Event)
+    failure_count: int = 0
     """Number of failed starts in a row."""
 
 
@@ -91,7 +91,7 @@ class Supervisor:
     def __init__(  # noqa: PLR0913 - each by its name
         self,
         command: Sequence[str],
-        setup: Callable[[int], Any],
+        make_setup: Callable[[int], Any],
         sockets: PortSockets,
         folder: Path,
         *,
@@ -103,9 +103,9 @@ class Supervisor:
                 "several workers need a system that hands sockets to child processes; use one"
             )
         self._command = list(command)
-        self._setup = setup
+        self._make_setup = make_setup
         self._sockets = sockets
-        self._metrics = folder / "metrics"
+        self._metrics_folder = folder / "metrics"
         self._print_message = print_message
         self._slots = [_Slot(index) for index in range(count)]
         self._keeper_tasks: list[asyncio.Task[None]] = []
@@ -114,7 +114,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one cannot start, end the others and raise `InputError`."""
-        self._metrics.mkdir(exist_ok=True)
+        self._metrics_folder.mkdir(exist_ok=True)
         self._keeper_tasks = [asyncio.create_task(self._keep_running(slot)) for slot in self._slots]
         ready_task = asyncio.create_task(self._wait_until_ready())
         awaited_futures: list[asyncio.Future[Any]] = [ready_task, self._start_failure]
@@ -133,7 +133,7 @@ class Supervisor:
 
     async def _wait_until_ready(self) -> None:
         for slot in self._slots:
-            await slot.ready.wait()
+            await slot.ready_event.wait()
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
@@ -163,19 +163,21 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
                     self._end_event.wait(),
-                    _RESTART_PAUSE_SECONDS[min(slot.failures, len(_RESTART_PAUSE_SECONDS) - 1)],
+                    _RESTART_PAUSE_SECONDS[
+                        min(slot.failure_count, len(_RESTART_PAUSE_SECONDS) - 1)
+                    ],
                 )
             if self._end_event.is_set():
                 return
             started_at = time.monotonic()
             exit_code = await self._run(slot)
-            was_ready = slot.ready.is_set()
+            was_ready = slot.ready_event.is_set()
             slot.process = None
-            slot.ready.clear()
+            slot.ready_event.clear()
             if self._end_event.is_set():
                 return
             if was_ready:
-                slot.failures = 0
+                slot.failure_count = 0
                 _LOG.warning(
                     "worker %d ended (%s) after %.0f s; another takes its place",
                     slot.index + 1,
@@ -183,7 +185,7 @@ class Supervisor:
                     time.monotonic() - started_at,
                 )
             else:
-                slot.failures += 1
+                slot.failure_count += 1
                 _LOG.error(
                     "worker %d did not get up (%s)",
                     slot.index + 1,
@@ -197,7 +199,7 @@ class Supervisor:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            METRICS_VARIABLE: str(self._metrics),
+            METRICS_VARIABLE: str(self._metrics_folder),
         }
         process = slot.process = await asyncio.create_subprocess_exec(
             *self._command,
@@ -214,15 +216,15 @@ class Supervisor:
         if stdin is None or stdout is None:
             raise InputError("a worker cannot be reached")
         with contextlib.suppress(ConnectionError):
-            stdin.write(pickle.dumps((listener.fileno(), self._setup(slot.index))))
+            stdin.write(pickle.dumps((listener.fileno(), self._make_setup(slot.index))))
             await stdin.drain()
         with contextlib.suppress(ValueError, ConnectionError):
             while line := await stdout.readline():
                 self._handle_report(slot, json.loads(line))
         exit_code = await process.wait()
         stdin.close()
-        _forget_gauges(process.pid, self._metrics)
-        if not slot.ready.is_set() and not self._start_failure.done():
+        _forget_gauges(process.pid, self._metrics_folder)
+        if not slot.ready_event.is_set() and not self._start_failure.done():
             self._start_failure.set_result(
                 f"a worker ended at its start ({_describe_exit(exit_code)})"
             )
@@ -235,7 +237,7 @@ class Supervisor:
             _LOG.error("worker %d: %s", slot.index + 1, message["failed"])
             return
         if message.get("ready"):
-            slot.ready.set()
+            slot.ready_event.set()
         self._print_message(message)
 
 

@@ -22,17 +22,17 @@ class WorkerSetup:
     """The setup of one worker."""
 
     listener: socket.socket
-    count: int
+    worker_count: int
     """Number of workers."""
-    links: Path
+    links_folder: Path
     """The folder of one-time login links, which all workers share."""
 
 
-def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
+def serve_as_worker(run_worker: Callable[[socket.socket, Any], Any]) -> None:
     """Run `work(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
     listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
-        asyncio.run(work(socket.socket(fileno=listener_descriptor), setup))
+        asyncio.run(run_worker(socket.socket(fileno=listener_descriptor), setup))
     except EverthreadError as error:
         report(failed=str(error))
         raise SystemExit(2) from error

@@ -31,7 +31,7 @@ from tests.gateway.authenticators import FixedKeys
 from tests.gateway.raw_http import PassThroughManager
 
 FAST_OPTIONS = QueueOptions(
-    queue=3,
+    max_queued=3,
     lease_seconds=0.6,
     poll_seconds=0.03,
     sweep_seconds=0.1,
@@ -213,7 +213,7 @@ async def open_api(
     app = ThreadsApi(
         queue,
         preview=make_preview_function(parse_config("")),
-        tools=tools,
+        keyless_may_use_tools=tools,
         heartbeat_seconds=0.05,
     )
     await app.start()

@@ -97,7 +97,7 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
         lease=lease,
     )
     await store.renew(lease, 0.1)
-    ended = await api.queue.wait(await api.queue.turn("acme", waiting.id), seconds=60)
+    ended = await api.queue.wait(await api.queue.load_turn("acme", waiting.id), seconds=60)
     assert ended.state == "answered"
     turn = await api.get(f"/api/threads/{thread}/turns/{lost.id}")
     assert turn["state"] == turn["error"]["code"]

@@ -68,7 +68,7 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
     gate.set()
     assert (await first).json()["answer"]["text"] == "re: one"
     for turn in queued:
-        ended = await api.queue.wait(await api.queue.turn("acme", turn), seconds=10)
+        ended = await api.queue.wait(await api.queue.load_turn("acme", turn), seconds=10)
         assert ended.state == "answered"
     assert api.model.started == ["one", "two", "three"], "no model sees a command"
     history = await api.history(thread)
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
             if name == "delta":
                 break
     await asyncio.sleep(0.1)
-    assert (await api.queue.turn("acme", turn)).state == "running"
+    assert (await api.queue.load_turn("acme", turn)).state == "running"
     gate.set()
     path = f"/api/threads/{thread}/turns/{turn}/events"
     async with api.stream(path, last_event=last_event) as events:
@@ -178,7 +178,7 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
     waiting = await second
     assert waiting.status_code == 202
     async with open_api(store_url) as later:
-        turn = await later.queue.turn("acme", waiting.json()["id"])
+        turn = await later.queue.load_turn("acme", waiting.json()["id"])
         result = await later.queue.wait(turn, seconds=10)
         assert result.state == "answered"
         history = await later.history(thread)
@@ -238,8 +238,8 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
 
 async def test_closes_surplus_agents_and_opens_them_again(store_url: str) -> None:
     options = FAST_OPTIONS.__class__(
-        queue=3,
-        agents=2,
+        max_queued=3,
+        max_agents=2,
         poll_seconds=0.03,
         lease_seconds=5,
     )

@@ -53,7 +53,7 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
     """The account is the store's."""
 
     def access(store: Store) -> KeyAuthenticator:
-        return KeyAuthenticator(store, ttl=0.0)
+        return KeyAuthenticator(store, cache_seconds=0.0)
 
     token, key = issue_key(
         tenant="acme",
@@ -78,7 +78,7 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
 async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
     """Each message is answered once, and each answer follows its question."""
     model = WaitingModel()
-    options = replace(FAST_OPTIONS, queue=50, lease_seconds=5)
+    options = replace(FAST_OPTIONS, max_queued=50, lease_seconds=5)
     async with (
         open_api(url, model, options=options) as one,
         open_api(url, model, options=options) as two,

@@ -99,8 +99,8 @@ async def render_farewell(
     comparison = compare_thread(
         await store.call_rows([thread]),
         await store.compactions(thread),
-        price=PriceTable(),
-        window=lambda _model: window,
+        find_prices=PriceTable(),
+        find_window=lambda _model: window,
         ttl=CACHE_SECONDS["5m"],
     )
     beyond_text = (

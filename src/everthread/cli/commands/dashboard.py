@@ -46,7 +46,7 @@ def dashboard(
             pages,
         ):
             address = url
-            link = f"{url}{pages.access.make_login_link()}"
+            link = f"{url}{pages.login.make_login_link()}"
             typer.echo(
                 encode_json({"url": url, "link": link})
                 if as_json

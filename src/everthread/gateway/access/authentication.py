@@ -162,12 +162,12 @@ class KeyAuthenticator:
         *,
         usage_counter: KeyUsageCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        ttl: float = KEY_CACHE_SECONDS,
+        cache_seconds: float = KEY_CACHE_SECONDS,
     ) -> None:
         self._store = store
         self._usage_counter = usage_counter or KeyUsageCounter(store)
         self._clock = clock
-        self._ttl = ttl
+        self._cache_seconds = cache_seconds
         self._lookups: RecentDict[str, tuple[asyncio.Task[StoredKey | None], float]] = RecentDict(
             _MAX_CACHED_CREDENTIALS
         )
@@ -182,7 +182,7 @@ class KeyAuthenticator:
                 "The request has no API key. Send one as `Authorization: Bearer et_…`.",
             )
         token = next(filter(is_key, sent_credentials), None)
-        stored_key = await self._find(digest_of(token)) if token is not None else None
+        stored_key = await self._find_key(digest_of(token)) if token is not None else None
         if stored_key is None or stored_key.revoked_at is not None:
             raise Refused(
                 401,
@@ -208,12 +208,12 @@ class KeyAuthenticator:
     async def close(self) -> None:
         await self._usage_counter.close()
 
-    async def _find(self, digest: str) -> StoredKey | None:
+    async def _find_key(self, digest: str) -> StoredKey | None:
         """Return the key, at most `ttl` seconds old; concurrent callers share one lookup."""
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
-            task = asyncio.get_running_loop().create_task(self._read(digest))
-            lookup = self._lookups[digest] = (task, self._clock() + self._ttl)
+            task = asyncio.get_running_loop().create_task(self._read_key(digest))
+            lookup = self._lookups[digest] = (task, self._clock() + self._cache_seconds)
         try:
             return await _wait_for_answer(lookup[0])
         except (EverthreadError, TimeoutError) as error:
@@ -226,7 +226,7 @@ class KeyAuthenticator:
             message = "API keys cannot be checked right now. Try again in a second."
             raise Refused(503, "keys_unavailable", message, retry_after=1) from error
 
-    async def _read(self, digest: str) -> StoredKey | None:
+    async def _read_key(self, digest: str) -> StoredKey | None:
         day = self._usage_counter.day
         stored_key = await self._store.find_key(digest, day)
         if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
@@ -243,7 +243,7 @@ class AcceptedCredentials:
         self._wall_clock = wall_clock
         self._accepted_until: RecentDict[str, float] = RecentDict(_MAX_CACHED_CREDENTIALS)
         """The expiry of each accepted credential, by its digest."""
-        self._storing: set[asyncio.Task[None]] = set()
+        self._storing_tasks: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
         accepted_until = self._accepted_until.get(digest)
@@ -267,11 +267,11 @@ class AcceptedCredentials:
         accepted_until = self._wall_clock() + _ACCEPTED_LIFETIME_SECONDS
         self._accepted_until[digest] = accepted_until
         task = asyncio.get_running_loop().create_task(self._store_accepted(digest, accepted_until))
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
+        self._storing_tasks.add(task)
+        task.add_done_callback(self._storing_tasks.discard)
 
     async def close(self) -> None:
-        await asyncio.gather(*self._storing)
+        await asyncio.gather(*self._storing_tasks)
 
     async def _store_accepted(self, digest: str, accepted_until: float) -> None:
         try:

@@ -12,13 +12,13 @@ WAIT_SECONDS = 600.0
 class QueueOptions:
     """Limits of the queue in one process."""
 
-    queue: int = 16
+    max_queued: int = 16
     """Messages of one thread that wait for their turn."""
-    running: int = 64
+    max_running: int = 64
     """Turns at the same time."""
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that clients may choose."""
-    agents: int = 128
+    max_agents: int = 128
     """Threads that are kept in memory between turns."""
     idle_seconds: float = 600.0
     """Seconds without a turn after which they are dropped from memory."""

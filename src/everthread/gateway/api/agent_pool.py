@@ -33,7 +33,7 @@ SETTINGS_STATE = "native"
 
 
 OpenAgent = Callable[..., Awaitable[Agent]]
-"""Open an agent for a thread. Arguments: `store`, `tenant`, `tools`, `model`, `listener`, and `resume` or `session`."""
+"""Open the agent of a thread, given `store`, `tenant`, `has_tools`, `model`, `listener`, and `resume` or `session`."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class AgentPool:
                 f"The model {name[:100]!r} cannot be chosen here.",
             )
 
-    async def create(self, tenant: str, new_thread: CreateThread, *, tools: bool) -> Session:
+    async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
         """Create a thread with its first session and its owner's settings."""
         self.check_model(new_thread.model)
         first_session = NewSession(
@@ -94,7 +94,7 @@ class AgentPool:
         )
         slot = AgentSlot(
             LeasedStore(self._store, first_session.id),
-            tools,
+            has_tools,
             new_thread.model,
             next_fence=1,
         )
@@ -171,7 +171,7 @@ class AgentPool:
         slot.agent = await self._open_agent(
             store=cast("Store", slot.store),
             tenant=tenant,
-            tools=slot.has_tools,
+            has_tools=slot.has_tools,
             model=slot.model,
             listener=slot.forward_event,
             **thread_options,
@@ -181,7 +181,7 @@ class AgentPool:
         """Close agents that were idle for too long, and those above the limit."""
         oldest_use = time.monotonic() - self._options.idle_seconds
         idle_threads = [key for key, slot in self._slots.items() if not slot.is_busy]
-        surplus_threads = idle_threads[: max(0, len(self._slots) - self._options.agents)]
+        surplus_threads = idle_threads[: max(0, len(self._slots) - self._options.max_agents)]
         for thread in [
             *surplus_threads,
             *(

@@ -28,28 +28,28 @@ class TurnUsage:
     """Usage of the calls of a turn."""
 
     usage: CanonicalUsage = field(default_factory=CanonicalUsage)
-    calls: int = 0
-    unpriced_calls: int = 0
+    call_count: int = 0
+    unpriced_count: int = 0
     dollars: Decimal = Decimal(0)
 
     def add(self, event: UsageRecorded) -> None:
         self.usage += event.usage
-        self.calls += 1
+        self.call_count += 1
         if event.cost is None:
-            self.unpriced_calls += 1
+            self.unpriced_count += 1
         else:
             self.dollars += event.cost
 
     def as_json(self) -> dict[str, Any]:
         usage = self.usage
         return {
-            "calls": self.calls,
+            "calls": self.call_count,
             "input": usage.input_tokens,
             "output": usage.output_tokens,
             "cache_read": usage.cache_read_tokens,
             "cache_write": usage.cache_write_tokens,
             "reasoning": usage.reasoning_tokens,
-            "cost": None if self.unpriced_calls else float(self.dollars),
+            "cost": None if self.unpriced_count else float(self.dollars),
         }
 
 

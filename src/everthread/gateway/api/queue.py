@@ -45,22 +45,20 @@ RETRY_SECONDS = 5.0
 class RunningTurn:
     """A turn that runs in this process."""
 
-    work: asyncio.Task[dict[str, Any]]
+    task: asyncio.Task[dict[str, Any]]
     stop_reason: StopReason | None = None
     """Why the turn was stopped; None if it was not."""
 
     def stop(self, reason: StopReason) -> None:
         if self.stop_reason is None:
             self.stop_reason = reason
-            self.work.cancel()
+            self.task.cancel()
 
 
 class TurnQueue:
     """Answer the messages of each thread in order, together with the other processes on the same store."""
 
-    def __init__(
-        self, store: Store, open_agent: OpenAgent, options: QueueOptions
-    ) -> None:
+    def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions) -> None:
         self.store = store
         self.options = options
         self.agents = AgentPool(store, open_agent, self.options)
@@ -111,11 +109,11 @@ class TurnQueue:
             pass
         raise Refused(404, "not_found", "There is no such thread.")
 
-    async def create(self, tenant: str, new_thread: CreateThread, *, tools: bool) -> Session:
+    async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
         """Create a thread. `tools`: whether its agent is opened with commands and files."""
         if self._is_closing:
             raise _make_shutdown_error()
-        return await self.agents.create(tenant, new_thread, tools=tools)
+        return await self.agents.create(tenant, new_thread, has_tools=has_tools)
 
     async def submit(  # noqa: PLR0913 - the options by their names
         self,
@@ -124,7 +122,7 @@ class TurnQueue:
         message: MessageInput,
         *,
         key: str | None = None,
-        tools: bool = False,
+        may_use_tools: bool = False,
         payer: str | None = None,
     ) -> QueuedTurn:
         """Queue a message: text, content parts or a message of the user. It is stored when this returns.
@@ -146,25 +144,25 @@ class TurnQueue:
             tenant=tenant,
             message=body,
             key=key or new_turn_id,
-            options={"tools": tools, "payer": payer},
+            options={"tools": may_use_tools, "payer": payer},
         )
-        turn = await self.store.queue_turn(new_turn, max_waiting=self.options.queue)
+        turn = await self.store.queue_turn(new_turn, max_waiting=self.options.max_queued)
         if turn is None:
-            text = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
+            text = f"{self.options.max_queued} messages of this thread wait for their answer already; try again later."
             raise Refused(429, "queue_full", text, retry_after=RETRY_SECONDS)
         if turn.id != new_turn_id and turn.message != body:
             raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
         self._follow_turn(turn)
         return turn
 
-    async def turn(self, tenant: str, turn_id: str) -> QueuedTurn:
+    async def load_turn(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Return a turn. Raise `Refused` 404 if it does not exist or belongs to another tenant."""
         try:
             return await self.store.turn(turn_id, tenant=tenant)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such turn.") from None
 
-    async def events(
+    async def stream_events(
         self, turn: QueuedTurn, *, after_number: int = 0
     ) -> AsyncGenerator[TurnEvent, None]:
         """Yield the events of a turn after this number; the last one is its end.
@@ -181,12 +179,12 @@ class TurnQueue:
         log = self._follow_turn(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await log.ended.wait()
+                await log.end_event.wait()
         return await self.store.turn(turn.id, tenant=turn.tenant)
 
     async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Stop the turn, or remove it from the queue. A finished turn is not changed."""
-        await self.turn(tenant, turn_id)
+        await self.load_turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
         # Another process notices when it polls the store.
         if turn.is_open and (run := self._running_turns.get(turn.id)):
@@ -250,7 +248,7 @@ class TurnQueue:
             still_open = {
                 turn.id
                 for turn in await self.store.turns(
-                    thread, only_open=True, limit=self.options.queue + 1
+                    thread, only_open=True, limit=self.options.max_queued + 1
                 )
             }
             for log in self._logs.list_unfinished(thread):
@@ -271,7 +269,7 @@ class TurnQueue:
         return not still_open
 
     async def _answer_queue(self, thread: str) -> None:
-        if len(self._running_turns) >= self.options.running:
+        if len(self._running_turns) >= self.options.max_running:
             return
         lease = await self.store.acquire(thread, self._holder_id, self.options.lease_seconds)
         if lease is None:
@@ -315,11 +313,11 @@ class TurnQueue:
         )
         watch_task = asyncio.create_task(self._watch_turn(turn, run))
         try:
-            await asyncio.wait([run.work])
+            await asyncio.wait([run.task])
         finally:
             run.stop("interrupted")  # without effect on a turn that is over
             watch_task.cancel()
-            await asyncio.wait([run.work, watch_task])
+            await asyncio.wait([run.task, watch_task])
             del self._running_turns[turn.id]
         state, result = self._find_outcome(turn, run)
         if state != "answered":
@@ -338,7 +336,7 @@ class TurnQueue:
     async def _charge_turn(self, turn: QueuedTurn, turn_usage: TurnUsage) -> None:
         """Charge a turn, including delegated work, to the account of its key."""
         payer = turn.options.get("payer")
-        if isinstance(payer, str) and turn_usage.calls:
+        if isinstance(payer, str) and turn_usage.call_count:
             use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
             try:
                 await self.store.count_use(format_utc_day(time.time()), {payer: use})
@@ -350,16 +348,16 @@ class TurnQueue:
                 )
 
     def _find_outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
-        if run.work.cancelled():
+        if run.task.cancelled():
             if run.stop_reason == "cancelled":
                 return "cancelled", {
                     "code": "cancelled",
                     "message": "It was cancelled.",
                 }
             return "interrupted", {"code": "interrupted", "message": PROCESS_ENDED}
-        error = run.work.exception()
+        error = run.task.exception()
         if error is None:
-            return "answered", run.work.result()
+            return "answered", run.task.result()
         if not isinstance(error, EverthreadError):
             _LOG.error("turn %s of %s failed", turn.id, turn.thread, exc_info=error)
         if isinstance(error, LeaseLostError):

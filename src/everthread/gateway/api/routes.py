@@ -98,7 +98,7 @@ class ThreadRoutes:
         """Begin a thread."""
         try:
             session = await self._queue.create(
-                request.tenant, request.body, tools=request.may_use_tools
+                request.tenant, request.body, has_tools=request.may_use_tools
             )
         except InputError as error:
             if request.body.model is not None:
@@ -421,7 +421,7 @@ class ThreadRoutes:
                 request.path_values["thread"],
                 message,
                 key=key,
-                tools=request.may_use_tools,
+                may_use_tools=request.may_use_tools,
                 payer=request.caller.key_id,
             )
         except InputError as error:
@@ -436,13 +436,13 @@ class ThreadRoutes:
     async def _load_turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
         """Return a turn of the thread that the path names."""
         first_session = await self._load_first_session(request)
-        turn = await self._queue.turn(request.tenant, turn_id or request.path_values["turn"])
+        turn = await self._queue.load_turn(request.tenant, turn_id or request.path_values["turn"])
         if turn.thread != first_session.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
     def _stream_events(self, turn: QueuedTurn, after_number: int) -> Response:
-        events = self._queue.events(turn, after_number=after_number)
+        events = self._queue.stream_events(turn, after_number=after_number)
         return make_event_response(turn, events, self._heartbeat_seconds)
 
 

@@ -176,7 +176,7 @@ class Wait(Query):
     )
 
 
-Figures = dict[str, int | float | None]
+NumbersByName = dict[str, int | float | None]
 
 
 class View(BaseModel):
@@ -193,7 +193,9 @@ class TurnAnswer(View):
     message_id: int | None = Field(None, description="The stored message; null for a command.")
     session: str | None = None
     stop: str | None = Field(None, description="Why the model stopped: `stop`, `length`, …")
-    usage: Figures | None = Field(None, description="Tokens and dollars of all calls of the turn.")
+    usage: NumbersByName | None = Field(
+        None, description="Tokens and dollars of all calls of the turn."
+    )
     command: str | None = Field(
         None, description="The slash command that was run, without its slash."
     )
@@ -369,21 +371,23 @@ class StateView(View):
 
 class UsageView(View):
     thread: str
-    sums: dict[str, Figures] = Field(description="By `main`, `auxiliary`, `subagents`, and `all`.")
+    sums: dict[str, NumbersByName] = Field(
+        description="By `main`, `auxiliary`, `subagents`, and `all`."
+    )
 
 
 class InsightsView(View):
     days: int
-    total: Figures
+    total: NumbersByName
     threads: int
     sessions: int
     messages: int
     compactions: int
     tokens_saved: int
-    by_day: dict[str, Figures]
-    by_model: dict[str, Figures]
-    by_platform: dict[str, Figures]
-    by_task: dict[str, Figures]
+    by_day: dict[str, NumbersByName]
+    by_model: dict[str, NumbersByName]
+    by_platform: dict[str, NumbersByName]
+    by_task: dict[str, NumbersByName]
     by_tool: dict[str, dict[str, int]]
 
 

@@ -47,12 +47,12 @@ class ThreadsApi:
         *,
         preview: PreviewThread,
         limits: Limits | None = None,
-        tools: bool,
+        keyless_may_use_tools: bool,
         heartbeat_seconds: float,
     ) -> None:
         self.queue = queue
         self._limits = limits or Limits()
-        self._tools = tools
+        self._keyless_may_use_tools = keyless_may_use_tools
         self._admission = Admission(self._limits.concurrent)
         self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
         endpoints = list_endpoints(ThreadRoutes)
@@ -136,4 +136,4 @@ class ThreadsApi:
         raise Refused(404, "not_found", "There is no such thread.")
 
     def _may_use_tools(self, caller: Caller) -> bool:
-        return "tools" in caller.scopes or (self._tools and caller.key_id is None)
+        return "tools" in caller.scopes or (self._keyless_may_use_tools and caller.key_id is None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from everthread.store.turn_records import QueuedTurn
 
-TURN_ENDED = "turn"
+TURN_ENDED_EVENT = "turn"
 """Name of the last event of a turn, which contains the turn's final state."""
 EVENTS_MISSED_EVENT = "gap"
 MAX_EVENTS = 4_096
@@ -39,13 +39,13 @@ class TurnLog:
         self.turn_id = turn.id
         self.thread = turn.thread
         self.tenant = turn.tenant
-        self.ended = asyncio.Event()
+        self.end_event = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
         self._change_event = asyncio.Event()
 
     def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
-        if self.ended.is_set():
+        if self.end_event.is_set():
             return
         self._count += 1
         self._events.append(TurnEvent(self._count, name, data, turn))
@@ -54,15 +54,15 @@ class TurnLog:
     def end(self, turn: QueuedTurn) -> None:
         """Add the last event: the turn is over."""
         self.append(
-            TURN_ENDED,
-            {"event": TURN_ENDED, "turn": turn.id, "state": turn.state},
+            TURN_ENDED_EVENT,
+            {"event": TURN_ENDED_EVENT, "turn": turn.id, "state": turn.state},
             turn,
         )
         self.close()
 
     def close(self) -> None:
         """End the log, whether the turn is over or not."""
-        self.ended.set()
+        self.end_event.set()
         self._wake_readers()
 
     async def read(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
@@ -77,7 +77,7 @@ class TurnLog:
                 after_number = event.number
                 has_ended = event.turn is not None
                 yield event
-            if self.ended.is_set() and after_number >= self._count:
+            if self.end_event.is_set() and after_number >= self._count:
                 break
             await current_event.wait()
         if not has_ended and self._events and self._events[-1].turn is not None:
@@ -113,14 +113,16 @@ class TurnLogs:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn)
-            finished_ids = [key for key, other in self._logs.items() if other.ended.is_set()]
+            finished_ids = [key for key, other in self._logs.items() if other.end_event.is_set()]
             for key in finished_ids[: max(0, len(finished_ids) - MAX_FINISHED_TURNS)]:
                 del self._logs[key]
         return log
 
     def list_unfinished(self, thread: str) -> list[TurnLog]:
         return [
-            log for log in self._logs.values() if log.thread == thread and not log.ended.is_set()
+            log
+            for log in self._logs.values()
+            if log.thread == thread and not log.end_event.is_set()
         ]
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ MIN_CACHED_TOKENS = 1_024
 class CacheMissRow:
     """A call that read less from the cache than the previous call had written there."""
 
-    call: int
+    call_number: int
     cause: str
     missed_tokens: int
     is_reported: bool
@@ -125,7 +125,7 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
     marks = [Mark(find_nearest_point(call_index), text) for call_index, text in view.marks[-100:]]
     misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
     marks += [
-        Mark(find_nearest_point(miss.call - 1), f"cache miss: {miss.cause}", "miss")
+        Mark(find_nearest_point(miss.call_number - 1), f"cache miss: {miss.cause}", "miss")
         for miss in misses_to_mark[-100:]
     ]
     largest_prompt = max((call.prompt for call in calls), default=0)

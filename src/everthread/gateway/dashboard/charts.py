@@ -88,7 +88,7 @@ class Chart:
         return self.form != "lines"
 
     @cached_property
-    def count(self) -> int:
+    def step_count(self) -> int:
         return max((len(line.values) for line in self.lines), default=0)
 
     @cached_property
@@ -122,8 +122,8 @@ class Chart:
         """Return the x position of a step's point, or of the middle of its column."""
         plot_width = self.width - LEFT_MARGIN - RIGHT_MARGIN
         if self.form == "columns":
-            return LEFT_MARGIN + plot_width * (step + 0.5) / max(self.count, 1)
-        return LEFT_MARGIN + plot_width * step / max(self.count - 1, 1)
+            return LEFT_MARGIN + plot_width * (step + 0.5) / max(self.step_count, 1)
+        return LEFT_MARGIN + plot_width * step / max(self.step_count - 1, 1)
 
     def y(self, value: float) -> float:
         return TOP_MARGIN + (CHART_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN) * (
@@ -138,10 +138,10 @@ class Chart:
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Return the x positions of the labels below the chart, and the labels."""
-        interval_count = min(self.count - 1, self.width // 110)
+        interval_count = min(self.step_count - 1, self.width // 110)
         steps = sorted(
             {
-                round(number * (self.count - 1) / max(interval_count, 1))
+                round(number * (self.step_count - 1) / max(interval_count, 1))
                 for number in range(interval_count + 1)
             }
         )
@@ -161,7 +161,7 @@ class Chart:
             points = [f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in enumerate(top)]
             if self.is_stacked:
                 points += [
-                    f"{self.x(self.count - 1):.1f},{self.y(0):.1f}",
+                    f"{self.x(self.step_count - 1):.1f},{self.y(0):.1f}",
                     f"{self.x(0):.1f},{self.y(0):.1f}",
                 ]
             shapes.append((line.style, " ".join(points)))
@@ -170,7 +170,7 @@ class Chart:
     @property
     def columns(self) -> list[Column]:
         """Return the rectangles of stacked columns."""
-        width = 0.7 * (self.width - LEFT_MARGIN - RIGHT_MARGIN) / max(self.count, 1)
+        width = 0.7 * (self.width - LEFT_MARGIN - RIGHT_MARGIN) / max(self.step_count, 1)
         columns = []
         for line, top in zip(self.lines, self.tops, strict=True):
             for step, (value, upper_edge) in enumerate(zip(line.values, top, strict=True)):

@@ -59,7 +59,7 @@ class WindowView:
     """When the next compaction is expected."""
 
     @property
-    def free(self) -> int:
+    def free_tokens(self) -> int:
         return max(0, self.size.tokens - self.used_tokens)
 
 
@@ -158,7 +158,7 @@ def draw_window_bar(window: WindowView) -> str:
         for part in window.parts
     ]
     description = (
-        "; ".join(segment.name for segment in segments) + f"; free: {window.free:,} tokens"
+        "; ".join(segment.name for segment in segments) + f"; free: {window.free_tokens:,} tokens"
     )
     return draw_bar(segments, window.size.tokens, description, mark_at=window.size.threshold)
 

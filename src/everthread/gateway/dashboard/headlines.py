@@ -31,7 +31,7 @@ class StoredAndRemovedCounts:
 
     stored_count: int
     removed_count: int
-    compactions: int
+    compaction_count: int
 
 
 def describe_thread(
@@ -39,14 +39,14 @@ def describe_thread(
     comparison: CostComparison | None,
     *,
     window: int,
-    kept_messages: StoredAndRemovedCounts,
+    counts: StoredAndRemovedCounts,
 ) -> list[Figure]:
     """Return the figures of one thread, the most important first."""
     return [
         _make_lead_figure(
-            figures, comparison, window=window, compactions=kept_messages.compactions
+            figures, comparison, window=window, compaction_count=counts.compaction_count
         ),
-        _describe_kept(kept_messages),
+        _describe_kept(counts),
         *_describe_dollars(figures.cost, figures.unpriced_calls, comparison),
         *_describe_cache(figures.prompt_tokens, figures.cache_read_tokens),
     ]
@@ -57,7 +57,7 @@ def _make_lead_figure(
     comparison: CostComparison | None,
     *,
     window: int,
-    compactions: int,
+    compaction_count: int,
 ) -> Figure:
     if comparison is not None and comparison.outgrown_count:
         return Figure(
@@ -67,9 +67,9 @@ def _make_lead_figure(
             is_lead=True,
         )
     share = format_share(figures.last_prompt_tokens / window if window else None)
-    if compactions:
+    if compaction_count:
         return Figure(
-            count_noun(compactions, "compaction"),
+            count_noun(compaction_count, "compaction"),
             f"kept the last prompt at {share} of the window",
             f"in {count_noun(figures.calls, 'call')}",
             is_lead=True,
@@ -118,16 +118,16 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
     ]
 
 
-def _describe_kept(kept_messages: StoredAndRemovedCounts) -> Figure:
-    if kept_messages.removed_count:
-        detail = f"{kept_messages.removed_count:,} left the prompt; search and recall find them"
-    elif kept_messages.compactions:
+def _describe_kept(counts: StoredAndRemovedCounts) -> Figure:
+    if counts.removed_count:
+        detail = f"{counts.removed_count:,} left the prompt; search and recall find them"
+    elif counts.compaction_count:
         detail = "search and recall find those that left the prompt"
     else:
         detail = "all of them still in the prompt"
     return Figure(
-        f"{kept_messages.stored_count:,}",
-        _describe_stored(kept_messages.stored_count),
+        f"{counts.stored_count:,}",
+        _describe_stored(counts.stored_count),
         detail,
     )
 

@@ -26,12 +26,12 @@ class LiveUpdates:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._live_pages = 0
-        self._closed = asyncio.Event()
+        self._live_page_count = 0
+        self._close_event = asyncio.Event()
 
-    def answer(self, viewer: Viewer, thread: str | None) -> Response:
+    def make_stream(self, viewer: Viewer, thread: str | None) -> Response:
         """Return a stream with an event for each change of a thread, or of any thread of the viewer's."""
-        if self._live_pages >= MAX_LIVE_PAGES:
+        if self._live_page_count >= MAX_LIVE_PAGES:
             return PlainTextResponse("too many pages watch\n", 503)
         return StreamingResponse(
             self._watch_changes(viewer, thread), media_type="text/event-stream"
@@ -39,10 +39,10 @@ class LiveUpdates:
 
     def close(self) -> None:
         """End all streams."""
-        self._closed.set()
+        self._close_event.set()
 
     async def _watch_changes(self, viewer: Viewer, thread: str | None) -> AsyncIterator[str]:
-        self._live_pages += 1
+        self._live_page_count += 1
         try:
             last_change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
             yield "retry: 2000\n\n"
@@ -59,13 +59,13 @@ class LiveUpdates:
         except EverthreadError as error:
             _LOG.info("a page gets no more live updates: %s", error)
         finally:
-            self._live_pages -= 1
+            self._live_page_count -= 1
 
     async def _wait_for_close(self) -> bool:
         """Wait for the next poll; return whether the streams were closed meanwhile."""
         try:
             async with asyncio.timeout(POLL_SECONDS):
-                await self._closed.wait()
+                await self._close_event.wait()
         except TimeoutError:
             return False
         return True

@@ -85,7 +85,7 @@ def _modified_time(file: Path) -> float:
         return 0.0
 
 
-class Access:
+class DashboardLogin:
     """Decide who may see the pages.
 
     If the gateway's clients need no key (`auth: none`), one logs in with a link; with `keys`, with a key of the

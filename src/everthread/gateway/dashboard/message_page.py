@@ -30,13 +30,13 @@ class MessageRow:
     label: str
     """The author, or the tools that it calls or answers."""
     text: str
-    cut: int
+    hidden_chars: int
     """Characters that are not shown."""
     tokens: int
     created: float
     visibility: str
     """How the model can still see it, as a key of `VISIBILITY_LABELS`; empty if not shown."""
-    folded: bool
+    is_folded: bool
 
 
 def make_message_row(
@@ -45,20 +45,20 @@ def make_message_row(
     chars: int,
     visibility: str = "",
     start: int = 0,
-    revealed: bool = False,
+    is_revealed: bool = False,
 ) -> MessageRow:
     body = message_text(message.body)
-    text = excerpt(body, chars, start=start, is_revealed=revealed)
+    text = excerpt(body, chars, start=start, is_revealed=is_revealed)
     return MessageRow(
         message.id,
         str(message.body.get("role", "")),
         label=describe_message(message),
         text=text,
-        cut=max(0, len(body) - chars),
+        hidden_chars=max(0, len(body) - chars),
         tokens=message.tokens or estimate_tokens(body),
         created=message.created,
         visibility=visibility,
-        folded=visibility not in ("", "view", "short"),
+        is_folded=visibility not in ("", "view", "short"),
     )
 
 
@@ -81,9 +81,9 @@ class ContextView:
     shown_ids: frozenset[int]
     shortened_ids: frozenset[int]
     summary: str
-    words: str
+    user_words: str
 
-    def visibility(self, message: StoredMessage) -> str:
+    def find_visibility(self, message: StoredMessage) -> str:
         """Return how the model can still see a message, as a key of `VISIBILITY_LABELS`."""
         if message.id in self.shortened_ids:
             return "short"
@@ -91,7 +91,7 @@ class ContextView:
             return "view"
         if is_user_message(message.body):
             message_start = " ".join(text_of(message.body).split())[:60]
-            return "words" if message_start and message_start in self.words else "recall"
+            return "words" if message_start and message_start in self.user_words else "recall"
         return "journal" if self._is_in_summary(message.body) else "recall"
 
     def _is_in_summary(self, body: Message) -> bool:
@@ -117,17 +117,19 @@ MAX_MESSAGE_CHARS = 100_000
 """Characters that the page shows; a longer message is shown in parts."""
 
 
-def make_message_page(message: StoredMessage, *, start: int, revealed: bool) -> dict[str, Any]:
-    """Return the values of the page. `revealed`: whether secrets are shown."""
+def make_message_page(message: StoredMessage, *, start: int, is_revealed: bool) -> dict[str, Any]:
+    """Return the values of the page. `is_revealed`: whether secrets are shown."""
     body = message_text(message.body)
     start = max(0, min(start, len(body)))
     return {
-        "item": make_message_row(message, chars=MAX_MESSAGE_CHARS, start=start, revealed=revealed),
+        "item": make_message_row(
+            message, chars=MAX_MESSAGE_CHARS, start=start, is_revealed=is_revealed
+        ),
         "size": len(body),
         "start": start,
         "shown": min(MAX_MESSAGE_CHARS, len(body) - start),
         "most": MAX_MESSAGE_CHARS,
-        "revealed": revealed,
+        "revealed": is_revealed,
         "kind": message.kind,
         "may_pin": 0 < len(body.strip()) <= 2_000,
     }

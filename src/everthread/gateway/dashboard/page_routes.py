@@ -26,7 +26,7 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.compaction_page import load_compaction_page
 from everthread.gateway.dashboard.live_updates import LiveUpdates
-from everthread.gateway.dashboard.login import Access, Viewer
+from everthread.gateway.dashboard.login import DashboardLogin, Viewer
 from everthread.gateway.dashboard.message_page import make_message_page
 from everthread.gateway.dashboard.overview_page import load_overview
 from everthread.gateway.dashboard.page_templates import (
@@ -74,7 +74,7 @@ class Dashboard:
     def __init__(  # noqa: PLR0913 - each by its name
         self,
         costs: ThreadCosts,
-        access: Access,
+        login: DashboardLogin,
         *,
         sites: SitePolicy | None = None,
         trial: RunTrial | None = None,
@@ -86,7 +86,7 @@ class Dashboard:
 
         `announce`: called with the path of a new login link when somebody asks for the login page.
         """
-        self.access = access
+        self.login = login
         self._store = costs.store
         self._costs = costs
         self._threads = ThreadReader(costs.store)
@@ -121,7 +121,7 @@ class Dashboard:
             f"{thread}/try": self._show_trial_form,
         }
         forms = {
-            "/dashboard/logout": self._logout,
+            "/dashboard/logout": self._log_out,
             f"{thread}/messages/{{number:int}}/reveal": self._reveal,
             f"{thread}/undo": self._undo,
             f"{thread}/pin": self._pin,
@@ -132,7 +132,7 @@ class Dashboard:
         return [
             Route("/dashboard", _redirect_to_root),
             Route("/dashboard/", _redirect_to_root),
-            Route("/dashboard/login", self._login, methods=["GET", "POST"]),
+            Route("/dashboard/login", self._log_in, methods=["GET", "POST"]),
             Route("/dashboard/static/{mark}/{name}", self._send_static_file),
             *(Route(path, self._for_viewer(page)) for path, page in pages.items()),
             *(Route(path, self._for_form(form), methods=["POST"]) for path, form in forms.items()),
@@ -169,7 +169,7 @@ class Dashboard:
         """Return an endpoint that shows the page to a logged-in viewer, and the login page to anyone else."""
 
         async def answer(request: Request) -> Response:
-            viewer = await self.access.find_viewer(request.cookies)
+            viewer = await self.login.find_viewer(request.cookies)
             if viewer is None:
                 return self._show_login(request)
             try:
@@ -199,7 +199,7 @@ class Dashboard:
                 return self._show_error(
                     413, "That is too much.", "A form here has at most 64 KB.", viewer
                 )
-            if not self.access.is_valid_token(viewer, form.get("csrf", "")):
+            if not self.login.is_valid_token(viewer, form.get("csrf", "")):
                 return self._show_error(
                     403,
                     "Not from here.",
@@ -220,12 +220,12 @@ class Dashboard:
         ):
             return PlainTextResponse("sign in first\n", 401)
         if (
-            self.access.auth == "none"
+            self.login.auth == "none"
             and self._announce is not None
             and time.monotonic() - self._announced_at > 10
         ):
             self._announced_at = time.monotonic()
-            self._announce(self.access.make_login_link())
+            self._announce(self.login.make_login_link())
         status = (
             200 if request.method == "GET" and request.url.path == "/" and not problem else status
         )
@@ -233,37 +233,37 @@ class Dashboard:
             "login.html",
             None,
             status=status,
-            auth=self.access.auth,
-            is_off=self.access.is_off,
+            auth=self.login.auth,
+            is_off=self.login.is_off,
             problem=problem,
         )
 
-    async def _login(self, request: Request) -> Response:
+    async def _log_in(self, request: Request) -> Response:
         if request.method == "GET":
             code = request.query_params.get("code")
             if code is None:
                 return RedirectResponse("/", 303)
-            cookie = self.access.redeem_link(code)
+            cookie = self.login.redeem_link(code)
             if cookie is None:
                 return self._show_login(
                     request, "This link was used already, or is not from here.", 403
                 )
         else:
             form = await _read_form(request) or {}
-            cookie = await self.access.redeem_key(form.get("key", ""))
+            cookie = await self.login.redeem_key(form.get("key", ""))
             if cookie is None:
                 _LOG.warning("the dashboard was asked for with a key that is not known")
                 return self._show_login(request, "This key is not known here, or was revoked.", 403)
         # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.
         answer = self._show_page("entered.html", None)
-        answer.headers["set-cookie"] = self.access.format_cookie(cookie)
+        answer.headers["set-cookie"] = self.login.format_cookie(cookie)
         return answer
 
-    async def _logout(
+    async def _log_out(
         self, _request: Request, _viewer: Viewer, _form: Mapping[str, str]
     ) -> Response:
         answer = RedirectResponse("/", 303)
-        answer.headers["set-cookie"] = self.access.format_cookie("", max_age=0)
+        answer.headers["set-cookie"] = self.login.format_cookie("", max_age=0)
         return answer
 
     async def _show_threads(self, request: Request, viewer: Viewer) -> Response:
@@ -330,15 +330,17 @@ class Dashboard:
 
     async def _show_message(self, request: Request, viewer: Viewer) -> Response:
         start = request.query_params.get("start")
-        return await self._show_message_part(request, viewer, start, revealed=False)
+        return await self._show_message_part(request, viewer, start, is_revealed=False)
 
     async def _show_message_part(
-        self, request: Request, viewer: Viewer, start: str | None, *, revealed: bool
+        self, request: Request, viewer: Viewer, start: str | None, *, is_revealed: bool
     ) -> Response:
         thread = request.path_params["thread"]
         row = await self._threads.load_thread(viewer, thread)
         message = await self._threads.load_message(viewer, thread, request.path_params["number"])
-        model = make_message_page(message, start=_parse_number(start, 0, 10**12), revealed=revealed)
+        model = make_message_page(
+            message, start=_parse_number(start, 0, 10**12), is_revealed=is_revealed
+        )
         return self._show_page(
             "message.html",
             viewer,
@@ -368,7 +370,7 @@ class Dashboard:
         return self._show_page("try.html", viewer, **model)
 
     async def _reveal(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        page = await self._show_message_part(request, viewer, form.get("start"), revealed=True)
+        page = await self._show_message_part(request, viewer, form.get("start"), is_revealed=True)
         _LOG.warning(
             "message %d of thread %s was revealed to %s",
             request.path_params["number"],
@@ -439,14 +441,14 @@ class Dashboard:
         thread = request.query_params.get("thread")
         if thread is not None:
             await self._threads.load_thread(viewer, thread)
-        return self._live_updates.answer(viewer, thread)
+        return self._live_updates.make_stream(viewer, thread)
 
     async def _send_static_file(self, request: Request) -> Response:
         static_file = self._static.get(request.path_params["name"])
         if static_file is None or static_file.version != request.path_params["mark"]:
             return PlainTextResponse("no such file\n", 404)
         headers = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(static_file.data, media_type=static_file.kind, headers=headers)
+        return Response(static_file.data, media_type=static_file.media_type, headers=headers)
 
     async def _show_missing_page(self, _request: Request, _error: Exception) -> Response:
         return self._show_error(

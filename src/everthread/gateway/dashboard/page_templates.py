@@ -26,7 +26,7 @@ from everthread.gateway.dashboard.summary_lines import split_markup
 @dataclass(frozen=True, slots=True)
 class StaticFile:
     data: bytes
-    kind: str
+    media_type: str
     version: str
 
 

@@ -14,7 +14,7 @@ _MILLION = 1_000_000
 LONG_PROMPT_TOKENS = 200_000
 """Tokens above which some models have other prices."""
 
-PriceOf = Callable[[str, float, int], Prices | None]
+FindPrices = Callable[[str, float, int], Prices | None]
 """Return a model's prices at a time for a prompt of this size."""
 
 
@@ -87,8 +87,8 @@ def compare_thread(
     calls: Sequence[CallRow],
     compactions: Sequence[CompactionRecord],
     *,
-    price: PriceOf,
-    window: Callable[[str], int],
+    find_prices: FindPrices,
+    find_window: Callable[[str], int],
     ttl: float,
 ) -> CostComparison:
     """Compute the price of a thread's calls without compaction, as the replay does.
@@ -102,9 +102,9 @@ def compare_thread(
     outgrown: list[CallRow] = []
     previous_call: CallRow | None = None
     for call in (call for call in calls if call.task == "main"):
-        previous_prompt = history.prompt
+        previous_prompt = history.prompt_tokens
         is_first = history.advance(call, previous_call)
-        if history.prompt > window(call.model):
+        if history.prompt_tokens > find_window(call.model):
             outgrown.append(call)
         elif call.cost is not None and not history.removed_tokens:
             rows.append(PricedCall(call, float(call.cost), float(call.cost)))
@@ -117,11 +117,11 @@ def compare_thread(
             if not has_cache:
                 read_tokens = 0
             elif is_first and is_warm:
-                read_tokens = min(previous_prompt, history.prompt)
+                read_tokens = min(previous_prompt, history.prompt_tokens)
             else:
                 read_tokens = call.cache_read + history.removed_tokens if call.cache_read else 0
-            prices = price(call.model, call.created, history.prompt)
-            without = _price_prompt(prices, history.prompt, read_tokens, call)
+            prices = find_prices(call.model, call.created, history.prompt_tokens)
+            without = _price_prompt(prices, history.prompt_tokens, read_tokens, call)
             if without is not None:
                 rows.append(PricedCall(call, float(call.cost), without, is_shorter=True))
         previous_call = call
@@ -144,7 +144,7 @@ class _WholeHistory:
         )
         self._pending_tokens = 0
         self.removed_tokens = 0
-        self.prompt = 0
+        self.prompt_tokens = 0
 
     def advance(self, call: CallRow, previous_call: CallRow | None) -> bool:
         """Advance to a call; return whether it is the first one after a compaction."""
@@ -159,7 +159,7 @@ class _WholeHistory:
         if is_first:
             self.removed_tokens += self._pending_tokens
             self._pending_tokens = 0
-        self.prompt = call.prompt + self.removed_tokens
+        self.prompt_tokens = call.prompt + self.removed_tokens
         return is_first
 
 
@@ -185,7 +185,7 @@ def sum_savings(
     comparisons: Sequence[CostComparison],
     *,
     start_time: float,
-    day: Callable[[float], str],
+    format_day: Callable[[float], str],
 ) -> CostComparison:
     """Add up the comparisons of several threads for calls since a time."""
     saved_by: dict[str, dict[str, float]] = {
@@ -199,7 +199,7 @@ def sum_savings(
         rows += (row for row in comparison.rows if row.call.created >= start_time)
     for row in rows:
         call = row.call
-        keys = (day(call.created), call.model, call.client, call.tenant)
+        keys = (format_day(call.created), call.model, call.client, call.tenant)
         for kind, key in zip(saved_by, keys, strict=True):
             saved_by[kind][key] = saved_by[kind].get(key, 0.0) + row.cost_without - row.cost
     return CostComparison(

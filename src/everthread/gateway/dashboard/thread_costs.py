@@ -103,8 +103,8 @@ class ThreadCosts:
         return compare_thread(
             calls,
             records,
-            price=PriceTable(),
-            window=windows.__getitem__,
+            find_prices=PriceTable(),
+            find_window=windows.__getitem__,
             ttl=self.cache_seconds,
         )
 
@@ -125,7 +125,7 @@ class ThreadCosts:
             dict.fromkeys(record.thread for record in records if record.reverted_at is None)
         )
         savings = await self.compare_threads(compacted_threads[:500], limits, {})
-        return sum_savings(list(savings.values()), start_time=start_time, day=format_utc_day)
+        return sum_savings(list(savings.values()), start_time=start_time, format_day=format_utc_day)
 
     async def load_window(self, row: ThreadRow) -> tuple[str, WindowSize]:
         """Return a thread's model and its window."""

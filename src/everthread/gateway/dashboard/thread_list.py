@@ -36,7 +36,7 @@ CLIENT_NAMES = {
 """Display names of client programs, by the names that they send."""
 
 
-def name_client(session: Session) -> str:
+def get_client_name(session: Session) -> str:
     """Return the client's name, or else the platform by which its messages arrived."""
     return translate_client_name(session.client or session.platform or "library")
 
@@ -50,9 +50,9 @@ class Snippet:
     """A match of a search, with lines of the messages before and after it."""
 
     role: str
-    words: Sequence[tuple[bool, str]]
+    pieces: Sequence[tuple[bool, str]]
     """The text in pairs: whether the piece was searched for, and the piece."""
-    message: int | None
+    message_id: int | None
     before: str
     after: str
 
@@ -75,7 +75,7 @@ class ThreadEntry:
 
     @property
     def client(self) -> str:
-        return name_client(self.row.first)
+        return get_client_name(self.row.first)
 
     @property
     def difference(self) -> str:

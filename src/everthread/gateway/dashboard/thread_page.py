@@ -32,7 +32,7 @@ from everthread.gateway.dashboard.thread_list import (
     THREADS_PER_PAGE,
     ThreadEntry,
     ThreadList,
-    name_client,
+    get_client_name,
 )
 from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
 from everthread.store.usage_records import ThreadFigures
@@ -78,7 +78,7 @@ class ThreadPages:
             "thread": first_session,
             "tip": tip,
             "title": await self._threads.load_title(row),
-            "client": name_client(first_session),
+            "client": get_client_name(first_session),
             "messages": row.message_count,
             "state": _list_state(thread_data.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
@@ -86,7 +86,7 @@ class ThreadPages:
                 make_message_row(
                     message,
                     chars=LISTED_MESSAGE_CHARS,
-                    visibility=context.visibility(message),
+                    visibility=context.find_visibility(message),
                 )
                 for message in history
             ],
@@ -180,11 +180,11 @@ class ThreadPages:
         calls_view = make_calls_view(calls, records, ttl=self._costs.cache_seconds)
         kept_messages = _count_stored_and_removed(row, records)
         comparison = None
-        if kept_messages.compactions:
+        if kept_messages.compaction_count:
             comparison = self._costs.compare_costs(calls, records, limits, used_window=used_window)
         return {
             "headline": describe_thread(
-                totals, comparison, window=size.tokens, kept_messages=kept_messages
+                totals, comparison, window=size.tokens, counts=kept_messages
             ),
             "model": model,
             "figures": totals,
@@ -263,5 +263,5 @@ def _count_stored_and_removed(
         removed_count=len(
             {number for compaction in unreverted_compactions for number in compaction.covered}
         ),
-        compactions=len(unreverted_compactions),
+        compaction_count=len(unreverted_compactions),
     )

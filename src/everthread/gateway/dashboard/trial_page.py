@@ -43,13 +43,13 @@ class TrialRun:
     """The figures of one replay."""
 
     name: str
-    prompts: Sequence[int]
-    compactions: Sequence[int]
+    prompt_sizes: Sequence[int]
+    compacted_calls: Sequence[int]
     """Indexes of the calls after each compaction."""
     cost: float | None
     facts: tuple[int, int, int] | None = None
     """Numbers of facts that are in the context at the end, found by search, and lost."""
-    refused: bool = False
+    was_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,17 @@ class TrialPage:
 
 def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
     """Draw the prompts of several replays of a thread, call by call."""
-    call_count = max((len(run.prompts) for run in result.runs), default=0)
+    call_count = max((len(run.prompt_sizes) for run in result.runs), default=0)
     points = pick_points(call_count)
     lines = [
         Line(
             run.name,
             style,
-            [run.prompts[call_index] for call_index in points if call_index < len(run.prompts)],
+            [
+                run.prompt_sizes[call_index]
+                for call_index in points
+                if call_index < len(run.prompt_sizes)
+            ],
         )
         for run, style in zip(result.runs, "cab", strict=False)
     ]
@@ -167,12 +171,12 @@ def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
     point_numbers = {call_index: number for number, call_index in enumerate(points)}
     marks = [
         Mark(point_numbers[call_index], "compaction with these settings")
-        for call_index in trial_run.compactions
+        for call_index in trial_run.compacted_calls
         if call_index in point_numbers
     ]
     limits = [Limit("window", window), Limit("compaction from here on", threshold)]
     description = " ".join(
-        f"{run.name}: at most {max(run.prompts, default=0):,} tokens." for run in result.runs
+        f"{run.name}: at most {max(run.prompt_sizes, default=0):,} tokens." for run in result.runs
     )
     names = [f"{call_index + 1:,}" for call_index in points]
     return draw_chart(

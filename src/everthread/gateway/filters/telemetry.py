@@ -20,7 +20,7 @@ from everthread._version import __version__
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
-from everthread.gateway.monitoring.log_lines import request_id
+from everthread.gateway.monitoring.log_lines import get_request_id
 from everthread.gateway.router import find_provider
 from everthread.thread.caller.caller_request import Outcome
 
@@ -114,7 +114,7 @@ class TelemetryFeature(Feature):
         }
         if model:
             shared_attributes["gen_ai.request.model"] = model
-        attributes = {**shared_attributes, "everthread.request.id": request_id()}
+        attributes = {**shared_attributes, "everthread.request.id": get_request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
             name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes

@@ -40,7 +40,7 @@ class FailureLog:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._storing: asyncio.Task[None] | None = None
 
-    def note(self, failure: str, *, tenant: str = "", thread: str = "") -> None:
+    def record(self, failure: str, *, tenant: str = "", thread: str = "") -> None:
         self._counts[tenant, thread, failure] = self._counts.get((tenant, thread, failure), 0) + 1
         if self._storing is None or self._storing.done():
             self._storing = asyncio.get_running_loop().create_task(self._store())
@@ -71,7 +71,7 @@ class EventReporter:
 
     def __init__(self, metrics: Metrics, failures: FailureLog | None) -> None:
         self._metrics = metrics
-        self._unpriced: set[str] = set()
+        self._unpriced_models: set[str] = set()
         self._failures = failures
 
     def __call__(self, event: Event) -> None:
@@ -96,8 +96,8 @@ class EventReporter:
 
     def _note_unpriced(self, model: str) -> None:
         """Log once that a model has no known price, with the key that sets one."""
-        if model not in self._unpriced and len(self._unpriced) < MAX_UNPRICED_MODELS:
-            self._unpriced.add(model)
+        if model not in self._unpriced_models and len(self._unpriced_models) < MAX_UNPRICED_MODELS:
+            self._unpriced_models.add(model)
             _LOG.warning("%s", make_missing_price_notice(model))
 
     def _count(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class EventReporter:
             count("compaction_failures", kind="failed" if failed else "void")
             if self._failures is not None:
                 failure = "a compaction failed" if failed else "a compaction came to nothing"
-                self._failures.note(failure, thread=event.session)
+                self._failures.record(failure, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)
         elif isinstance(event, RecordFailed):

@@ -21,8 +21,8 @@ _LOG = logging.getLogger("everthread.gateway")
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"
 _UPSTREAM_ID_HEADER = b"x-request-id"
-_REQUEST: ContextVar[str] = ContextVar("request", default="")
-_THREAD: ContextVar[str] = ContextVar("thread", default="")
+_REQUEST_ID: ContextVar[str] = ContextVar("request", default="")
+_THREAD_ID: ContextVar[str] = ContextVar("thread", default="")
 _ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
 
 
@@ -32,8 +32,8 @@ def add_request_id(send: Send) -> Send:
     An upstream's `x-request-id` is kept; an answer without one gets this id.
     """
     name = f"req_{_ID_SOURCE.getrandbits(96):024x}"
-    _REQUEST.set(name)
-    _THREAD.set("")
+    _REQUEST_ID.set(name)
+    _THREAD_ID.set("")
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -48,14 +48,14 @@ def add_request_id(send: Send) -> Send:
     return send_with_id
 
 
-def request_id() -> str:
+def get_request_id() -> str:
     """Return the id of the current request; empty outside of a request."""
-    return _REQUEST.get()
+    return _REQUEST_ID.get()
 
 
 def set_log_thread(thread: str) -> None:
     """Add this thread to all following log lines."""
-    _THREAD.set(thread)
+    _THREAD_ID.set(thread)
 
 
 def log_fields(level: int, text: str, fields: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ def log_fields(level: int, text: str, fields: Mapping[str, Any]) -> None:
     _LOG.log(level, "%s", text, extra={"fields": dict(fields)})
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return the text as one line without control characters."""
     if text.isprintable():
         return text
@@ -82,7 +82,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__  # its words may be a client's
-        context_fields = {"request": _REQUEST.get(), "thread": _THREAD.get()}
+        context_fields = {"request": _REQUEST_ID.get(), "thread": _THREAD_ID.get()}
         line |= {name: value for name, value in context_fields.items() if value}
         fields = getattr(record, "fields", None)
         for name, value in fields.items() if isinstance(fields, dict) else ():
@@ -98,12 +98,12 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in the standard library
         """Remove keys, and control characters with which a client could forge lines."""
-        record.message = printable(redact(record.message))
+        record.message = make_printable(redact(record.message))
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        name = _REQUEST.get()
+        name = _REQUEST_ID.get()
         return f"{text} [{name}]" if name else text
 
 
@@ -140,7 +140,7 @@ MAX_REASON_CHARS = 200
 
 def _format_for_terminal(text: object, max_chars: int = 60) -> str:
     """Return a client's text in a form that is safe for a terminal. Redact keys before shortening it."""
-    return printable(redact(str(text)[:2_000])[:max_chars])
+    return make_printable(redact(str(text)[:2_000])[:max_chars])
 
 
 def read_error_reason(body: bytes) -> str:

@@ -70,10 +70,10 @@ def _make_trial_run(name: str, replayed: Replay, strategy_name: str = "everthrea
     return TrialRun(
         name,
         [call.use.prompt for call in strategy.calls],
-        compactions=[compaction.call for compaction in replayed.compactions]
+        compacted_calls=[compaction.call for compaction in replayed.compactions]
         if strategy_name == "everthread"
         else [],
         cost=None if strategy.cost is None else float(strategy.cost),
         facts=(facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
-        refused=strategy.refused_call is not None,
+        was_refused=strategy.refused_call is not None,
     )

@@ -23,7 +23,7 @@ async def serve_with_workers(
 ) -> None:
     """Run several processes until a signal; a second signal kills them."""
     from everthread.factory.upstreams import start_local_models
-    from everthread.gateway.loop_server import http_url
+    from everthread.gateway.loop_server import format_http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
     stop_event = asyncio.Event()
@@ -60,7 +60,7 @@ async def serve_with_workers(
             loop.add_signal_handler(signal_number, on_end_signal)
         async with supervisor:
             start_message.print_start(
-                http_url(task.host, sockets.port),
+                format_http_url(task.host, sockets.port),
                 next(filter(None, pages), None),
                 count,
             )
