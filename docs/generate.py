@@ -38,7 +38,7 @@ Exit codes: 0 done, 1 failed, 2 bad input. These options mean the same everywher
 - `--help`: Show the arguments and options.
 - `--json`: Print JSON for programs: one object, or one per line (`run`, `lab provider`).
 - `--store`: Another store: a URL or a SQLite file. Default: the configured one.
-- `--tenant`: Only what belongs to this tenant.
+- `--tenant`: Only the threads of this tenant.
 """
 
 

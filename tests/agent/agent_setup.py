@@ -34,7 +34,12 @@ class FakeTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        parameters = {"type": "object", "properties": {"what": {"type": "string"}}}
+        parameters = {
+            "type": "object",
+            "properties": {
+                "what": {"type": "string"},
+            },
+        }
         function = {
             "name": self.name,
             "description": f"Does {self.name}.",

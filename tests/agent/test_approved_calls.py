@@ -55,7 +55,11 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
         details.append(permission.detail)
         return True
 
-    patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
+    patch = {
+        "path": "a.txt",
+        "old_text": "one",
+        "new_text": "two",
+    }
     write = {"path": "a.txt", "content": "one\n"}
     (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
     await setup.run_calls(("write_file", write), ("patch", patch), approve=approve, yes=False)
@@ -68,7 +72,14 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
     "call",
     [
         ("write_file", {"path": "d/a.txt", "content": "new"}),
-        ("patch", {"path": "d/a.txt", "old_text": "old", "new_text": "new"}),
+        (
+            "patch",
+            {
+                "path": "d/a.txt",
+                "old_text": "old",
+                "new_text": "new",
+            },
+        ),
         ("terminal", {"command": "echo new > a.txt", "workdir": "d"}),
     ],
 )

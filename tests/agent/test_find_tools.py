@@ -50,8 +50,18 @@ def offered_names(request: Request) -> list[str]:
 
 
 async def open_and_ask(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
-    model = ScriptedModel(script, name="claude-sonnet-4-5", api="anthropic", window=16_000)
-    agent = await setup.open(model, config=CONFIG, tools=tools(), **more)
+    model = ScriptedModel(
+        script,
+        name="claude-sonnet-4-5",
+        api="anthropic",
+        window=16_000,
+    )
+    agent = await setup.open(
+        model,
+        config=CONFIG,
+        tools=tools(),
+        **more,
+    )
     await agent.send("Book a flight.")
     return agent, model
 

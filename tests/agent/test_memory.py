@@ -27,7 +27,7 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
     await memory.add("memory", "The ledger listens on 8443.")
     await memory.add("memory", "Tests run with `make check`.\nIt takes a minute.")
     await memory.add("memory", "The ledger listens on 8443.")
-    assert memory.entries("memory") == [
+    assert memory.read_entries("memory") == [
         "The ledger listens on 8443.",
         "Tests run with `make check`.\nIt takes a minute.",
     ]
@@ -36,14 +36,14 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
     assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- The ledger listens on 9443.\n"
     await memory.add("user", "Prefers short answers.")
     await memory.remove("user", "1")
-    assert memory.entries("user") == []
+    assert memory.read_entries("user") == []
 
 
 async def test_other_text_in_a_memory_file_stays(tmp_path: Path) -> None:
     by_hand = "# Mine\n\nSome prose.\n- first\n  more of it\n\n## Later\n- second\n"
     (tmp_path / "MEMORY.md").write_text(by_hand, "utf-8")
     memory = MemoryFiles(tmp_path)
-    assert memory.entries("memory") == ["first\nmore of it", "second"]
+    assert memory.read_entries("memory") == ["first\nmore of it", "second"]
     await memory.add("memory", "third")
     assert (tmp_path / "MEMORY.md").read_text("utf-8") == f"{by_hand}- third\n"
     await memory.remove("memory", "first")
@@ -62,7 +62,7 @@ async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
         await memory.replace("memory", "blue", "x")
     with pytest.raises(InputError, match="empty"):
         await memory.add("memory", " - ")
-    assert len(memory.entries("memory")) == 2
+    assert len(memory.read_entries("memory")) == 2
 
 
 async def test_an_entry_beyond_the_limit_is_refused(tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ async def test_an_entry_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     await memory.add("user", "x" * (MAX_USER_CHARS - 10))
     with pytest.raises(InputError, match=f"{MAX_USER_CHARS:,} are the limit"):
         await memory.add("user", "one more thing to know")
-    assert len(memory.entries("user")) == 1
+    assert len(memory.read_entries("user")) == 1
     (tmp_path / "MEMORY.md").write_text("- y\n" * MAX_MEMORY_CHARS, "utf-8")
-    assert len(memory.text("memory")) < MAX_MEMORY_CHARS + 200
-    assert "the rest is left out" in memory.text("memory")
+    assert len(memory.read_text("memory")) < MAX_MEMORY_CHARS + 200
+    assert "the rest is left out" in memory.read_text("memory")
     await memory.remove("memory", "1")
 
 
@@ -83,8 +83,8 @@ async def test_secrets_are_never_stored(tmp_path: Path) -> None:
     assert change.was_redacted
     assert TOKEN not in (tmp_path / "MEMORY.md").read_text("utf-8")
     (tmp_path / "USER.md").write_text(f"- token {TOKEN}\n", "utf-8")
-    assert TOKEN not in memory.text("user")
-    assert TOKEN not in str(memory.entries("user"))
+    assert TOKEN not in memory.read_text("user")
+    assert TOKEN not in str(memory.read_entries("user"))
 
 
 async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
     some = MemoryFiles(tmp_path)
     other = MemoryFiles(tmp_path)
     await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
-    assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
+    assert sorted(some.read_entries("memory")) == sorted(f"fact {n}" for n in range(30))
     assert not list(tmp_path.glob(".MEMORY.md.*")), "no temporary file is left"
 
 
@@ -105,7 +105,14 @@ def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant
 
 
 async def test_the_next_session_sees_what_the_model_stored(setup: AgentSetup, home: Path) -> None:
-    add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
+    add = (
+        "memory",
+        {
+            "action": "add",
+            "target": "user",
+            "text": "Is called Ines.",
+        },
+    )
     secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
     wrong = ("memory", {"action": "forget"})
     entries = ("memory", {"action": "list", "target": "user"})
@@ -162,8 +169,12 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
 
 
 async def test_a_list_of_tasks_survives_a_restart(setup: AgentSetup) -> None:
-    good = {"items": [{"text": "Water the plants"}]}
-    bad = {"items": [{"text": "x", "status": "half"}]}
+    good = {
+        "items": [{"text": "Water the plants"}],
+    }
+    bad = {
+        "items": [{"text": "x", "status": "half"}],
+    }
     agent = await setup.run_calls(("todo", good), ("todo", bad, "bad"))
     assert "status 'half'" in tool_results(agent)[1]
     again = await setup.open(
@@ -201,7 +212,7 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, te
     bare = SystemPrompt(tmp_path, max_instructions_chars=0)()
     counter = TokenCounter()
     for window in (2_048, 8_192, 32_000):
-        prompt = SystemPrompt(tmp_path, window=partial(int, window))()
+        prompt = SystemPrompt(tmp_path, get_window=partial(int, window))()
         spent = counter.text(prompt) - counter.text(bare)
         assert window * 0.05 < spent < window * 0.1 + 40, "heading and note are not counted"
         assert "AGENTS.md is longer" in prompt

@@ -35,7 +35,7 @@ async def run_shell(
     environment: Mapping[str, str] = ENVIRONMENT,
 ) -> ProcessExit:
     return await run_program(
-        ["bash", "-c", command], folder=folder, environment=environment, seconds=seconds
+        ["bash", "-c", command], folder=folder, environment=environment, timeout_seconds=seconds
     )
 
 
@@ -128,14 +128,19 @@ async def test_programs_started_by_a_program_end_with_it(tmp_path: Path) -> None
         "import asyncio, os, pathlib\n"
         "from everthread.agent.processes import run_program\n"
         f"command = ['bash', '-c', '{SLEEPER}']\n"
-        "work = run_program(command, folder=pathlib.Path('.'), environment=dict(os.environ), seconds=60)\n"
+        "work = run_program(command, folder=pathlib.Path('.'), environment=dict(os.environ), timeout_seconds=60)\n"
         "asyncio.run(work)\n"
     )
 
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     argv = [sys.executable, "-c", stubborn + program]
     task = asyncio.create_task(
-        run_program(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+        run_program(
+            argv,
+            folder=tmp_path,
+            environment=ENVIRONMENT,
+            timeout_seconds=60,
+        )
     )
     pids = await wait_for_pids(tmp_path, wanted=1)
     task.cancel()
@@ -184,7 +189,12 @@ async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
         (["a\0b"], tmp_path),
     ):
         with pytest.raises(InputError, match="could not be started"):
-            await run_program(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
+            await run_program(
+                argv,
+                folder=folder,
+                environment=ENVIRONMENT,
+                timeout_seconds=5,
+            )
 
 
 async def test_many_programs_run_at_once(tmp_path: Path) -> None:

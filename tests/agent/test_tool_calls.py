@@ -158,7 +158,13 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
     talking = await first.conversation.open_another()
     model = ScriptedModel([call_reply(("hang", {}), ("own_timeout", {})), "It hangs."])
     await talking.use_model(make_route(model))
-    agent = Agent(talking, tools, context=first.context, approve=deny, tool_seconds=0.05)
+    agent = Agent(
+        talking,
+        tools,
+        context=first.context,
+        approve=deny,
+        tool_seconds=0.05,
+    )
     assert (await agent.send("Go.")).text == "It hangs."
     assert "did not finish within" in tool_results(agent)[0]
     assert "TimeoutError: the server did not answer" in tool_results(agent)[1]
@@ -227,7 +233,7 @@ async def test_a_huge_result_is_stored_and_cited(setup: AgentSetup) -> None:
     assert len(tool_results(agent)[0]) < 5_000
 
 
-async def test_hostile_call_ids_and_one_id_twice(setup: AgentSetup) -> None:
+async def test_stores_each_result_despite_hostile_or_repeated_ids(setup: AgentSetup) -> None:
     look = text_tool("look")
     agent = await setup.run_calls(
         ("look", {"what": "a"}, "../../etc/passwd"),

@@ -202,7 +202,13 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(
         "HARMLESS": "plain",
     }
     program = [sys.executable, "-c", READS_ITS_PARENT, str(tmp_path / "work")]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        program,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("HARMLESS=plain") == 2, (
         "its own environment and its parent's were read"

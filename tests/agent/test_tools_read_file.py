@@ -43,7 +43,13 @@ async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.txt": "".join(f"line {number}\n" for number in range(1, 101))})
     first = await call_tool_in(tmp_path, "read_file", path="a.txt", limit=2)
     assert first.text == "1\tline 1\n2\tline 2\n[lines 1-2 of 100; go on with offset 3]"
-    last = await call_tool_in(tmp_path, "read_file", path="a.txt", offset=100, limit=5)
+    last = await call_tool_in(
+        tmp_path,
+        "read_file",
+        path="a.txt",
+        offset=100,
+        limit=5,
+    )
     assert last.text == "100\tline 100\n[lines 100-100, the last of a.txt]"
     assert (
         await call_tool_in(tmp_path, "read_file", path="a.txt", offset=101)
@@ -67,7 +73,13 @@ async def test_all_pages_together_are_the_file(
     read_lines = []
     offset = 1
     while True:
-        reply = await call_tool(context, "read_file", path="a.txt", offset=offset, limit=limit)
+        reply = await call_tool(
+            context,
+            "read_file",
+            path="a.txt",
+            offset=offset,
+            limit=limit,
+        )
         read_lines += [
             line.partition("\t")[2]
             for line in reply.text.split("\n")

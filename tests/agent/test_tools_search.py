@@ -69,7 +69,7 @@ async def test_files_are_found_by_name(
     )
 
 
-async def test_pattern_and_name_or_one_file(project: Path) -> None:
+async def test_searches_files_of_a_name_or_one_file(project: Path) -> None:
     assert (await search_lines(project, pattern="pay", name="test_*"))[1:] == [
         "tests/test_pay.py:1:from billing import pay"
     ]
@@ -86,7 +86,12 @@ async def test_matches_are_paged(tmp_path: Path) -> None:
         "a.txt:1:hit 0",
         "[shown are 1-10; go on with offset 10]",
     )
-    last = await search_lines(tmp_path, pattern="hit", limit=10, offset=20)
+    last = await search_lines(
+        tmp_path,
+        pattern="hit",
+        limit=10,
+        offset=20,
+    )
     assert last[1:] == [f"a.txt:{number + 1}:hit {number}" for number in range(20, 25)]
     assert (await search_lines(tmp_path, pattern="hit", offset=99))[1:] == [
         "[there is nothing at offset 99]"

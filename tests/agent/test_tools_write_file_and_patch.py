@@ -43,7 +43,13 @@ async def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
 async def test_a_patch_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
     work = write_files(tmp_path, {"run.sh": "echo old\n"})
     (work / "run.sh").chmod(0o755)
-    await call_tool_in(tmp_path, "patch", path="run.sh", old_text="old", new_text="new")
+    await call_tool_in(
+        tmp_path,
+        "patch",
+        path="run.sh",
+        old_text="old",
+        new_text="new",
+    )
     assert stat.S_IMODE((work / "run.sh").stat().st_mode) == 0o755
 
 
@@ -82,10 +88,22 @@ async def test_writes_need_permission(tmp_path: Path) -> None:
     (work / "link").symlink_to("src")
     async with open_tool_context(tmp_path) as context:
         with pytest.raises(InputError, match="nowhere"):
-            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "b", "new_text": "c"}, context)
+            TOOLS["patch"].needs(
+                {
+                    "path": "link/a.py",
+                    "old_text": "b",
+                    "new_text": "c",
+                },
+                context,
+            )
         written = TOOLS["write_file"].needs({"path": "link/a.py", "content": "a = 2\n"}, context)
         patched = TOOLS["patch"].needs(
-            {"path": "link/a.py", "old_text": "1", "new_text": "3"}, context
+            {
+                "path": "link/a.py",
+                "old_text": "1",
+                "new_text": "3",
+            },
+            context,
         )
         binary = TOOLS["write_file"].needs({"path": "new.bin", "content": "\0" * 10}, context)
     changed = "--- src/a.py\n+++ src/a.py\n@@ -1 +1 @@\n-a = 1\n+a = "
@@ -99,9 +117,21 @@ async def test_an_ambiguous_patch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"
     ):
-        await call_tool_in(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2")
+        await call_tool_in(
+            tmp_path,
+            "patch",
+            path="a.py",
+            old_text="= 1",
+            new_text="= 2",
+        )
     assert (
-        await call_tool_in(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2")
+        await call_tool_in(
+            tmp_path,
+            "patch",
+            path="a.py",
+            old_text="y = 1",
+            new_text="y = 2",
+        )
     ).text == ("Changed a.py: 1 replacement at line 2.")
     everywhere = await call_tool_in(
         tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True
@@ -126,7 +156,13 @@ async def test_a_patch_without_a_match_shows_the_nearest_lines(
 ) -> None:
     write_files(tmp_path, {"a.py": "import os\n\ndef pay(amount):\n    return amount\n"})
     with pytest.raises(InputError) as refused:
-        await call_tool_in(tmp_path, "patch", path="a.py", old_text=old, new_text="")
+        await call_tool_in(
+            tmp_path,
+            "patch",
+            path="a.py",
+            old_text=old,
+            new_text="",
+        )
     assert hint in str(refused.value)
 
 
@@ -134,7 +170,13 @@ async def test_windows_line_ends_and_odd_bytes_stay(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "a.txt"
     file.write_bytes(b"caf\xe9\r\none\r\ntwo\r\n")
-    await call_tool_in(tmp_path, "patch", path="a.txt", old_text="one\ntwo", new_text="1\n2\n3")
+    await call_tool_in(
+        tmp_path,
+        "patch",
+        path="a.txt",
+        old_text="one\ntwo",
+        new_text="1\n2\n3",
+    )
     assert file.read_bytes() == b"caf\xe9\r\n1\r\n2\r\n3\r\n"
 
 
@@ -142,11 +184,46 @@ async def test_bad_patches_are_refused(tmp_path: Path) -> None:
     work = write_files(tmp_path, {"a.txt": "x"})
     (work / "b.bin").write_bytes(b"x\0y")
     each = (
-        ({"path": "a.txt", "old_text": "", "new_text": "y"}, "old_text is empty"),
-        ({"path": "a.txt", "old_text": "x", "new_text": "x"}, "nothing would change"),
-        ({"path": "b.bin", "old_text": "x", "new_text": "y"}, "binary"),
-        ({"path": "none", "old_text": "x", "new_text": "y"}, "does not exist"),
-        ({"path": ".", "old_text": "x", "new_text": "y"}, "is a folder"),
+        (
+            {
+                "path": "a.txt",
+                "old_text": "",
+                "new_text": "y",
+            },
+            "old_text is empty",
+        ),
+        (
+            {
+                "path": "a.txt",
+                "old_text": "x",
+                "new_text": "x",
+            },
+            "nothing would change",
+        ),
+        (
+            {
+                "path": "b.bin",
+                "old_text": "x",
+                "new_text": "y",
+            },
+            "binary",
+        ),
+        (
+            {
+                "path": "none",
+                "old_text": "x",
+                "new_text": "y",
+            },
+            "does not exist",
+        ),
+        (
+            {
+                "path": ".",
+                "old_text": "x",
+                "new_text": "y",
+            },
+            "is a folder",
+        ),
     )
     for arguments, why in each:
         with pytest.raises(InputError, match=why):
@@ -157,7 +234,11 @@ async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
     work = write_files(tmp_path, {"a.txt": "".join(f"<{number}>" for number in range(20))})
     async with open_tool_context(tmp_path) as context:
         each = (
-            {"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"}
+            {
+                "path": "a.txt",
+                "old_text": f"<{number}>",
+                "new_text": f"[{number}]",
+            }
             for number in range(20)
         )
         await asyncio.gather(*(call_tool(context, "patch", **arguments) for arguments in each))
@@ -182,7 +263,13 @@ async def test_a_patch_changes_only_its_text(
     file = context.workspace / "a.txt"
     file.write_bytes(text.encode())
     try:
-        await call_tool(context, "patch", path="a.txt", old_text=old, new_text=new)
+        await call_tool(
+            context,
+            "patch",
+            path="a.txt",
+            old_text=old,
+            new_text=new,
+        )
     except InputError:
         assert file.read_bytes() == text.encode()
         assert text.count(old) > 1 or old == new or "\0" in text

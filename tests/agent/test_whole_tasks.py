@@ -152,7 +152,13 @@ async def open_agent(setup: AgentSetup, provider: Provider, api: Api, **more: An
 model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}, max_tokens: 1000}}
 compression: {{protect_last_n: 4, background: false, economics: false}}
 """
-    return await setup.open(None, config=config, api=api, yes=False, **more)
+    return await setup.open(
+        None,
+        config=config,
+        api=api,
+        yes=False,
+        **more,
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 
 from everthread.agent.child_environment import make_child_environment
 from everthread.agent.tool_interface import Tool, ToolContext, ToolReply
-from everthread.agent.tools import file_tools
+from everthread.agent.tools import make_file_tools
 from tests.conversation.conversation_setup import open_setup, scripted_model
 
-TOOLS = {tool.name: tool for tool in file_tools()}
+TOOLS = {tool.name: tool for tool in make_file_tools()}
 
 
 @asynccontextmanager

@@ -66,18 +66,33 @@ def write_session(home: Path, *, turns: int = 24, compacted_at: int = 16) -> Pat
             if not turn
             else {}
         )
-        figures = {**usage, "cache_read_input_tokens": prompt - 900, **first}
+        figures = {
+            **usage,
+            "cache_read_input_tokens": prompt - 900,
+            **first,
+        }
         add(
             "assistant",
             2 * turn,
-            {"id": f"m{turn}", "model": CLAUDE, "content": [call], "usage": figures},
+            {
+                "id": f"m{turn}",
+                "model": CLAUDE,
+                "content": [call],
+                "usage": figures,
+            },
         )
         result = {
             "type": "tool_result",
             "tool_use_id": f"t{turn}",
             "content": text_of_tokens(1_600, f"part {turn}"),
         }
-        add("user", 2 * turn + 1, {"content": [result]})
+        add(
+            "user",
+            2 * turn + 1,
+            {
+                "content": [result],
+            },
+        )
         prompt += 2_300
     add(
         "assistant",

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -26,7 +26,16 @@ __all__ = ["local_file"]
 
 T = TypeVar("T")
 CommandResult = subprocess.CompletedProcess[str]
+RunAtTerminal = Callable[..., tuple[int, str]]
 STORE = "everthread.db"
+
+
+class RunOnStore(Protocol):
+    """Runs a coroutine on the store in the home, or on another store; returns its result."""
+
+    def __call__(
+        self, work: Callable[[Store], Awaitable[T]], url: str | Path | None = None
+    ) -> T: ...
 
 
 @pytest.fixture
@@ -124,7 +133,7 @@ def everthread(home: Path, fork_server: ForkServer) -> Command:
 
 
 @pytest.fixture
-def at_terminal(home: Path, fork_server: ForkServer) -> Any:
+def at_terminal(home: Path, fork_server: ForkServer) -> RunAtTerminal:
     """Run the command at a terminal, type the input, and return the exit code and everything shown."""
 
     def run(command_line: str, typed: bytes = b"") -> tuple[int, str]:
@@ -150,7 +159,7 @@ def at_terminal(home: Path, fork_server: ForkServer) -> Any:
 
 
 @pytest.fixture
-def fill(home: Path) -> Any:
+def run_on_store(home: Path) -> RunOnStore:
     """Run a coroutine on the store in the home, or on another store; return its result."""
 
     def run(work: Callable[[Store], Awaitable[T]], url: str | Path | None = None) -> T:

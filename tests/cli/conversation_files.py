@@ -42,7 +42,13 @@ ANTHROPIC = {
         },
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "main.py"}],
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": "main.py",
+                }
+            ],
         },
     ],
 }

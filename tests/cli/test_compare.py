@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from tests.cli.conftest import Command
 
 
-def test_compare(everthread: Any, user_environment: dict[str, str], tmp_path: Path) -> None:
+def test_prints_one_sentence_and_a_table_of_the_logs(
+    everthread: Command, user_environment: dict[str, str], tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     output = everthread.succeeds(f"compare --html {page}", env=user_environment)
     sentence = output.splitlines()[0]
@@ -15,5 +18,7 @@ def test_compare(everthread: Any, user_environment: dict[str, str], tmp_path: Pa
     assert "s1.jsonl" in page.read_text("utf-8")
     report = everthread.json("compare", env=user_environment)
     assert report["sentence"] == sentence
-    (made,) = report["logs"][0]["compactions"]
-    assert made["held"]["own"]["files"] < made["files"]
+    (log,) = report["logs"]
+    (compaction,) = log["compactions"]
+    kept = compaction["held"]["own"]
+    assert kept["files"] < compaction["files"]

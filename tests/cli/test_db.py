@@ -9,14 +9,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, RunOnStore, configure
 
 FILE = "everthread.db"
 
@@ -30,8 +29,8 @@ async def store_thread(store: Store) -> None:
 
 
 @pytest.fixture
-def file(fill: Any, home: Path) -> Path:
-    fill(store_thread)
+def file(run_on_store: RunOnStore, home: Path) -> Path:
+    run_on_store(store_thread)
     return home / FILE
 
 
@@ -42,7 +41,7 @@ def execute_sql(file: Path, sql: str) -> None:
 
 
 class TestCheck:
-    def test_a_sound_store(self, everthread: Any, file: Path) -> None:
+    def test_reports_a_sound_store(self, everthread: Command, file: Path) -> None:
         output = everthread.succeeds("db check")
         assert output.startswith(f"{file}: sqlite, schema ")
         assert "1 session, 300 messages" in output
@@ -55,7 +54,7 @@ class TestCheck:
         )
         assert health["size"] >= file.stat().st_size
 
-    def test_an_unsound_store_is_reported(self, everthread: Any, file: Path) -> None:
+    def test_an_unsound_store_is_reported(self, everthread: Command, file: Path) -> None:
         execute_sql(file, "DELETE FROM messages WHERE id = 7")
         result = everthread("db check")
         assert result.returncode == 1
@@ -65,7 +64,7 @@ class TestCheck:
         assert result.returncode == 1
         assert len(json.loads(result.stdout)["problems"]) >= 1
 
-    def test_a_damaged_file(self, everthread: Any, file: Path) -> None:
+    def test_reports_a_damaged_file(self, everthread: Command, file: Path) -> None:
         content = bytearray(file.read_bytes())
         content[4_096 * 3 : 4_096 * 30] = os.urandom(4_096 * 27)
         file.write_bytes(content)
@@ -74,10 +73,10 @@ class TestCheck:
         assert "Traceback" not in result.stderr
         assert result.stdout or result.stderr.count("\n") == 1
 
-    def test_the_configured_store(
-        self, everthread: Any, fill: Any, home: Path, tmp_path: Path
+    def test_checks_the_configured_store(
+        self, everthread: Command, run_on_store: RunOnStore, home: Path, tmp_path: Path
     ) -> None:
-        fill(store_thread, tmp_path / "elsewhere.db")
+        run_on_store(store_thread, tmp_path / "elsewhere.db")
         configure(home, f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}")
         assert "300 messages" in everthread("db check").stdout
         assert not (home / FILE).exists()
@@ -103,7 +102,7 @@ class TestNoStore:
 
     @pytest.mark.parametrize("command", READING, ids=" ".join)
     def test_db_commands_make_no_store(
-        self, everthread: Any, tmp_path: Path, command: list[str]
+        self, everthread: Command, tmp_path: Path, command: list[str]
     ) -> None:
         empty = tmp_path / "empty.db"
         empty.touch()
@@ -120,7 +119,7 @@ class TestNoStore:
         assert empty.stat().st_size == 0
 
     def test_a_missing_configured_store_is_an_error(
-        self, everthread: Any, home: Path, tmp_path: Path
+        self, everthread: Command, home: Path, tmp_path: Path
     ) -> None:
         configure(home, f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}")
         for command in "sessions list", "usage", "insights":
@@ -128,7 +127,7 @@ class TestNoStore:
         assert not (tmp_path / "typo.db").exists()
 
     def test_reading_commands_work_before_the_first_conversation(
-        self, everthread: Any, home: Path
+        self, everthread: Command, home: Path
     ) -> None:
         for command, words in (
             ("sessions list", "no sessions yet"),
@@ -145,14 +144,14 @@ class TestNoStore:
 
 
 class TestMigrate:
-    def test_migrate_makes_a_store_once(self, everthread: Any, tmp_path: Path) -> None:
+    def test_migrate_makes_a_store_once(self, everthread: Command, tmp_path: Path) -> None:
         new = str(tmp_path / "new.db")
         assert f"{new}: schema 0 -> " in everthread(f"db migrate --store {new}").stdout
         assert everthread(f"db migrate --store sqlite:///{new}").stdout.endswith("nothing to do\n")
         report = everthread.json(f"db migrate --store {new}")
         assert report["before"] == report["after"] > 0
 
-    def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
+    def test_a_newer_schema_is_refused(self, everthread: Command, file: Path) -> None:
         execute_sql(file, "INSERT INTO schema_version VALUES (9999, 'future')")
         result = everthread("db migrate")
         assert result.returncode == 1
@@ -162,7 +161,7 @@ class TestMigrate:
 
 class TestBackup:
     def test_a_backup_can_be_used_as_a_store(
-        self, everthread: Any, file: Path, tmp_path: Path
+        self, everthread: Command, file: Path, tmp_path: Path
     ) -> None:
         copy = tmp_path / "copy.db"
         everthread.succeeds(f"db backup {copy}")
@@ -171,13 +170,15 @@ class TestBackup:
         assert everthread(f"sessions export --all --store {copy}").stdout == exported != ""
         assert file.exists()
 
-    def test_backup_as_json(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+    def test_prints_a_backup_as_json(self, everthread: Command, file: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy.db"
         report = everthread.json(f"db backup {copy}")
         assert report == {"file": str(copy), "size": copy.stat().st_size}
         assert file.exists()
 
-    def test_nothing_is_overwritten(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+    def test_a_backup_overwrites_nothing(
+        self, everthread: Command, file: Path, tmp_path: Path
+    ) -> None:
         before = file.read_bytes()
         result = everthread(f"db backup {file}")
         assert result.returncode in (1, 2)
@@ -189,7 +190,7 @@ class TestBackup:
 
 
 class TestVacuum:
-    def test_vacuum_frees_deleted_space(self, everthread: Any, file: Path) -> None:
+    def test_vacuum_frees_deleted_space(self, everthread: Command, file: Path) -> None:
         everthread("sessions delete s --yes")
         report = everthread.json("db vacuum")
         assert report["after"] < report["before"]
@@ -197,11 +198,11 @@ class TestVacuum:
         assert everthread("db check").returncode == 0
         assert file.exists()
 
-    def test_an_unsound_store_is_not_changed(self, everthread: Any, file: Path) -> None:
+    def test_an_unsound_store_is_not_changed(self, everthread: Command, file: Path) -> None:
         execute_sql(file, "DELETE FROM messages WHERE id = 7")
         result = everthread("db vacuum")
         assert result.returncode == 1
-        assert "not sound" in result.stderr
+        assert "is damaged" in result.stderr
 
 
 def test_help_loads_no_store() -> None:

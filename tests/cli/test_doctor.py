@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.lab.provider import ServedModel
 from everthread.providers.local import SMOLLM2
 from everthread.store.store import Store
-from tests.cli.conftest import configure, environment
+from tests.cli.conftest import Command, RunOnStore, configure, environment
 from tests.cli.provider_thread import provider_in_thread
 from tests.wire.recording import json_reply, recording_server
 
@@ -26,7 +25,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def run_doctor(everthread: Any, code: int) -> dict[str, dict[str, str]]:
+def run_doctor(everthread: Command, code: int) -> dict[str, dict[str, str]]:
     result = everthread("doctor --json")
     assert result.returncode == code, result.stdout + result.stderr
     report = json.loads(result.stdout)
@@ -35,14 +34,14 @@ def run_doctor(everthread: Any, code: int) -> dict[str, dict[str, str]]:
 
 
 def test_a_working_setup_is_healthy(
-    everthread: Any, home: Path, fill: Any, monkeypatch: pytest.MonkeyPatch
+    everthread: Command, home: Path, run_on_store: RunOnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-lab-0123456789abcdef")
 
     async def nothing(_store: Store) -> None:
         return None
 
-    fill(nothing)
+    run_on_store(nothing)
     with provider_in_thread(
         models=[ServedModel("mine", 12_345, shows="max_model_len")]
     ) as provider:
@@ -75,7 +74,7 @@ def test_a_working_setup_is_healthy(
     assert "sk-lab" not in result.stdout + json.dumps(report), "keys are named, never shown"
 
 
-def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
+def test_without_configuration_doctor_gives_advice(everthread: Command, home: Path) -> None:
     report = run_doctor(everthread, 1)
     assert report["model"]["state"] == "broken"
     assert report["model"]["advice"] == "everthread init"
@@ -87,7 +86,7 @@ def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) 
     assert "Needs attention: model." in result.stdout
 
 
-def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
+def test_a_missing_key_is_named(everthread: Command, home: Path) -> None:
     with recording_server([]) as server:
         configure(
             home,
@@ -105,7 +104,7 @@ def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
     [(401, "refuses the key (401)"), (503, "answers with an error (503)")],
 )
 def test_a_server_that_refuses_is_reported(
-    everthread: Any, home: Path, status: int, words: str
+    everthread: Command, home: Path, status: int, words: str
 ) -> None:
     with recording_server([json_reply({}, status=status)] * 6) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
@@ -113,7 +112,7 @@ def test_a_server_that_refuses_is_reported(
     assert words in report["endpoint"]["text"]
 
 
-def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) -> None:
+def test_a_bad_setting_is_reported_with_its_path(everthread: Command, home: Path) -> None:
     configure(home, "compression: {threshold: 7}\n")
     report = run_doctor(everthread, 1)
     assert "compression.threshold" in report["configuration"]["text"]
@@ -121,7 +120,7 @@ def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) ->
 
 
 def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
-    everthread: Any, home: Path
+    everthread: Command, home: Path
 ) -> None:
     configure(home, "model: {provider: local}\ncontext: {engine: nobody}\n")
     (home / "everthread.db").write_bytes(b"this is no database, however long it may be" * 100)
@@ -138,7 +137,7 @@ def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
 
 
 def test_a_store_that_cannot_be_created_is_reported_with_its_cure(
-    everthread: Any, home: Path, tmp_path: Path
+    everthread: Command, home: Path, tmp_path: Path
 ) -> None:
     blocked = tmp_path / "a-file"
     blocked.touch()
@@ -150,7 +149,7 @@ def test_a_store_that_cannot_be_created_is_reported_with_its_cure(
     assert "✗ store" in everthread("doctor").stdout
 
 
-def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
+def test_a_present_local_model_is_reported(everthread: Command, home: Path) -> None:
     configure(home, "model: {provider: local}\n")
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
@@ -169,7 +168,7 @@ def test_a_present_local_model_is_reported(everthread: Any, home: Path) -> None:
     ],
 )
 def test_a_named_model_for_summaries_is_checked(
-    everthread: Any, home: Path, settings: str, state: str, words: str
+    everthread: Command, home: Path, settings: str, state: str, words: str
 ) -> None:
     main = "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n"
     configure(home, f"{main}auxiliary: {{compression: {{{settings}}}}}\n")
@@ -181,13 +180,19 @@ def test_a_named_model_for_summaries_is_checked(
 def test_a_terminal_without_unicode_gets_question_marks(home: Path) -> None:
     variables = environment(home) | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "everthread", "doctor"]
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 1, "no model is configured"
     assert "? configuration" in result.stdout
     assert not result.stderr
 
 
-def test_doctor_names_the_command_that_cures(everthread: Any) -> None:
+def test_doctor_names_the_command_that_cures(everthread: Command) -> None:
     everthread("init --provider local --no-check")
     report = json.loads(everthread("doctor --json").stdout)["findings"]
     cures = {item["what"]: item["advice"] for item in report if item["state"] == "broken"}

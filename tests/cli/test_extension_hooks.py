@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import Message
+from tests.cli.conftest import Command
 from tests.gateway.manager_setup import text_of_tokens
 
 RULE = "Never push to main."
 SECRET = "The vault is behind the mirror."
 
 
-def ask(everthread: Any, client: str, **hook_input: Any) -> Any:
+def ask(everthread: Command, client: str, **hook_input: Any) -> Any:
     """Return the answer to a plug-in; None if it is empty."""
     stdin = json.dumps({"session": "s1", **hook_input}).encode()
     result = everthread(f"hook {client}", stdin=stdin)
@@ -29,7 +30,10 @@ def opencode_session(turns: int = 30) -> dict[str, Any]:
     for turn in range(turns):
         message = f"{RULE} {SECRET}" if turn == 0 else f"Wish {turn}"
         messages += [
-            {"info": {"role": "user"}, "parts": [{"type": "text", "text": message}]},
+            {
+                "info": {"role": "user"},
+                "parts": [{"type": "text", "text": message}],
+            },
             {
                 "info": {"role": "assistant", "modelID": "claude-sonnet-5"},
                 "parts": [
@@ -46,21 +50,42 @@ def opencode_session(turns: int = 30) -> dict[str, Any]:
                 ],
             },
         ]
-    return {"info": {"id": "s1"}, "messages": messages}
+    return {
+        "info": {"id": "s1"},
+        "messages": messages,
+    }
 
 
 def pi_log(folder: Path) -> Path:
     file = folder / "session.jsonl"
-    message = {"role": "user", "content": [{"type": "text", "text": SECRET}]}
+    message = {
+        "role": "user",
+        "content": [{"type": "text", "text": SECRET}],
+    }
     answer = {
         "role": "assistant",
         "content": [{"type": "text", "text": "Noted."}],
         "model": "m",
     }
     lines = [
-        {"type": "session", "version": 3, "id": "s1", "cwd": "/work"},
-        {"type": "message", "id": "a", "parentId": None, "message": message},
-        {"type": "message", "id": "b", "parentId": "a", "message": answer},
+        {
+            "type": "session",
+            "version": 3,
+            "id": "s1",
+            "cwd": "/work",
+        },
+        {
+            "type": "message",
+            "id": "a",
+            "parentId": None,
+            "message": message,
+        },
+        {
+            "type": "message",
+            "id": "b",
+            "parentId": "a",
+            "message": answer,
+        },
     ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
     return file
@@ -76,7 +101,7 @@ def pi_messages() -> list[Message]:
     return messages
 
 
-def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Any) -> None:
+def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Command) -> None:
     session = opencode_session()
     text = ask(everthread, "opencode", event="compact", transcript=session)["text"]
     assert text.index("Wish 29") < text.index(RULE)
@@ -88,7 +113,7 @@ def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Any) ->
 
 
 def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
-    everthread: Any, tmp_path: Path
+    everthread: Command, tmp_path: Path
 ) -> None:
     hook_input = {
         "event": "compact",
@@ -109,10 +134,14 @@ def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
     ("client", "reader"), [("opencode", "expand of the MCP server"), ("pi", "recall")]
 )
 def test_a_large_result_becomes_a_preview_that_can_be_read(
-    everthread: Any, client: str, reader: str
+    everthread: Command, client: str, reader: str
 ) -> None:
     output = text_of_tokens(20_000, "the log of a build")
-    hook_input = {"event": "tool_result", "tool": "bash", "call": "c1"}
+    hook_input = {
+        "event": "tool_result",
+        "tool": "bash",
+        "call": "c1",
+    }
     preview = ask(everthread, client, **hook_input, text=output)["text"]
     assert len(preview) < 4_000
     assert reader in preview
@@ -136,7 +165,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     ],
 )
 def test_a_bad_event_is_one_line_and_exit_code_1(
-    everthread: Any, hook_input: dict[str, Any], why: str
+    everthread: Command, hook_input: dict[str, Any], why: str
 ) -> None:
     result = everthread("hook pi", stdin=json.dumps(hook_input).encode())
     assert result.returncode == 1

@@ -25,7 +25,11 @@ def run_bare(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     keys = {"OPENAI_API_KEY": "sk-x", "ANTHROPIC_API_KEY": "sk-y"}
     return subprocess.run(
         [sys.executable, "-c", BARE, *arguments],
-        env={**environment(home), "HOME": str(home), **keys},
+        env={
+            **environment(home),
+            "HOME": str(home),
+            **keys,
+        },
         input="",
         capture_output=True,
         text=True,

@@ -127,7 +127,12 @@ def test_json_escapes_what_cannot_be_printed(value: dict[str, str]) -> None:
 
 
 def row(day: str, tokens: int) -> UsageRow:
-    return UsageRow(day, calls=1, input=tokens, cost=Decimal(tokens))
+    return UsageRow(
+        day,
+        calls=1,
+        input=tokens,
+        cost=Decimal(tokens),
+    )
 
 
 def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:

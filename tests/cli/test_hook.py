@@ -13,6 +13,7 @@ from everthread.lab.importers.log import Log
 from everthread.lab.importers.thread_import import make_thread_id
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
+from tests.cli.conftest import Command, RunOnStore
 from tests.gateway.manager_setup import numbered_text, text_of_tokens
 
 RULE = "Never push to main."
@@ -48,7 +49,15 @@ def claude_code_log(folder: Path, turns: int = 40) -> Path:
                 "content": [part],
             }
             lines.append({"type": "assistant", "message": message})
-        lines.append({"type": "user", "message": {"role": "user", "content": [result]}})
+        lines.append(
+            {
+                "type": "user",
+                "message": {
+                    "role": "user",
+                    "content": [result],
+                },
+            }
+        )
         lines.append(
             {
                 "type": "user",
@@ -91,7 +100,10 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
             },
         ]
     lines = [
-        {"type": "session_meta", "payload": {"id": "s1"}},
+        {
+            "type": "session_meta",
+            "payload": {"id": "s1"},
+        },
         *({"type": "response_item", "payload": item} for item in items),
     ]
     file = folder / "rollout.jsonl"
@@ -99,7 +111,7 @@ def codex_log(folder: Path, turns: int = 40) -> Path:
     return file
 
 
-def call(everthread: Any, client: str, **hook_input: Any) -> Any:
+def call(everthread: Command, client: str, **hook_input: Any) -> Any:
     result = everthread(
         f"hook {client}", stdin=json.dumps({"session_id": "s1", **hook_input}).encode()
     )
@@ -111,7 +123,7 @@ def call(everthread: Any, client: str, **hook_input: Any) -> Any:
     ("client", "write_log"), [("claude-code", claude_code_log), ("codex", codex_log)]
 )
 def test_the_context_comes_back_after_a_compaction(
-    client: str, write_log: Any, everthread: Any, fill: Any, tmp_path: Path
+    client: str, write_log: Any, everthread: Command, run_on_store: RunOnStore, tmp_path: Path
 ) -> None:
     hook_input = {"transcript_path": str(write_log(tmp_path))}
     assert (
@@ -135,10 +147,10 @@ def test_the_context_comes_back_after_a_compaction(
     async def find(store: Store) -> int:
         return len(await store.search(SearchQuery("make part3")))
 
-    assert fill(find) > 0, "everything can be recalled"
+    assert run_on_store(find) > 0, "everything can be recalled"
 
 
-def test_the_context_comes_back_without_a_hook_before(everthread: Any, tmp_path: Path) -> None:
+def test_the_context_comes_back_without_a_hook_before(everthread: Command, tmp_path: Path) -> None:
     hook_input = {
         "transcript_path": str(claude_code_log(tmp_path)),
         "hook_event_name": "SessionStart",
@@ -147,9 +159,16 @@ def test_the_context_comes_back_without_a_hook_before(everthread: Any, tmp_path:
     assert RULE in call(everthread, "claude-code", **hook_input)["additionalContext"]
 
 
-def test_a_large_result_becomes_a_preview_that_can_be_read(everthread: Any, fill: Any) -> None:
+def test_a_large_result_becomes_a_preview_that_can_be_read(
+    everthread: Command, run_on_store: RunOnStore
+) -> None:
     output = text_of_tokens(20_000, "the log of a build")
-    response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
+    response = {
+        "stdout": output,
+        "stderr": "",
+        "interrupted": False,
+        "isImage": False,
+    }
     hook_input = {
         "hook_event_name": "PostToolUse",
         "tool_name": "Bash",
@@ -169,7 +188,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(everthread: Any, fill
         assert stored.id in shortened["stdout"]
         return await store.output(stored.id)
 
-    assert fill(read) == output
+    assert run_on_store(read) == output
     for tool, tool_response in (
         ("Bash", {**response, "stdout": "short"}),
         ("Read", response),
@@ -183,7 +202,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(everthread: Any, fill
         assert call(everthread, "claude-code", **other_input) is None
 
 
-def test_a_failing_hook_does_not_block_the_client(everthread: Any) -> None:
+def test_a_failing_hook_does_not_block_the_client(everthread: Command) -> None:
     missing = json.dumps(
         {
             "session_id": "s1",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.config import load_config
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, RunAtTerminal, configure
 
 
-def test_options_answer_every_question(everthread: Any, home: Path) -> None:
+def test_options_answer_every_question(everthread: Command, home: Path) -> None:
     configure(home, "# mine\ncompression: {threshold: 0.4}  # early\n")
     everthread.succeeds(
         "init --provider custom --base-url http://127.0.0.1:9/v1 --model llama",
@@ -30,7 +29,9 @@ def test_options_answer_every_question(everthread: Any, home: Path) -> None:
     assert "# mine" in (home / "config.yaml").read_text("utf-8")
 
 
-def test_another_provider_keeps_no_setting_of_the_previous_one(everthread: Any, home: Path) -> None:
+def test_another_provider_keeps_no_setting_of_the_previous_one(
+    everthread: Command, home: Path
+) -> None:
     configure(
         home,
         "model: {default: llama, provider: custom, base_url: 'http://127.0.0.1:9/v1', "
@@ -42,7 +43,7 @@ def test_another_provider_keeps_no_setting_of_the_previous_one(everthread: Any, 
     assert (read.base_url, read.api_key_env, read.context_length) == (None, None, None)
 
 
-def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None:
+def test_a_key_in_the_environment_is_enough(everthread: Command, home: Path) -> None:
     everthread.succeeds("init --no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
     read = load_config(home / "config.yaml").model
     assert (read.provider, read.default, read.api_key_env) == (
@@ -63,13 +64,13 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
     ],
 )
 def test_missing_or_bad_options_are_one_line(
-    everthread: Any, home: Path, arguments: str, words: str
+    everthread: Command, home: Path, arguments: str, words: str
 ) -> None:
     assert words in everthread.refuses(f"init --no-check {arguments}")
     assert not (home / "config.yaml").exists()
 
 
-def test_a_custom_server_needs_no_key(at_terminal: Any, home: Path) -> None:
+def test_a_custom_server_needs_no_key(at_terminal: RunAtTerminal, home: Path) -> None:
     code, screen = at_terminal(
         "init --no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n"
     )
@@ -78,7 +79,9 @@ def test_a_custom_server_needs_no_key(at_terminal: Any, home: Path) -> None:
     assert load_config(home / "config.yaml").model.api_key_env is None
 
 
-def test_missing_options_are_asked_for_at_a_terminal(at_terminal: Any, home: Path) -> None:
+def test_missing_options_are_asked_for_at_a_terminal(
+    at_terminal: RunAtTerminal, home: Path
+) -> None:
     code, screen = at_terminal("init --no-check", typed=b"openai\n\nMY_KEY\ny\n")
     assert code == 0, screen
     assert "Who serves the model" in screen

@@ -6,16 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from examples.long_session import conversation
+from tests.cli.conftest import Command
 from tests.cli.conversation_files import ANTHROPIC, OPENAI
 
 
 class TestInspect:
-    def test_problems_and_repairs_are_listed(self, everthread: Any) -> None:
+    def test_problems_and_repairs_are_listed(self, everthread: Command) -> None:
         conversation = json.dumps(
             [
                 {"role": "assistant", "content": "Hi!"},
@@ -29,7 +29,14 @@ class TestInspect:
             "List the files.",
             "Stop.",
         ]
-        assert report["groups"] == [{"assistant": 2, "calls": 1, "results": 0, "missing": ["c1"]}]
+        assert report["groups"] == [
+            {
+                "assistant": 2,
+                "calls": 1,
+                "results": 0,
+                "missing": ["c1"],
+            }
+        ]
         assert [p["rule"] for p in report["problems"]["openai"]] == ["missing-result"]
         assert [p["rule"] for p in report["problems"]["anthropic"]] == [
             "starts-with-assistant",
@@ -44,12 +51,12 @@ class TestInspect:
         ):
             assert words in output
 
-    def test_a_valid_conversation_needs_no_repair(self, everthread: Any) -> None:
+    def test_a_valid_conversation_needs_no_repair(self, everthread: Command) -> None:
         output = everthread("inspect -", stdin=json.dumps(ANTHROPIC).encode()).stdout
         assert "valid for openai and anthropic" in output
         assert "repair would change nothing" in output
 
-    def test_long_lists_are_cut_with_a_note(self, everthread: Any) -> None:
+    def test_long_lists_are_cut_with_a_note(self, everthread: Command) -> None:
         conversation = json.dumps(
             [{"role": "user", "content": f"ask {i}"} for i in range(30)]
         ).encode()
@@ -78,7 +85,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("command", ["tokens", "inspect"])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: repr(g[:20]))
-def test_garbage_is_one_line_of_error(everthread: Any, command: str, garbage: bytes) -> None:
+def test_garbage_is_one_line_of_error(everthread: Command, command: str, garbage: bytes) -> None:
     result = everthread(f"{command} -", stdin=garbage)
     assert result.returncode == 2
     assert result.stdout == ""
@@ -86,7 +93,7 @@ def test_garbage_is_one_line_of_error(everthread: Any, command: str, garbage: by
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_file_and_a_directory(everthread: Any, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory(everthread: Command, tmp_path: Path) -> None:
     for path in (tmp_path / "absent.json", tmp_path):
         assert "cannot be read" in everthread.refuses(f"tokens {path}")
 

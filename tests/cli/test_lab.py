@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import openai
 import pytest
 from openai import OpenAI
+
+from tests.cli.conftest import Command
 
 
 @contextmanager
@@ -47,7 +48,11 @@ def run_lab(options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def ask(url: str, text: str) -> str | None:
-    with OpenAI(api_key="sk-lab", base_url=f"{url}/v1", max_retries=0) as client:
+    with OpenAI(
+        api_key="sk-lab",
+        base_url=f"{url}/v1",
+        max_retries=0,
+    ) as client:
         completion = client.chat.completions.create(
             model="gpt-5", messages=[{"role": "user", "content": text}]
         )
@@ -75,7 +80,7 @@ def test_the_provider_serves_until_ctrl_c() -> None:
     assert "decoder prompt" in refused
 
 
-def test_a_script_faults_and_json(tmp_path: Path) -> None:
+def test_answers_from_a_script_with_faults_and_prints_json(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(
         json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]),
@@ -125,7 +130,10 @@ def test_windows_are_listed_and_compactions_refused_on_request() -> None:
     ):
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]
-        body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}
+        body = {
+            "model": "gpt-5",
+            "input": [{"role": "user", "content": "hi"}],
+        }
         assert httpx2.post(f"{url}/v1/responses/compact", json=body, timeout=60).status_code == 404
 
 
@@ -142,7 +150,7 @@ def test_windows_are_listed_and_compactions_refused_on_request() -> None:
         ("--echo --script absent.json", "exclude each other"),
     ],
 )
-def test_bad_input_is_one_clear_line(everthread: Any, options: str, words: str) -> None:
+def test_bad_input_is_one_clear_line(everthread: Command, options: str, words: str) -> None:
     error = everthread.refuses(f"lab provider {options}")
     assert words in error
     assert error.count("\n") == 1

@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from everthread import open_store
 from everthread.store.store import Store
+from tests.cli.conftest import Command
 from tests.gateway.mcp.mcp_client import call_tool, fail_tool, make_thread, open_client
 
 
@@ -39,7 +40,11 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         "--thread",
         mine,
     ]
-    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
+    started = StdioServerParameters(
+        command=sys.executable,
+        args=words,
+        env={**os.environ},
+    )
     async with Client(stdio_client(started)) as made:
         said = await call_tool(made, "search", query="vault")
         assert "behind the mirror" in said
@@ -61,7 +66,11 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
     await make_thread(store, "Nothing else.")
     await store.close()
     words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db")]
-    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
+    started = StdioServerParameters(
+        command=sys.executable,
+        args=words,
+        env={**os.environ},
+    )
     async with Client(stdio_client(started)) as made:
         for query in ("vault", "where is the vault now"):
             assert "behind the mirror" in await call_tool(made, "search", query=query)
@@ -118,7 +127,7 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
         ("127.0.0.1:x", "HOST:PORT"),
     ],
 )
-def test_a_bad_address_is_refused(everthread: Any, address: str, why: str) -> None:
+def test_a_bad_address_is_refused(everthread: Command, address: str, why: str) -> None:
     error = everthread.refuses(f"mcp --http {address}")
     assert why in error
     assert len(error.splitlines()) == 1

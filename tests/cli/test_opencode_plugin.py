@@ -61,16 +61,31 @@ async def test_the_users_words_follow_opencodes_own_summary(
         pytest.skip("no node here")
     (tmp_path / "harness.mjs").write_text(HARNESS, "utf-8")
     shutil.copy(PLUGINS / "opencode" / "everthread.js", tmp_path / "everthread.mjs")
-    data: list[Any] = [{"info": {"role": "user"}, "parts": [{"type": "text", "text": RULE}]}]
+    data: list[Any] = [
+        {
+            "info": {"role": "user"},
+            "parts": [{"type": "text", "text": RULE}],
+        }
+    ]
     for turn in range(TURNS):
         state = {
             "status": "completed",
             "input": {"command": f"make part{turn}"},
             "output": text_of_tokens(900, f"part {turn}"),
         }
-        tool = {"type": "tool", "callID": f"c{turn}", "tool": "bash", "state": state}
+        tool = {
+            "type": "tool",
+            "callID": f"c{turn}",
+            "tool": "bash",
+            "state": state,
+        }
         said = {"type": "text", "text": f"I make part {turn}."}
-        data.append({"info": {"role": "assistant", "modelID": "gpt-4o"}, "parts": [said, tool]})
+        data.append(
+            {
+                "info": {"role": "assistant", "modelID": "gpt-4o"},
+                "parts": [said, tool],
+            }
+        )
         own = {
             "type": "text",
             "text": "Continue if you have next steps",

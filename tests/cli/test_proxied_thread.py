@@ -20,14 +20,17 @@ from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
-from tests.cli.conftest import environment
+from tests.cli.conftest import Command, RunOnStore, environment
 from tests.cli.provider_thread import MODEL, configured_provider
 
 pytestmark = pytest.mark.timeout(240)
 LINE = "the ledger of the northern branch was compared with its receipts. "
 RUN: Any = {
     "type": "function",
-    "function": {"name": "run", "parameters": {"type": "object"}},
+    "function": {
+        "name": "run",
+        "parameters": {"type": "object"},
+    },
 }
 
 
@@ -67,7 +70,11 @@ class Client:
         self.messages.append({"role": "user", "content": text})
         response = httpx2.post(
             f"{url}/v1/chat/completions",
-            json={"model": MODEL, "messages": self.messages, "tools": [RUN]},
+            json={
+                "model": MODEL,
+                "messages": self.messages,
+                "tools": [RUN],
+            },
             headers={"authorization": "Bearer k"},
             timeout=120,
         )
@@ -76,7 +83,7 @@ class Client:
         self.headers = response.headers
         return str(response.headers["x-everthread-compactions"])
 
-    def fill(self, url: str) -> None:
+    def run_on_store(self, url: str) -> None:
         """Send messages until the first compaction."""
         for number in range(40):
             if self.ask(url, f"Ledger {number}: {LINE * 60}") != "0":
@@ -84,14 +91,16 @@ class Client:
         raise AssertionError("nothing was compacted")
 
 
-def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -> None:
+def test_commands_work_on_a_proxied_thread(
+    everthread: Command, run_on_store: RunOnStore, home: Path
+) -> None:
     models = [ServedModel(MODEL, 12_000, shows="max_model_len")]
     client = Client()
     with configured_provider(
         home, lambda _: "Noted.", models, config="compression: {background: false}\n"
     ) as provider:
         with killed_gateway(home, provider.url) as url:
-            client.fill(url)
+            client.run_on_store(url)
             assert client.headers
             thread = client.headers["x-everthread-thread"]
         state = everthread.json(f"sessions state {thread}")
@@ -111,13 +120,13 @@ def test_undo_branch_state_and_preview(everthread: Any, fill: Any, home: Path) -
             assert client.ask(url, "And then?") == "0"
             assert client.headers["x-everthread-thread"] == thread
             assert len(provider.log[-1].body["messages"]) == len(client.messages) - 1
-            texts = stored_texts(fill, thread, len(client.messages))
+            texts = stored_texts(run_on_store, thread, len(client.messages))
         assert texts == [text_of(message) for message in client.messages], (
             "the next request stores what the kill lost, once"
         )
 
 
-def stored_texts(fill: Any, thread: str, count: int) -> list[str]:
+def stored_texts(run_on_store: RunOnStore, thread: str, count: int) -> list[str]:
     """Return the texts of a thread once the store has this many messages of it."""
 
     async def read(store: Store) -> list[str]:
@@ -125,5 +134,5 @@ def stored_texts(fill: Any, thread: str, count: int) -> list[str]:
             await asyncio.sleep(0.05)
         return [text_of(message.body) for message in messages]
 
-    texts: list[str] = fill(read)
+    texts: list[str] = run_on_store(read)
     return texts

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from tests.cli.claude_code_session import CLAUDE
+from tests.cli.conftest import Command
 
 
 def test_the_newest_session_is_summed_up_in_five_sentences(
-    everthread: Any, user_environment: dict[str, str], tmp_path: Path
+    everthread: Command, user_environment: dict[str, str], tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
     output = everthread.succeeds(f"replay --latest --html {page}", env=user_environment)
@@ -33,7 +33,7 @@ def test_the_newest_session_is_summed_up_in_five_sentences(
 
 
 def test_the_newest_session_of_all_programs_is_replayed(
-    everthread: Any, user_environment: dict[str, str]
+    everthread: Command, user_environment: dict[str, str]
 ) -> None:
     newer = Path(user_environment["HOME"]) / ".pi" / "agent" / "sessions" / "p" / "1.jsonl"
     newer.parent.mkdir(parents=True)
@@ -43,8 +43,15 @@ def test_the_newest_session_of_all_programs_is_replayed(
         "model": CLAUDE,
     }
     lines = [
-        {"type": "session", "id": "s", "cwd": "/w"},
-        {"type": "message", "message": {"role": "user", "content": "Hi"}},
+        {
+            "type": "session",
+            "id": "s",
+            "cwd": "/w",
+        },
+        {
+            "type": "message",
+            "message": {"role": "user", "content": "Hi"},
+        },
         {"type": "message", "message": answer},
     ]
     newer.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
@@ -55,7 +62,7 @@ def test_the_newest_session_of_all_programs_is_replayed(
 
 
 def test_a_missing_session_is_reported(
-    everthread: Any, user_environment: dict[str, str], tmp_path: Path
+    everthread: Command, user_environment: dict[str, str], tmp_path: Path
 ) -> None:
     empty = {**user_environment, "HOME": str(tmp_path / "nobody")}
     assert (

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from tests.agent.process_checks import are_gone
-from tests.cli.conftest import configure, environment
+from tests.cli.conftest import Command, CommandResult, configure, environment
 from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, Terminal
@@ -26,20 +27,25 @@ WRITE = ("write_file", {"path": "a.txt", "content": "hello\n"})
 ECHO = ("terminal", {"command": "echo hi"})
 
 
+RunTask = Callable[..., CommandResult]
+
+
 @pytest.fixture
-def run_task(everthread: Any, workspace: Path) -> Any:
-    def run(*arguments: str, **more: Any) -> Any:
+def run_task(everthread: Command, workspace: Path) -> RunTask:
+    """Run a task in the workspace."""
+
+    def run(*arguments: str, **more: Any) -> CommandResult:
         return everthread(f"run -w {workspace}", *arguments, **more)
 
     return run
 
 
-def json_lines(answer: Any) -> list[dict[str, Any]]:
+def json_lines(answer: CommandResult) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
 def test_only_the_answer_is_printed_on_standard_output(
-    run_task: Any, home: Path, workspace: Path
+    run_task: RunTask, home: Path, workspace: Path
 ) -> None:
     with configured_provider(home, [call_reply(WRITE, say="I write."), "It is **written**."]):
         result = run_task("'write hello' --yes")
@@ -48,7 +54,7 @@ def test_only_the_answer_is_printed_on_standard_output(
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
 
-def test_a_resumed_thread_keeps_its_model(run_task: Any, home: Path) -> None:
+def test_a_resumed_thread_keeps_its_model(run_task: RunTask, home: Path) -> None:
     models = [ServedModel("first", 64_000), ServedModel("second", 64_000)]
     with configured_provider(home, ["One.", "Two."], models, model="first") as provider:
         assert run_task("begin -m second").stdout == "One.\n"
@@ -60,7 +66,7 @@ def test_a_resumed_thread_keeps_its_model(run_task: Any, home: Path) -> None:
 
 
 def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
-    run_task: Any,
+    run_task: RunTask,
 ) -> None:
     with provider_in_thread(
         ["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]
@@ -79,13 +85,13 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
     assert "--base-url http" in result.stderr
 
 
-def test_quiet_prints_the_answer_only(run_task: Any, home: Path) -> None:
+def test_quiet_prints_the_answer_only(run_task: RunTask, home: Path) -> None:
     with configured_provider(home, [call_reply(ECHO), "Done."]):
         result = run_task("do --yes --quiet")
     assert (result.stdout, result.stderr) == ("Done.\n", "")
 
 
-def test_the_task_comes_from_standard_input(run_task: Any, home: Path) -> None:
+def test_the_task_comes_from_standard_input(run_task: RunTask, home: Path) -> None:
     with configured_provider(home) as provider:
         answer = run_task("-", stdin="Grüße\nan alle\n".encode())
         assert answer.stdout == "You said: Grüße\nan alle\n"
@@ -94,7 +100,7 @@ def test_the_task_comes_from_standard_input(run_task: Any, home: Path) -> None:
     assert text_of(request.messages[-1]) == "Grüße\nan alle"
 
 
-def test_every_event_is_a_line_of_json(run_task: Any, home: Path) -> None:
+def test_every_event_is_a_line_of_json(run_task: RunTask, home: Path) -> None:
     with configured_provider(home, [call_reply(ECHO), "Done."]):
         told = json_lines(run_task("do --yes --json"))
     kinds = [line["event"] for line in told]
@@ -117,7 +123,9 @@ def test_every_event_is_a_line_of_json(run_task: Any, home: Path) -> None:
     assert (finished["tool"], finished["failed"]) == ("terminal", False)
 
 
-def test_without_a_terminal_only_rules_approve(run_task: Any, home: Path, workspace: Path) -> None:
+def test_without_a_terminal_only_rules_approve(
+    run_task: RunTask, home: Path, workspace: Path
+) -> None:
     both = call_reply(ECHO, WRITE)
     with configured_provider(home, [both, "Refused.", both, "Half.", both, "All."]):
         refused = [
@@ -138,7 +146,7 @@ def test_without_a_terminal_only_rules_approve(run_task: Any, home: Path, worksp
         assert (workspace / "a.txt").exists()
 
 
-def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
+def test_a_thread_is_continued(run_task: RunTask, home: Path) -> None:
     with configured_provider(home) as provider:
         first = json_lines(run_task("'remember the harbour' --json"))
         run_task("'by its id' --resume", first[0]["thread"][:10])
@@ -149,7 +157,7 @@ def test_a_thread_is_continued(run_task: Any, home: Path) -> None:
     assert users == ["remember the harbour", "by its id", "the last"]
 
 
-def test_a_provider_that_fails_is_exit_code_1(run_task: Any, home: Path) -> None:
+def test_a_provider_that_fails_is_exit_code_1(run_task: RunTask, home: Path) -> None:
     with configured_provider(home, [Fault("stream_error", message="the cellar is flooded")]):
         result = run_task("do --json")
     assert result.returncode == 1
@@ -157,7 +165,7 @@ def test_a_provider_that_fails_is_exit_code_1(run_task: Any, home: Path) -> None
     assert "the cellar is flooded" in json_lines(result)[-1]["error"]
 
 
-def test_rounds_without_end_are_exit_code_1(run_task: Any, home: Path) -> None:
+def test_rounds_without_end_are_exit_code_1(run_task: RunTask, home: Path) -> None:
     with configured_provider(
         home, lambda _request: call_reply(ECHO), config="agent: {max_rounds: 2}\n"
     ):
@@ -178,7 +186,7 @@ def test_rounds_without_end_are_exit_code_1(run_task: Any, home: Path) -> None:
     ],
 )
 def test_bad_input_is_exit_code_2(
-    everthread: Any, home: Path, arguments: str, given: bytes, words: str
+    everthread: Command, home: Path, arguments: str, given: bytes, words: str
 ) -> None:
     configure(
         home,
@@ -275,7 +283,7 @@ class TestStart:
         assert " ".join(load_command(name).help.split()).startswith(COMMANDS[name])
 
 
-def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
+def test_the_first_run_says_once_what_to_do(everthread: Command) -> None:
     error = everthread.refuses("run hello")
     lines = error.strip().splitlines()
     assert len(lines) == 2
@@ -284,7 +292,7 @@ def test_the_first_run_says_once_what_to_do(everthread: Any) -> None:
     assert "gpt-5 needs a key, and OPENAI_API_KEY is not set" in named
 
 
-def test_an_unknown_engine_leaves_no_thread_behind(everthread: Any, home: Path) -> None:
+def test_an_unknown_engine_leaves_no_thread_behind(everthread: Command, home: Path) -> None:
     configure(home, "context: {engine: nope}\nmodel: {default: gpt-4o}\n")
     result = everthread(
         "run hello",

@@ -13,12 +13,17 @@ import pytest
 
 from everthread.cli.summary_writer import JOURNAL_TEXT, describe_client_writer, describe_own_writer
 from everthread.config import parse_config
+from tests.cli.conftest import Command
 from tests.cli.provider_thread import provider_in_thread
 from tests.cli.server_process import start_server
 
 
 def say_hello(url: str) -> Any:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"{url}/v1",
+        api_key="any",
+        max_retries=0,
+    ) as client:
         return client.chat.completions.create(
             model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
         )
@@ -30,7 +35,13 @@ def test_a_client_talks_through_the_gateway(tmp_path: Path) -> None:
         with start_server(tmp_path, command) as (_, line):
             report = json.loads(line)
             url = report["url"]
-            assert report["upstreams"] == [{"name": "lab", "url": provider.url, "mode": "managed"}]
+            assert report["upstreams"] == [
+                {
+                    "name": "lab",
+                    "url": provider.url,
+                    "mode": "managed",
+                }
+            ]
             assert say_hello(url).choices[0].message.content
             assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
             assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
@@ -42,14 +53,11 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
         assert first.startswith("Everthread listens on http://127.0.0.1:")
         url = first.split()[3]
         lines = [process.stdout.readline().strip() for _ in range(11)]
-        assert (
-            lines[0]
-            == "openai     https://api.openai.com (observe); the client's own key goes there"
-        )
+        assert lines[0] == "openai     https://api.openai.com (observe); with the client's own key"
         assert lines[1].startswith("anthropic  https://api.anthropic.com (observe)")
         assert (
             lines[2]
-            == "chatgpt    https://chatgpt.com/backend-api/codex (observe); logins with ChatGPT go there"
+            == "chatgpt    https://chatgpt.com/backend-api/codex (observe); with the client's ChatGPT login"
         )
         assert lines[5:8] == [
             f"OPENAI_BASE_URL={url}/v1",
@@ -66,7 +74,7 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
 
 
 def test_an_address_that_means_every_address_is_not_shown_as_one(
-    everthread: Any, home: Path
+    everthread: Command, home: Path
 ) -> None:
     everthread.succeeds("keys create")
     command = "serve --port 0 --host 0.0.0.0 --auth keys --upstream lab=http://127.0.0.1:9"
@@ -77,7 +85,7 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(
         )
         lines = [process.stdout.readline().strip() for _ in range(7)]
     assert any(line.startswith("OPENAI_BASE_URL=http://127.0.0.1:") for line in lines)
-    assert "On another machine, put this one's name or address for 127.0.0.1." in lines
+    assert "On another machine, use this one's name or address instead of 127.0.0.1." in lines
     assert not any("0.0.0.0" in line for line in lines)  # noqa: S104
 
 
@@ -111,7 +119,7 @@ def test_each_request_is_a_log_line_unless_quiet(tmp_path: Path, quiet: bool) ->
         ("--mode some", "managed"),
     ],
 )
-def test_bad_serve_options_are_refused(everthread: Any, options: str, reason: str) -> None:
+def test_bad_serve_options_are_refused(everthread: Command, options: str, reason: str) -> None:
     error = everthread.refuses(f"serve --port 0 {options}")
     assert reason in error
     assert "secret" not in error

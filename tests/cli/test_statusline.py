@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tests.cli.claude_code_session import CLAUDE
+from tests.cli.conftest import Command
 
 
-def test_the_status_line(everthread: Any, user_environment: dict[str, str]) -> None:
+def test_prints_the_context_and_cache_of_the_latest_call(
+    everthread: Command, user_environment: dict[str, str]
+) -> None:
     output = everthread("statusline", env=user_environment).stdout
     assert output.startswith("context 69,2")
     assert " of 200,000 (35%) · compaction from 100,000 · cache " in output
@@ -30,16 +32,16 @@ def test_the_status_line(everthread: Any, user_environment: dict[str, str]) -> N
     assert line == "context 10,000 of 100,000 (10%) · compaction from 50,000 · cache 100% · $1.50\n"
 
 
-def test_the_status_line_is_set_after_asking(everthread: Any, tmp_path: Path) -> None:
+def test_the_status_line_is_set_after_asking(everthread: Command, tmp_path: Path) -> None:
     settings = tmp_path / "settings.json"
     settings.write_text(
         '{"model": "opus", "statusLine": {"type": "command", "command": "mine"}}',
         "utf-8",
     )
     env = {"CLAUDE_CONFIG_DIR": str(tmp_path)}
-    refused = everthread("statusline --install", stdin=b"n\n", env=env)
-    assert "instead of" in refused.stdout
-    assert "Nothing was changed" in refused.stdout
+    declined = everthread("statusline --install", stdin=b"n\n", env=env)
+    assert "instead of" in declined.stdout
+    assert "Nothing was changed" in declined.stdout
     everthread("statusline --install", stdin=b"y\n", env=env)
     written = json.loads(settings.read_text("utf-8"))
     assert written == {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, configure
 from tests.cli.conversation_files import ANTHROPIC, OPENAI, RESPONSES, write
 
 
@@ -18,7 +18,12 @@ class TestTokens:
         [
             (OPENAI, "openai_chat", 4),
             (
-                {"messages": OPENAI, "system": None, "tools": None, "usage": []},
+                {
+                    "messages": OPENAI,
+                    "system": None,
+                    "tools": None,
+                    "usage": [],
+                },
                 "openai_chat",
                 4,
             ),
@@ -33,7 +38,7 @@ class TestTokens:
         ],
     )
     def test_every_file_format_is_read(
-        self, everthread: Any, tmp_path: Path, value: Any, api: str, messages: int
+        self, everthread: Command, tmp_path: Path, value: Any, api: str, messages: int
     ) -> None:
         output = everthread.succeeds(
             "tokens", write(tmp_path / "session.json", value), "--json --messages"
@@ -48,7 +53,7 @@ class TestTokens:
             report["total"] >= sum(row["tokens"] for row in report["messages"]) + report["system"]
         )
 
-    def test_tokens_are_printed_as_a_table(self, everthread: Any, tmp_path: Path) -> None:
+    def test_tokens_are_printed_as_a_table(self, everthread: Command, tmp_path: Path) -> None:
         output = everthread.succeeds(
             "tokens",
             write(tmp_path / "s.json", OPENAI),
@@ -63,15 +68,15 @@ class TestTokens:
         ):
             assert words in output
 
-    def test_tokens_reads_standard_input(self, everthread: Any) -> None:
+    def test_tokens_reads_standard_input(self, everthread: Command) -> None:
         report = everthread.json("tokens -", stdin=json.dumps(OPENAI).encode())
         assert report["source"] == "standard input"
 
-    def test_the_window_comes_from_the_configuration(self, everthread: Any, home: Path) -> None:
+    def test_the_window_comes_from_the_configuration(self, everthread: Command, home: Path) -> None:
         configure(home, "model: {context_length: 32000}")
         report = everthread.json("tokens -", stdin=b'[{"role": "user", "content": "hi"}]')
         assert (report["window"], report["window_source"]) == (32000, "configuration")
 
-    def test_an_empty_conversation(self, everthread: Any) -> None:
+    def test_counts_an_empty_conversation(self, everthread: Command) -> None:
         assert everthread("tokens -", stdin=b"[]").returncode == 0
         assert everthread("inspect -", stdin=b"[]").returncode == 0

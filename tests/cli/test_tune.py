@@ -8,11 +8,11 @@ from typing import Any
 
 from everthread.config.yaml_text import parse_yaml
 from tests.cli.claude_code_session import CLAUDE
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, configure
 
 
 def test_tune_proposes_and_applies(
-    everthread: Any, user_environment: dict[str, str], home: Path
+    everthread: Command, user_environment: dict[str, str], home: Path
 ) -> None:
     log = str(Path(user_environment["HOME"]) / ".claude" / "projects" / "p" / "s1.jsonl")
     (found,) = everthread.json(f"tune {log}", env=user_environment)["models"]
@@ -33,7 +33,7 @@ def test_tune_proposes_and_applies(
     assert everthread("tune --last 1h", env=user_environment).returncode == 0, "the file is new"
 
 
-def test_tune_says_which_sessions_it_skips(everthread: Any, tmp_path: Path) -> None:
+def test_tune_says_which_sessions_it_skips(everthread: Command, tmp_path: Path) -> None:
     log = tmp_path / "unnamed.json"
     said = [
         {"role": "user", "content": "Hello"},

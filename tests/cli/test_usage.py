@@ -13,6 +13,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, UsageTask
+from tests.cli.conftest import Command, RunOnStore
 
 DAY = 86_400
 USED = CanonicalUsage(
@@ -41,13 +42,30 @@ async def store_month(store: Store) -> None:
     """A thread with a subagent, another tenant's thread; calls of a month, one of them without a price."""
     await store.create_session(NewSession(id="thread", platform="cli"))
     await store.create_session(
-        NewSession(id="helper", kind="subagent", parent="thread", platform="cli")
+        NewSession(
+            id="helper",
+            kind="subagent",
+            parent="thread",
+            platform="cli",
+        )
     )
-    await store.create_session(NewSession(id="other", tenant="two", platform="gateway"))
+    await store.create_session(
+        NewSession(
+            id="other",
+            tenant="two",
+            platform="gateway",
+        )
+    )
     for used in (
         call("thread"),
         call("thread", days_ago=2),
-        call("thread", task="auxiliary", model="small [x]", cost=None, estimated=True),
+        call(
+            "thread",
+            task="auxiliary",
+            model="small [x]",
+            cost=None,
+            estimated=True,
+        ),
         call("helper", days_ago=4),
         call("other", cost="1"),
         call("other", cost="1", days_ago=40),
@@ -75,17 +93,19 @@ async def store_month(store: Store) -> None:
 
 
 @pytest.fixture
-def stored_month(fill: Any) -> None:
-    fill(store_month)
+def stored_month(run_on_store: RunOnStore) -> None:
+    run_on_store(store_month)
 
 
-def test_a_model_that_costs_nothing_is_free_not_unknown(everthread: Any, fill: Any) -> None:
+def test_a_model_that_costs_nothing_is_free_not_unknown(
+    everthread: Command, run_on_store: RunOnStore
+) -> None:
     async def talk_locally(store: Store) -> None:
         await store.create_session(NewSession(id="thread"))
         usage = NewUsage("thread", "smollm2-135m", USED, cost=Decimal(0))
         await store.record_usage(usage)
 
-    fill(talk_locally)
+    run_on_store(talk_locally)
     output = everthread("usage").stdout
     cost = next(line for line in output.splitlines() if line.split()[:1] == ["cost"])
     assert cost.split() == ["cost", "free", "free"]
@@ -95,7 +115,7 @@ def test_a_model_that_costs_nothing_is_free_not_unknown(everthread: Any, fill: A
 
 @pytest.mark.usefixtures("stored_month")
 class TestUsage:
-    def test_usage_of_a_thread(self, everthread: Any) -> None:
+    def test_sums_the_usage_of_a_thread(self, everthread: Command) -> None:
         sums = everthread.json("usage thr")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 2,
@@ -117,7 +137,7 @@ class TestUsage:
         )
         assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
 
-    def test_a_missing_price_is_unknown_not_zero(self, everthread: Any) -> None:
+    def test_a_missing_price_is_unknown_not_zero(self, everthread: Command) -> None:
         sums = everthread.json("usage thread")["sums"]
         assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (
             None,
@@ -132,7 +152,7 @@ class TestUsage:
         assert "$0.00" not in output
         assert "1 of 4 calls without a known price" in output
 
-    def test_usage_of_all_threads(self, everthread: Any) -> None:
+    def test_sums_the_usage_of_all_threads(self, everthread: Command) -> None:
         sums = everthread.json("usage")["sums"]
         assert {task: row["calls"] for task, row in sums.items()} == {
             "main": 5,
@@ -142,13 +162,13 @@ class TestUsage:
         assert next(iter(sums)) == "main"
         assert everthread.json("usage --tenant two")["sums"]["all"]["cost"] == 2.0
 
-    def test_usage_of_a_period(self, everthread: Any) -> None:
+    def test_sums_the_usage_of_a_period(self, everthread: Command) -> None:
         assert everthread.json("usage --since 30d")["sums"]["all"]["calls"] == 5
         assert everthread.json("usage thread --since 3d --until 1d")["sums"]["all"]["calls"] == 1
         assert everthread("usage --until 90d").stdout == "no calls to a model are recorded\n"
         assert "is not a time" in everthread.refuses("usage --since 'when?'")
 
-    def test_calls_of_a_thread_are_listed(self, everthread: Any) -> None:
+    def test_calls_of_a_thread_are_listed(self, everthread: Command) -> None:
         calls = everthread.json("usage thread --calls")["calls"]
         assert [(one["model"], one["task"], one["cost"]) for one in calls] == [
             ("big", "main", 0.25),
@@ -166,7 +186,7 @@ class TestUsage:
         ):
             assert words in output
 
-    def test_figures_keep_their_digits_on_a_narrow_terminal(self, everthread: Any) -> None:
+    def test_figures_keep_their_digits_on_a_narrow_terminal(self, everthread: Command) -> None:
         wide = everthread("usage thread --calls").stdout
         for word in ("1,000", "3,000", "$0.2500"):
             assert word in wide
@@ -174,7 +194,7 @@ class TestUsage:
         assert narrow.count("3,000") == wide.count("3,000")
         assert narrow.count("$0.2500") == wide.count("$0.2500")
 
-    def test_bad_requests(self, everthread: Any) -> None:
+    def test_explains_a_wrong_argument(self, everthread: Command) -> None:
         for arguments, words in (
             ("--calls", "give its id"),
             ("nobody", "begins with 'nobody'"),
@@ -186,7 +206,7 @@ class TestUsage:
 
 @pytest.mark.usefixtures("stored_month")
 class TestInsights:
-    def test_insights_count_calls_tools_and_compactions(self, everthread: Any) -> None:
+    def test_insights_count_calls_tools_and_compactions(self, everthread: Command) -> None:
         report = everthread.json("insights --days 30")
         assert (
             report["total"]["calls"],
@@ -215,13 +235,13 @@ class TestInsights:
         assert sum(row["calls"] for row in report["by_day"].values()) == 5
         assert datetime.now(UTC).date().isoformat() in report["by_day"]
 
-    def test_options_narrow_the_insights(self, everthread: Any) -> None:
+    def test_options_narrow_the_insights(self, everthread: Command) -> None:
         assert everthread.json("insights --days 60")["total"]["calls"] == 6
         assert everthread.json("insights --days 1")["total"]["calls"] == 3
         assert everthread.json("insights --tenant two")["total"]["calls"] == 1
         assert everthread.json("insights --platform cli")["total"]["calls"] == 4
 
-    def test_insights_are_printed_with_a_chart(self, everthread: Any) -> None:
+    def test_insights_are_printed_with_a_chart(self, everthread: Command) -> None:
         output = everthread("insights").stdout
         again = "1 lookup of what had left the context"
         for words in (
@@ -245,11 +265,11 @@ class TestInsights:
         assert sorted(bars) == list(bars)
         assert 0 in bars.values()
 
-    def test_days_out_of_range(self, everthread: Any) -> None:
+    def test_refuses_days_out_of_range(self, everthread: Command) -> None:
         assert everthread("insights --days 0").returncode == 2
 
 
-def test_an_empty_store(everthread: Any) -> None:
+def test_reports_an_empty_store(everthread: Command) -> None:
     assert everthread("usage").stdout == "no calls to a model are recorded\n"
     result = everthread("insights")
     assert result.returncode == 0

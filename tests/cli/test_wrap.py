@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from everthread.cli.commands.wrap.notices import uses_subscription
-from everthread.cli.commands.wrap.receipt import ReceiptFigures, write_receipt
+from everthread.cli.commands.wrap.receipt import ReceiptFigures, format_receipt
 from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_settings
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
 from everthread.store.usage_records import CallRow, Insights, UsageRow
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, CommandResult, configure
 from tests.cli.provider_thread import provider_in_thread
 from tests.cli.server_process import start_server
 
@@ -34,18 +34,20 @@ print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content
 sys.exit(3)
 """
 
+RunWrap = Callable[..., CommandResult]
+
 
 @pytest.fixture
-def wrap(everthread: Any, tmp_path: Path) -> Any:
+def wrap(everthread: Command, tmp_path: Path) -> RunWrap:
     """Run `everthread wrap` with a home of its own."""
 
-    def run(*words: str, **variables: str) -> Any:
+    def run(*words: str, **variables: str) -> CommandResult:
         return everthread("wrap", *words, env={"HOME": str(tmp_path), **variables})
 
     return run
 
 
-def print_settings(wrap: Any, client: str) -> Any:
+def print_settings(wrap: RunWrap, client: str) -> Any:
     return json.loads(wrap(f"{client} --print --json --gateway http://127.0.0.1:7").stdout)
 
 
@@ -59,7 +61,7 @@ def install_fake_client(folder: Path) -> str:
 
 
 def test_a_client_runs_through_its_own_gateway_and_a_receipt_is_printed(
-    wrap: Any, tmp_path: Path
+    wrap: RunWrap, tmp_path: Path
 ) -> None:
     path = install_fake_client(tmp_path)
     with provider_in_thread() as provider:
@@ -80,7 +82,7 @@ def test_a_client_runs_through_its_own_gateway_and_a_receipt_is_printed(
     ],
 )
 def test_a_running_gateway_is_asked_for_the_receipt(
-    auth: str, words: str, wrap: Any, tmp_path: Path
+    auth: str, words: str, wrap: RunWrap, tmp_path: Path
 ) -> None:
     path = install_fake_client(tmp_path)
     with (
@@ -115,7 +117,7 @@ memory.write_text(json.dumps(messages))
 
 
 def test_one_person_has_one_thread_whatever_the_login_and_the_command(
-    wrap: Any, everthread: Any, tmp_path: Path
+    wrap: RunWrap, everthread: Command, tmp_path: Path
 ) -> None:
     program = tmp_path / "bin" / "codex"
     program.parent.mkdir()
@@ -141,13 +143,13 @@ def test_one_person_has_one_thread_whatever_the_login_and_the_command(
 @pytest.mark.parametrize(
     "client", [row.name for row in CLIENTS.values() if row.variables or row.arguments]
 )
-def test_settings_of_a_client_name_the_gateway(client: str, wrap: Any) -> None:
+def test_settings_of_a_client_name_the_gateway(client: str, wrap: RunWrap) -> None:
     settings = print_settings(wrap, client)
     assert "http://127.0.0.1:7" in json.dumps(settings)
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
-def test_the_mcp_server_is_attached_on_request(client: str, wrap: Any) -> None:
+def test_the_mcp_server_is_attached_on_request(client: str, wrap: RunWrap) -> None:
     result = wrap(f"{client} --mcp --print --json --gateway http://127.0.0.1:7")
     assert "http://127.0.0.1:7/mcp" in result.stdout
     assert "/mcp" not in json.dumps(print_settings(wrap, client))
@@ -155,12 +157,50 @@ def test_the_mcp_server_is_attached_on_request(client: str, wrap: Any) -> None:
     assert "these do: claude, codex, opencode" in refused.stderr
 
 
+def make_insights(total: UsageRow, **changes: Any) -> Insights:
+    """Return the insights of a run whose calls are not split into groups."""
+    insights = Insights(
+        total=total,
+        by_day=[],
+        by_model=[],
+        by_platform=[],
+        by_task=[],
+        by_tool=[],
+        sessions=1,
+        threads=1,
+        messages=6,
+        compactions=0,
+        tokens_saved=0,
+    )
+    return replace(insights, **changes)
+
+
+CALL = CallRow(
+    thread="thread",
+    created=5.0,
+    model="gpt-5",
+    task="main",
+    tenant="default",
+    client="claude",
+    input=9_000,
+    output=10,
+    cache_read=0,
+    cache_write=0,
+    cost=Decimal(1),
+)
+
+
+def compare_dollars(paid: float, uncompacted: float) -> CostComparison:
+    """Compare what `CALL` cost with the cost of the whole history."""
+    return CostComparison(rows=(PricedCall(CALL, paid, uncompacted, is_shorter=True),))
+
+
 def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
-    row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    total = ReceiptFigures.from_insights(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
-    call = CallRow("thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1))
-    saving = CostComparison(rows=(PricedCall(call, 1.0, 1.42, is_shorter=True),))
-    lines = write_receipt("claude", total, replace(saving, outgrown=(call,))).split("\n")
+    row = UsageRow("total", calls=3, input=9_000, output=100, cost=Decimal("1.5"))
+    insights = make_insights(row, compactions=2, tokens_saved=50_000)
+    total = ReceiptFigures.from_insights(insights)
+    saving = compare_dollars(paid=1.0, uncompacted=1.42)
+    lines = format_receipt("claude", total, replace(saving, outgrown=(CALL,))).split("\n")
     base = "$1.42 for the same 1 call with the whole history"
     assert lines == [
         "Everthread: claude made 3 calls, 1 of them beyond the window.",
@@ -168,14 +208,14 @@ def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
         f"Cost: $1.50 for 9,000 tokens in, 100 out; $0.42 saved, 29.6% of {base}.",
         "Look: everthread dashboard, or everthread sessions list.",
     ]
-    dearer = CostComparison(rows=(PricedCall(call, 1.0, 0.9, is_shorter=True),))
-    assert "; $0.10 more, with summaries, than $0.9000" in write_receipt("claude", total, dearer)
+    dearer = compare_dollars(paid=1.0, uncompacted=0.9)
+    assert "; $0.10 more, with summaries, than $0.9000" in format_receipt("claude", total, dearer)
 
 
 def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
-    row = UsageRow("total", 3, 9_000, 100, 0, unpriced_calls=3)
-    total = ReceiptFigures.from_insights(Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0))
-    lines = write_receipt("claude", total, CostComparison()).split("\n")
+    row = UsageRow("total", calls=3, input=9_000, output=100, unpriced_calls=3)
+    total = ReceiptFigures.from_insights(make_insights(row))
+    lines = format_receipt("claude", total, CostComparison()).split("\n")
     assert lines[:3] == [
         "Everthread: claude made 3 calls.",
         "Kept: every message, searchable; nothing had to be compacted.",
@@ -192,13 +232,13 @@ def test_the_recipe_shows_the_settings(
     assert f"```\n{format_settings(CLIENTS[client], tmp_path)}\n```" in page.read_text("utf-8")
 
 
-def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
+def test_pi_gets_an_extension_and_keeps_its_folder(wrap: RunWrap) -> None:
     settings = print_settings(wrap, "pi")
     assert settings["arguments"][0] == "-e"
     assert "PI_CODING_AGENT_DIR" not in settings["variables"]
 
 
-def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) -> None:
+def test_the_provider_settings_of_cline_are_copied(wrap: RunWrap, tmp_path: Path) -> None:
     known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
     known.parent.mkdir(parents=True)
     known.write_text('{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}')
@@ -207,7 +247,7 @@ def test_the_provider_settings_of_cline_are_copied(wrap: Any, tmp_path: Path) ->
     assert "baseUrl" not in known.read_text()
 
 
-def test_every_client_is_listed(wrap: Any) -> None:
+def test_lists_each_client(wrap: RunWrap) -> None:
     report = json.loads(wrap("--list --json").stdout)
     assert [row["client"] for row in report] == list(CLIENTS)
 
@@ -226,7 +266,7 @@ for turn in range(14):
 
 
 def test_a_passive_run_changes_no_request_and_reports_possible_compactions(
-    wrap: Any, tmp_path: Path
+    wrap: RunWrap, tmp_path: Path
 ) -> None:
     path = install_fake_client(tmp_path)
     (tmp_path / "bin" / "qwen").write_text(LONG_AGENT.format(python=sys.executable))
@@ -245,15 +285,18 @@ def test_a_passive_run_changes_no_request_and_reports_possible_compactions(
     assert re.search(r"would have had [1-9]\d* compaction", result.stderr), result.stderr
 
 
-def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: Any) -> None:
+def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: RunWrap) -> None:
     for option in ("--idle", "--passive"):
         result = wrap(f"qwen {option} --gateway http://127.0.0.1:7")
         assert result.returncode == 2
-        assert "settings of the gateway that runs" in result.stderr
+        assert "options of a new gateway" in result.stderr
 
 
 def test_subscribers_are_warned_that_requests_are_changed(tmp_path: Path) -> None:
-    login = {"tokens": {"access_token": "any"}, "OPENAI_API_KEY": None}
+    login = {
+        "tokens": {"access_token": "any"},
+        "OPENAI_API_KEY": None,
+    }
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text(json.dumps(login))
     assert uses_subscription("codex", {}, tmp_path)

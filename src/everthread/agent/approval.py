@@ -135,7 +135,7 @@ def split_plain_command(command: str) -> list[str] | None:
 
 
 class Approvals:
-    """Approve by rule, by an earlier answer, or by asking the user. Without a user to ask, refuse everything else.
+    """An approver that decides by rule, by an earlier answer, or by asking the user. Without a user, it refuses.
 
     Questions are asked one at a time; an answer may also decide waiting ones.
     """

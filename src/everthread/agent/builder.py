@@ -10,7 +10,7 @@ from everthread.agent.loop import Agent
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.agent.tool_interface import Approver, Tool
-from everthread.agent.tools import file_tools
+from everthread.agent.tools import make_file_tools
 from everthread.agent.tools.delegate import Delegate
 from everthread.agent.tools.memory_tool import MemoryTool
 from everthread.agent.tools.recall import Recall
@@ -72,17 +72,10 @@ class AgentBuilder:
 
     def _make_builtin_tools(self) -> list[Tool]:
         """Return the built-in tools, in the order the model sees them."""
-        common_tools: list[Tool] = [
-            *file_tools(),
-            Recall(),
-            Todo(),
-            MemoryTool(self.memory),
-        ]
+        common_tools = [*make_file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
         prompt = self._make_prompt("subagent", "tools")
-        return [
-            *common_tools,
-            Delegate(common_tools, self.approve, system=prompt, listener=self.on_event),
-        ]
+        delegate = Delegate(common_tools, self.approve, system=prompt, listener=self.on_event)
+        return [*common_tools, delegate]
 
     def _make_prompt(self, *texts: str) -> SystemPrompt:
         return SystemPrompt(
@@ -90,7 +83,7 @@ class AgentBuilder:
             self.memory,
             texts=texts,
             max_instructions_chars=self.max_instructions_chars,
-            window=self._find_window,
+            get_window=self._find_window,
         )
 
     def _find_window(self) -> int | None:

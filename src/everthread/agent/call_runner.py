@@ -25,7 +25,7 @@ _MAX_LISTED_NAMES = 30
 
 
 @dataclass(slots=True)
-class _CallRun:
+class _RunningCall:
     """A call in progress. `start_time`: when its tool was started, after the approval."""
 
     call: ToolCall
@@ -41,7 +41,7 @@ class _CallRun:
 
 @dataclass(slots=True)
 class ToolCallRunner:
-    """Run the calls of an answer: several at a time, but approvals and writes one by one.
+    """A runner of an answer's calls: several at a time, but approvals and writes one by one.
 
     Every call gets a result, even if its tool fails; the results are in the order of the calls.
     """
@@ -67,7 +67,7 @@ class ToolCallRunner:
         store_results: Callable[[list[Message]], Coroutine[Any, Any, Any]],
     ) -> None:
         """Run every call and store the results; also on cancellation, with a note for unfinished calls."""
-        runs = [_CallRun(call, replace(context, call_id=call.id)) for call in calls]
+        runs = [_RunningCall(call, replace(context, call_id=call.id)) for call in calls]
         tasks = [asyncio.create_task(self._run_and_report(run)) for run in runs]
         try:
             await asyncio.wait(tasks)
@@ -77,7 +77,7 @@ class ToolCallRunner:
             await asyncio.wait(tasks)
             await finish_despite_cancellation(store_results(_collect_results(calls, tasks)))
 
-    async def _run_and_report(self, run: _CallRun) -> ToolReply:
+    async def _run_and_report(self, run: _RunningCall) -> ToolReply:
         reply = ToolReply(INTERRUPTED_CALL_TEXT, failed=True)
         try:
             reply = await self._run_call(run)
@@ -96,14 +96,14 @@ class ToolCallRunner:
             )
         return reply
 
-    async def _run_call(self, run: _CallRun) -> ToolReply:
+    async def _run_call(self, run: _RunningCall) -> ToolReply:
         name = run.call.name
         try:
             run.arguments = _parse_arguments(run.call)
             tool = self.tools.get(name)
-            list_engine_tools = self.list_engine_tools()
-            if tool is None and name not in list_engine_tools:
-                names = ", ".join([*self.tools, *list_engine_tools][:_MAX_LISTED_NAMES]) or "none"
+            engine_tools = self.list_engine_tools()
+            if tool is None and name not in engine_tools:
+                names = ", ".join([*self.tools, *engine_tools][:_MAX_LISTED_NAMES]) or "none"
                 return ToolReply(f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True)
             return await self._approve_and_call(run, tool)
         except EverthreadError as error:
@@ -111,7 +111,7 @@ class ToolCallRunner:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is foreign code; the model gets its error
             return ToolReply(f"Failed: {name} raised {type(error).__name__}: {error}", failed=True)
 
-    async def _approve_and_call(self, run: _CallRun, tool: Tool | None) -> ToolReply:
+    async def _approve_and_call(self, run: _RunningCall, tool: Tool | None) -> ToolReply:
         """Ask for approval before the call takes a slot, so that other calls do not wait for the user."""
         permission = None if tool is None else tool.needs(run.arguments, run.context)
         if permission is not None and tool is not None:
@@ -135,7 +135,7 @@ class ToolCallRunner:
             self.on_event(ToolStarted(session, run.call.id, run.call.name, run.arguments))
             return await self._call_with_timeout(run, tool)
 
-    async def _call_with_timeout(self, run: _CallRun, tool: Tool | None) -> ToolReply:
+    async def _call_with_timeout(self, run: _RunningCall, tool: Tool | None) -> ToolReply:
         timeout = asyncio.timeout(self.max_seconds)
         name = run.call.name
         try:
@@ -153,18 +153,18 @@ class ToolCallRunner:
                 failed=True,
             )
 
-    async def _reply_refusal(self, run: _CallRun, tool: Tool, permission: Permission) -> ToolReply:
+    async def _reply_refusal(
+        self, run: _RunningCall, tool: Tool, permission: Permission
+    ) -> ToolReply:
         """Return the result of a call that was not approved: the tool's own, if it has a method `call_refused`."""
         call_refused = getattr(tool, "call_refused", None)
         if callable(call_refused):
             return _as_reply(run.call.name, await call_refused(run.arguments, run.context))
         # Prefer the approver's own words: it knows whether a user was asked.
         explain = getattr(self.approve, "explain_refusal", None)
-        reason = (
-            explain(permission)
-            if callable(explain)
-            else f"Refused: {permission.kind} {permission.target!r} was not allowed."
-        )
+        reason = f"Refused: {permission.kind} {permission.target!r} was not allowed."
+        if callable(explain):
+            reason = explain(permission)
         return ToolReply(
             f"{reason} Go on without it, or say what you need it for; do not try to get it done in another way.",
             failed=True,

@@ -33,12 +33,12 @@ CloseCallback = Callable[[], Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class _Progress:
+class _TurnProgress:
     """The start of a turn and its counts so far."""
 
     start_time: float
-    rounds: int = 0
-    calls: int = 0
+    round_count: int = 0
+    call_count: int = 0
 
 
 class Agent:
@@ -193,7 +193,7 @@ class Agent:
         return route
 
     async def _run_turn(self, message: MessageInput, event: str | None) -> ModelAnswer:
-        progress = _Progress(time.monotonic())
+        progress = _TurnProgress(time.monotonic())
         try:
             answer = await self._run_rounds(message, progress, event)
         except asyncio.CancelledError:
@@ -202,35 +202,28 @@ class Agent:
         except Exception as error:
             self._emit_turn_end("failed", progress, f"{type(error).__name__}: {error}")
             raise
-        self._emit_turn_end(
-            "max_rounds" if progress.rounds >= self.max_rounds else "answered", progress
-        )
+        is_at_limit = progress.round_count >= self.max_rounds
+        self._emit_turn_end("max_rounds" if is_at_limit else "answered", progress)
         return answer
 
     async def _run_rounds(
-        self, message: MessageInput, progress: _Progress, event: str | None
+        self, message: MessageInput, progress: _TurnProgress, event: str | None
     ) -> ModelAnswer:
         answer = await self._ask(message, event=event)
-        while answer.calls and progress.rounds < self.max_rounds:
-            progress.rounds += 1
-            progress.calls += len(answer.calls)
+        while answer.calls and progress.round_count < self.max_rounds:
+            progress.round_count += 1
+            progress.call_count += len(answer.calls)
             context = replace(self.context, conversation=self.conversation)
             await self._call_runner.run(answer.calls, context, self.conversation.add_results)
-            is_last_round = progress.rounds == self.max_rounds
-            answer = await self._ask(
-                None,
-                inject=load_prompt_text("last_round").format(rounds=self.max_rounds)
-                if is_last_round
-                else None,
-            )
+            note = None
+            if progress.round_count == self.max_rounds:
+                note = load_prompt_text("last_round").format(rounds=self.max_rounds)
+            answer = await self._ask(None, inject=note)
         if answer.calls:
-            not_run_reply = ToolReply(
-                f"[Not run: the limit of {self.max_rounds} rounds was reached.]",
-                failed=True,
-            )
-            await self.conversation.add_results(
-                [make_result_message(call, not_run_reply) for call in answer.calls]
-            )
+            text = f"[Not run: the limit of {self.max_rounds} rounds was reached.]"
+            reply = ToolReply(text, failed=True)
+            results = [make_result_message(call, reply) for call in answer.calls]
+            await self.conversation.add_results(results)
         return answer
 
     async def _ask(
@@ -253,14 +246,14 @@ class Agent:
             raise AssertionError("a stream ends with its answer or an error")
         return answer
 
-    def _emit_turn_end(self, reason: EndReason, progress: _Progress, error: str = "") -> None:
+    def _emit_turn_end(self, reason: EndReason, progress: _TurnProgress, error: str = "") -> None:
         seconds = time.monotonic() - progress.start_time
         self.on_event(
             TurnEnded(
                 self.conversation.session.id,
                 reason,
-                rounds=progress.rounds,
-                calls=progress.calls,
+                rounds=progress.round_count,
+                calls=progress.call_count,
                 seconds=seconds,
                 error=error,
             )

@@ -65,7 +65,7 @@ class MemoryFiles:
         self.folder = folder
         self._write_lock = asyncio.Lock()
 
-    def entries(self, kind: MemoryKind) -> list[str]:
+    def read_entries(self, kind: MemoryKind) -> list[str]:
         """Return the entries of a file, without secrets that the user may have written into it."""
         return [
             redact(_parse_entry(lines))
@@ -73,7 +73,7 @@ class MemoryFiles:
             if _is_entry(lines)
         ]
 
-    def text(self, kind: MemoryKind) -> str:
+    def read_text(self, kind: MemoryKind) -> str:
         """Return the file's text for the system prompt, without secrets and cut to its limit."""
         content = redact(self._read(kind)).strip()
         limit = CHAR_LIMITS[kind]
@@ -111,7 +111,7 @@ class MemoryFiles:
             return
 
     async def _replace_entry(self, kind: MemoryKind, old_text: str, new_groups: LineGroups) -> str:
-        """Replace an entry by other lines; return its text."""
+        """Replace an entry with other lines; return its old text."""
         entries: list[str] = []
 
         def edit(groups: LineGroups) -> LineGroups:

@@ -28,10 +28,10 @@ OUTPUT_LINGER_SECONDS = 1.0
 MAX_OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
 _CHUNK_BYTES = 1 << 16
-_MAX_TRIES = 5
-_KILL_SECONDS = 5.0
+_MAX_KILL_TRIES = 5
+_KILL_TIMEOUT_SECONDS = 5.0
 """Seconds to wait after SIGKILL; a process that waits for a broken disk may stay."""
-_POLL_SECONDS = 0.02
+_POLL_INTERVAL_SECONDS = 0.02
 _PROC_ENVIRON = Path("/proc/self/environ")
 
 
@@ -48,12 +48,12 @@ class ProcessExit:
 
 
 async def run_program(
-    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float
+    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout_seconds: float
 ) -> ProcessExit:
     """Run a program. On cancellation or timeout, end it with everything it started."""
     child = ChildProcess(argv, folder, environment)
     try:
-        if not await _wait_until(seconds, child.exit_event):
+        if not await _wait_until(timeout_seconds, child.exit_event):
             await child.end()
             return ProcessExit(None, child.output.read_text())
         await _wait_until(OUTPUT_LINGER_SECONDS, child.drain_event)
@@ -74,7 +74,7 @@ async def _wait_until(seconds: float, event: asyncio.Event) -> bool:
 class ProcessGroup:
     """All processes that were started with one environment, found by a mark in it.
 
-    A child of a child belongs to both families.
+    A child of a child belongs to both groups.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -88,13 +88,13 @@ class ProcessGroup:
         """Send SIGTERM to the running members, then SIGKILL."""
         for signal_number, seconds in (
             (signal.SIGTERM, GRACE_SECONDS),
-            (signal.SIGKILL, _KILL_SECONDS),
+            (signal.SIGKILL, _KILL_TIMEOUT_SECONDS),
         ):
             deadline = time.monotonic() + seconds
             if not self.send_signal(signal_number):
                 return
             while time.monotonic() < deadline and any(self.find_members()):  # noqa: ASYNC110 - no event: not our children
-                await asyncio.sleep(_POLL_SECONDS)
+                await asyncio.sleep(_POLL_INTERVAL_SECONDS)
 
     def send_signal(self, signal_number: signal.Signals) -> int:
         """Send a signal to all members; return their number."""
@@ -119,7 +119,7 @@ class ProcessGroup:
 
 
 class ProcessOutput:
-    """Keep the start and the end of an output. One thread writes it, another reads it."""
+    """The start and the end of a process's output. One thread writes it, another reads it."""
 
     def __init__(self, limit: int = MAX_OUTPUT_BYTES) -> None:
         self._limit = limit
@@ -218,10 +218,10 @@ class ChildProcess(ProcessGroup):
             await _wait_until(GRACE_SECONDS, self.drain_event)
         finally:
             # Processes started meanwhile are found the next time.
-            for _ in range(_MAX_TRIES):
+            for _ in range(_MAX_KILL_TRIES):
                 if not self.send_signal(signal.SIGKILL):
                     break
-        await _wait_until(_KILL_SECONDS, self.exit_event)
+        await _wait_until(_KILL_TIMEOUT_SECONDS, self.exit_event)
 
     def _wait_for_exit(self) -> None:
         self.process.wait()

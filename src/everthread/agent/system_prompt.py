@@ -1,6 +1,6 @@
-"""Write the system prompt of an agent.
+"""Compose the system prompt of an agent.
 
-It is written once, when a session begins. Its stable parts come first, so that a cached prefix lasts.
+It is composed once, when a session begins. Its stable parts come first, so that a cached prefix lasts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEADINGS = {
 
 
 class SystemPrompt:
-    """Build the system prompt; the same files and window give the same bytes."""
+    """The system prompt of an agent; the same files and window give the same bytes."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class SystemPrompt:
         *,
         texts: Sequence[str] = ("role",),
         max_instructions_chars: int = MAX_INSTRUCTIONS_CHARS,
-        window: Callable[[], int | None] = lambda: None,
+        get_window: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._workspace = workspace
         self._memory = memory
         self._texts = texts
         self._max_instructions_chars = max_instructions_chars
-        self._window = window
+        self._get_window = get_window
         self._todo = ""
 
     def __call__(self) -> str:
@@ -73,25 +73,20 @@ class SystemPrompt:
         if len(instructions) < len(content):
             instructions = f"{instructions.rstrip()}\n[{INSTRUCTIONS_FILE} is longer; read_file shows the rest]"
         instructions = instructions.strip()
-        return (
-            f"# The project's own instructions ({INSTRUCTIONS_FILE})\n\n{instructions}"
-            if instructions
-            else ""
-        )
+        if not instructions:
+            return ""
+        return f"# The project's own instructions ({INSTRUCTIONS_FILE})\n\n{instructions}"
 
     def _cut_to_window(self, instructions: str) -> str:
         """Cut the instructions to their share of the window."""
-        window = self._window()
+        window = self._get_window()
+        if window is None:
+            return instructions
+        max_tokens = int(window * MAX_INSTRUCTIONS_SHARE)
         counter = TokenCounter()
-        max_tokens = None if window is None else int(window * MAX_INSTRUCTIONS_SHARE)
-        while (
-            instructions
-            and max_tokens is not None
-            and (tokens := counter.text(instructions)) > max_tokens
-        ):
-            instructions = instructions[
-                : min(len(instructions) - 1, len(instructions) * max_tokens // tokens)
-            ]
+        while instructions and (tokens := counter.text(instructions)) > max_tokens:
+            max_chars = len(instructions) * max_tokens // tokens
+            instructions = instructions[: min(len(instructions) - 1, max_chars)]
         return instructions
 
     def _make_memory_parts(self) -> list[str]:
@@ -100,8 +95,9 @@ class SystemPrompt:
         parts = []
         for kind in MEMORY_KINDS:
             try:
-                entries = self._memory.text(kind)
+                entries = self._memory.read_text(kind)
             except InputError as error:
                 entries = f"({error})"
-            parts += [f"# {_HEADINGS[kind]} ({FILE_NAMES[kind]})\n\n{entries}"] if entries else []
+            if entries:
+                parts.append(f"# {_HEADINGS[kind]} ({FILE_NAMES[kind]})\n\n{entries}")
         return parts

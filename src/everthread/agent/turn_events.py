@@ -1,4 +1,4 @@
-"""Events of an agent beside those of its conversation."""
+"""Events of an agent, besides its conversation's events."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class ToolStarted(Event):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {
+        return {
+            "event": self.kind,
+            "session": self.session,
             "call_id": self.call_id,
             "tool": self.tool,
             "arguments": redact_value(dict(self.arguments)),
         }
-        return {"event": self.kind, "session": self.session} | fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,17 @@ class ToolFinished(Event):
     """Repeated here, because a refused call has no `ToolStarted` event."""
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in ("call_id", "tool", "failed", "refused")}
-        figures = {
+        return {
+            "event": self.kind,
+            "session": self.session,
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "failed": self.failed,
+            "refused": self.refused,
             "seconds": round(self.seconds, 3),
             "chars": len(self.text),
             "text": redact(self.text[:MAX_RESULT_CHARS]),
         }
-        return {"event": self.kind, "session": self.session} | fields | figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,11 @@ class Workspace:
             )
         return real_path
 
-    def relative_name(self, path: Path) -> str:
+    def make_relative_name(self, path: Path) -> str:
         """Return a resolved path relative to the workspace."""
         return path.relative_to(self.root).as_posix()
 
-    def status(self, path: Path) -> os.stat_result | None:
+    def find_status(self, path: Path) -> os.stat_result | None:
         """Return the status of a resolved path; None if nothing is there."""
         try:
             if path == self.root:
@@ -84,7 +84,7 @@ class Workspace:
         if not stat.S_ISREG(mode):
             os.close(descriptor)
             description = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
-            raise InputError(f"{quote_name(self.relative_name(path))} is {description}")
+            raise InputError(f"{quote_name(self.make_relative_name(path))} is {description}")
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
@@ -127,11 +127,11 @@ class Workspace:
             and real_path.is_relative_to(self.root)
             and path.is_relative_to(real_path)
         ):
-            name = quote_name(self.relative_name(path))
+            name = quote_name(self.make_relative_name(path))
             raise InputError(f"{name} belongs to Everthread itself; file tools do not write there")
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
-        name = quote_name(self.relative_name(path))
+        name = quote_name(self.make_relative_name(path))
         if stat.S_ISDIR(status.st_mode):
             raise InputError(f"{name} is a folder; name a file")
         if not stat.S_ISREG(status.st_mode):
@@ -167,12 +167,13 @@ def explain_os_errors(name: str) -> Iterator[None]:
 
 def quote_name(text: str, limit: int = 200, *, kept_characters: str = "") -> str:
     """Return a name or path as one printable line."""
-    printable = "".join(
-        char
-        if char.isprintable() or char in kept_characters
-        else char.encode("unicode_escape").decode()
-        for char in text[:limit]
-    )
+
+    def make_printable(char: str) -> str:
+        if char.isprintable() or char in kept_characters:
+            return char
+        return char.encode("unicode_escape").decode()
+
+    printable = "".join(map(make_printable, text[:limit]))
     return f"{printable}…" if len(text) > limit else printable
 
 

@@ -1,12 +1,14 @@
-"""Format ids, sizes, costs and shares for people."""
+"""Format ids, states, costs and shares for people."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from everthread.cli.output import escape_controls
+from everthread.core.messages import excerpt
 
 if TYPE_CHECKING:
+    from everthread.store.records import Session
     from everthread.store.usage_records import UsageRow
 
 
@@ -19,6 +21,10 @@ def shorten_id(session_id: str) -> str:
     """Shorten an Everthread id to eight characters; ids of other programs stay whole."""
     is_ours = len(session_id) == 32 and set(session_id) <= set("0123456789abcdef")
     return session_id[:8] if is_ours else escape_controls(session_id)
+
+
+def describe_state(session: Session) -> str:
+    return "live" if session.is_live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
 
 
 def format_cost(row: UsageRow) -> str:

@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from everthread.core.validation import ROLES
+from everthread.errors import InputError
 
 
 class WrappingConsole(Console):
-    """Wraps text at words on a terminal. Elsewhere a line stays one line, unless `soft_wrap` is False."""
+    """A console that wraps text at words on a terminal. Elsewhere a line stays one, unless `soft_wrap` is False."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         super().print(
@@ -141,3 +142,12 @@ def page_output() -> Iterator[None]:
     os.environ.setdefault("LESS", "FRX")
     with console.pager(styles=True):
         yield
+
+
+@contextmanager
+def explain_write_errors(file: str) -> Iterator[None]:
+    """Turn an `OSError` inside the block into an `InputError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import typer
 
 from everthread.config import load_config
+from everthread.errors import InputError
 
-StoreUrl = Annotated[
+if TYPE_CHECKING:
+    from everthread.gateway.contracts import Mode
+    from everthread.gateway.router import Upstream
+
+StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
@@ -17,8 +23,10 @@ StoreUrl = Annotated[
         help="Another store: a URL or a SQLite file. Default: the configured one.",
     ),
 ]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Only what belongs to this tenant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", help="Only the threads of this tenant.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MAX_NUMBER = 2**62
 """Maximum of a number option; a database cannot store much larger numbers."""
 
@@ -34,34 +42,32 @@ def number_option(
 
     def check(value: float | None) -> float | None:
         if value is not None and not minimum <= value <= maximum:
-            bounds = (
-                f"of at least {minimum:,}"
-                if maximum == MAX_NUMBER
-                else f"from {minimum:,} to {maximum:,}"
-            )
+            bounds = f"from {minimum:,} to {maximum:,}"
+            if maximum == MAX_NUMBER:
+                bounds = f"of at least {minimum:,}"
             raise typer.BadParameter(f"a number {bounds} is needed, not {value}")
         return value
 
     return typer.Option(metavar=metavar, callback=check, help=help_text)
 
 
-Limit = Annotated[int, number_option(minimum=1, maximum=100_000, help_text="Show at most N.")]
-Offset = Annotated[int, number_option(help_text="Skip the first N.")]
-SessionId = Annotated[
+LimitOption = Annotated[int, number_option(minimum=1, maximum=100_000, help_text="Show at most N.")]
+OffsetOption = Annotated[int, number_option(help_text="Skip the first N.")]
+SessionArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A session's id or its first characters.")
 ]
-Port = Annotated[
-    int, number_option(maximum=65535, help_text="Where to listen; 0 finds a free one.")
+PortOption = Annotated[
+    int, number_option(maximum=65535, help_text="The port to listen on; 0 finds a free one.")
 ]
-LogFile = Annotated[
+LogFileOption = Annotated[
     Path | None,
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Write a JSON line there for each request and compaction.",
+        help="Write a JSON line to this file for each request and compaction.",
     ),
 ]
-UpstreamUrls = Annotated[
+UpstreamOption = Annotated[
     list[str] | None,
     typer.Option(
         "--upstream",
@@ -69,7 +75,7 @@ UpstreamUrls = Annotated[
         help="A provider, instead of the configured ones; `local`: the small model here. Repeatable.",
     ),
 ]
-GatewayMode = Annotated[
+ModeOption = Annotated[
     Literal["managed", "observe", "off"] | None,
     typer.Option(
         "--mode",
@@ -87,9 +93,11 @@ WindowOption = Annotated[
     int | None,
     number_option(minimum=MIN_WINDOW, help_text="The model's window, in tokens."),
 ]
-CountingModel = Annotated[
+CountingModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Count as this model does. Default: the one in the file."),
+    typer.Option(
+        "--model", help="Count with this model's tokenizer. Default: the model named in the file."
+    ),
 ]
 
 
@@ -98,14 +106,36 @@ def resolve_window_option(option: int | None) -> tuple[int, str]:
     if option is not None:
         return option, "option"
     configured = load_config().model.context_length
-    return (configured, "configuration") if configured else (DEFAULT_WINDOW, "default")
+    if configured:
+        return configured, "configuration"
+    return DEFAULT_WINDOW, "default"
 
 
 SinceOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="From then on: 2026-01-31, 2026-01-31T14:30, or 7d, 12h, 30m ago.",
+        help="Start of the period: 2026-01-31, 2026-01-31T14:30, or 7d, 12h, 30m ago.",
     ),
 ]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")]
+UntilOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="End of the period, written alike.")
+]
+
+
+def parse_upstream(text: str, mode: Mode) -> Upstream:
+    """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
+    from everthread.factory.upstreams import is_local
+    from everthread.gateway.router import Upstream
+
+    name, _, url = text.partition("=")
+    if is_local(url or name):
+        return Upstream(name.partition(":")[0], url or name, mode=mode)
+    parts = urlsplit(url)
+    if not name or parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise InputError(
+            "--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it"
+        )
+    if "anthropic" in name.lower():
+        return Upstream(name, url, ("claude-*",), "anthropic", mode=mode)
+    return Upstream(name, url, mode=mode)

@@ -25,26 +25,28 @@ ResumeOption = Annotated[
         "--resume",
         "-r",
         metavar="[ID]",
-        help="Continue a thread; without an id, one of the last.",
+        help="Continue a thread; without an id, a recent one.",
     ),
 ]
 ContinueOption = Annotated[
     bool,
     typer.Option("--continue", "-c", help="Continue the thread that was used last."),
 ]
-Model = Annotated[
+ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="The model's name. Default: the configured one."),
 ]
-BaseUrl = Annotated[
+BaseUrlOption = Annotated[
     str | None,
     typer.Option(
         "--base-url",
         metavar="URL",
-        help="Where the model's API is, such as http://localhost:8000/v1.",
+        help="Address of the model's API, such as http://localhost:8000/v1.",
     ),
 ]
-Workspace = Annotated[str, typer.Option("--workspace", "-w", help="Where its tools work.")]
+WorkspaceOption = Annotated[
+    str, typer.Option("--workspace", "-w", help="The folder in which its tools work.")
+]
 YesOption = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Allow every command and every write without asking."),

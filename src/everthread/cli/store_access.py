@@ -1,4 +1,4 @@
-"""Open the store for a command, and find threads in it."""
+"""Open the store for a command; find threads and their titles in it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from everthread.config import load_config
+from everthread.core.messages import excerpt
 from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:
-    from everthread.store.records import ThreadRow
+    from everthread.store.records import Session, ThreadRow
     from everthread.store.store import Store
 
 
 T = TypeVar("T")
 
 
-def store_address(url: str | None) -> str:
+def find_store_address(url: str | None) -> str:
     """Return the address of the store: the given one, or the configured one."""
     from everthread import factory
 
@@ -28,7 +29,7 @@ def store_address(url: str | None) -> str:
 
 def with_store(
     url: str | None,
-    work: Callable[[Store], Awaitable[T]],
+    use_store: Callable[[Store], Awaitable[T]],
     *,
     create: bool = False,
     empty_if_missing: bool = False,
@@ -41,19 +42,34 @@ def with_store(
     from everthread import factory
 
     try:
-        store = factory.open_store(store_address(url), create=create)
+        store = factory.open_store(find_store_address(url), create=create)
     except NoStoreError:
         if not empty_if_missing or url or load_config().store.url:
             raise
         with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
-            return _run_and_close(factory.open_store(Path(folder) / factory.STORE_FILE), work)
-    return _run_and_close(store, work)
+            return _run_and_close(factory.open_store(Path(folder) / factory.STORE_FILE), use_store)
+    return _run_and_close(store, use_store)
 
 
-def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
+def with_session(
+    url: str | None,
+    session_id: str,
+    use_session: Callable[[Store, Session], Awaitable[T]],
+    *,
+    tenant: str | None,
+) -> T:
+    """Run `use_session` on the store and the session with this id, or with this beginning of it."""
+
+    async def find_and_use(store: Store) -> T:
+        return await use_session(store, await store.resolve(session_id, tenant=tenant))
+
+    return with_store(url, find_and_use)
+
+
+def _run_and_close(store: Store, use_store: Callable[[Store], Awaitable[T]]) -> T:
     async def run() -> T:
         try:
-            return await work(store)
+            return await use_store(store)
         finally:
             await store.close()
 
@@ -64,7 +80,7 @@ def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
-    """Return threads that hold messages, the last used first, without those of subagents."""
+    """Return threads with messages, the last used first, without subagents' threads."""
     rows = await store.list_threads(limit=4 * count)
     return [row for row in rows if row.first.kind != "subagent" and row.message_count][:count]
 
@@ -75,3 +91,10 @@ async def find_latest_thread(store: Store) -> str:
     if not rows:
         raise InputError("there is no thread to continue yet; leave --continue and --resume out")
     return rows[0].first.id
+
+
+async def load_short_title(store: Store, session: Session) -> str:
+    """Return a session's title, or the first words of the user, in one line."""
+    from everthread.thread.lookup.thread_title import load_title
+
+    return excerpt(await load_title(store, session), 100)

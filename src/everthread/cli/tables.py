@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import JustifyMethod, OverflowMethod
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -27,121 +27,116 @@ MIN_COLUMN_WIDTH = 10
 
 
 MIN_LINE_COLUMN_WIDTH = 24
-"""The fewest terminal columns of such a column in `print_one_line_rows`, which rather leaves out other columns."""
+"""The same in `print_one_line_rows`, which leaves out other columns first."""
 
 
 def print_table(
     title: str,
-    columns: Sequence[str],
+    headings: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
     max_rows: int | None = None,
 ) -> None:
-    """Print a table. A column name ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
+    """Print a table. A heading ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
 
     A column without any value is left out. A table too wide for the terminal is printed row by row as blocks: no
     figure loses digits and no line is wider than the terminal. `max_rows`: rows that are shown without `--all`.
     """
     all_rows = list(rows)
-    title = shorten_path(title, console.width)
-    cells = [[format_cell(value) for value in row] for row in all_rows[:max_rows]]
-    filled_columns = [
-        index for index in range(len(columns)) if not cells or any(row[index] for row in cells)
-    ]
-    names = [columns[index].rstrip(">…~") for index in filled_columns]
-    column_marks = [columns[index][-1:] for index in filled_columns]
-    cells = [[row[index] for index in filled_columns] for row in cells]
-    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    is_flexible = [mark in ("…", "~") for mark in column_marks]
-    flexible_width = max(_compute_flexible_width(widths, is_flexible), MIN_COLUMN_WIDTH)
-    widths = [
-        min(width, flexible_width) if flexible else width
-        for width, flexible in zip(widths, is_flexible, strict=True)
-    ]
-    print_text((title, "bold"))
-    if sum(widths) + MARGIN_WIDTH * len(widths) > console.width:
-        _print_blocks(names, cells)
+    shown_rows = all_rows[:max_rows]
+    columns = _make_columns(headings, shown_rows)
+    if shown_rows:
+        columns = [column for column in columns if any(column.cells)]
+    _shrink_columns(columns)
+    print_text((shorten_path(title, console.width), "bold"))
+    if sum(column.width + MARGIN_WIDTH for column in columns) > console.width:
+        _print_blocks(columns)
     else:
-        _print_columns(names, column_marks, widths, cells)
-    if len(all_rows) > len(cells):
-        print_text(f"… and {len(all_rows) - len(cells):,} more (--all shows them)\n")
+        _print_columns(columns)
+    if len(all_rows) > len(shown_rows):
+        print_text(f"… and {len(all_rows) - len(shown_rows):,} more (--all shows them)\n")
 
 
 def print_one_line_rows(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
     """Print a table with one line for each row at any width, in the same form whatever the rows hold.
 
-    Columns are marked as in `print_table`. If they do not fit, the last ones are left out first.
+    Headings are marked as in `print_table`. If the columns do not fit, the last ones are left out first.
     """
-    cells = [[format_cell(value) for value in row] for row in rows]
-    names = [name.rstrip(">…~") for name in columns]
-    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    is_flexible = [name.endswith("…") for name in columns]
-    column_count = len(columns)
-    while (
-        column_count > 1
-        and _compute_flexible_width(widths[:column_count], is_flexible[:column_count])
-        < MIN_LINE_COLUMN_WIDTH
-    ):
-        column_count -= 1
-    flexible_width = max(
-        _compute_flexible_width(widths[:column_count], is_flexible[:column_count]),
-        MIN_COLUMN_WIDTH,
-    )
-    widths = [
-        min(width, flexible_width) if flexible else width
-        for width, flexible in zip(widths, is_flexible, strict=True)
-    ]
+    columns = _make_columns(headings, rows)
+    while len(columns) > 1 and _compute_flexible_width(columns) < MIN_LINE_COLUMN_WIDTH:
+        del columns[-1]
+    _shrink_columns(columns)
     print_text((title, "bold"))
-    column_marks = [name[-1:] for name in columns]
-    _print_columns(
-        names[:column_count],
-        column_marks[:column_count],
-        widths[:column_count],
-        [row[:column_count] for row in cells],
-    )
+    _print_columns(columns)
 
 
-def _compute_flexible_width(widths: Sequence[int], is_flexible: Sequence[bool]) -> int:
-    """Return the width that is left for each column that can shrink."""
-    fixed_width = sum(
-        width for width, flexible in zip(widths, is_flexible, strict=True) if not flexible
-    )
-    margins = MARGIN_WIDTH * len(widths)
-    return (console.width - fixed_width - margins) // max(sum(is_flexible), 1)
+@dataclass(slots=True)
+class _Column:
+    """A column of a table: its name, the mark at the end of its heading, its values as text."""
+
+    name: str
+    mark: str
+    cells: list[str]
+    width: int
+
+    @property
+    def is_flexible(self) -> bool:
+        return self.mark in ("…", "~")
 
 
-def _print_columns(
-    names: Sequence[str],
-    column_marks: Sequence[str],
-    widths: Sequence[int],
-    cells: Sequence[Sequence[str]],
-) -> None:
+def _make_columns(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[_Column]:
+    columns = []
+    for index, heading in enumerate(headings):
+        name = heading.rstrip(">…~")
+        cells = [format_cell(row[index]) for row in rows]
+        width = max(map(cell_len, (name, *cells)))
+        columns.append(_Column(name, heading[-1:], cells=cells, width=width))
+    return columns
+
+
+def _shrink_columns(columns: Sequence[_Column]) -> None:
+    """Shrink the flexible columns to the width that is left for each, but not below `MIN_COLUMN_WIDTH`."""
+    flexible_width = max(_compute_flexible_width(columns), MIN_COLUMN_WIDTH)
+    for column in columns:
+        if column.is_flexible:
+            column.width = min(column.width, flexible_width)
+
+
+def _compute_flexible_width(columns: Sequence[_Column]) -> int:
+    """Return the width that is left for each flexible column."""
+    fixed_width = sum(column.width for column in columns if not column.is_flexible)
+    flexible_count = sum(column.is_flexible for column in columns)
+    margins = MARGIN_WIDTH * len(columns)
+    return (console.width - fixed_width - margins) // max(flexible_count, 1)
+
+
+def _print_columns(columns: Sequence[_Column]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, mark, width in zip(names, column_marks, widths, strict=True):
-        overflow: OverflowMethod = "ellipsis" if mark == "…" else "fold"
-        justify: JustifyMethod = "right" if mark == ">" else "left"
+    for column in columns:
         table.add_column(
-            Text(name),
-            justify=justify,
-            no_wrap=mark != "~",
-            overflow=overflow,
-            width=width,
+            Text(column.name),
+            justify="right" if column.mark == ">" else "left",
+            no_wrap=column.mark != "~",
+            overflow="ellipsis" if column.mark == "…" else "fold",
+            width=column.width,
         )
-    for row in cells:
+    for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     console.print(table, soft_wrap=False)
 
 
-def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def _print_blocks(columns: Sequence[_Column]) -> None:
     """Print each row as a block: its first value, and below it the other values with their names."""
-    for row in cells:
-        console.print(Text(row[0], "bold"), soft_wrap=False)
+    first_column, *other_columns = columns
+    for row, first_cell in enumerate(first_column.cells):
+        console.print(Text(first_cell, "bold"), soft_wrap=False)
         lines = [""]
-        for value in (
-            f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text
-        ):
+        for column in other_columns:
+            if not column.cells[row]:
+                continue
+            value = f"{column.name} {column.cells[row]}"
             if lines[-1] and cell_len(f"  {lines[-1]} · {value}") > console.width:
                 lines.append("")
             lines[-1] += f" · {value}" if lines[-1] else value
@@ -151,18 +146,16 @@ def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 def format_cell(value: object) -> str:
     """Format a value for a table."""
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else escape_controls(str(value))
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return escape_controls(str(value))
 
 
 def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
     """Print a bar chart. Each row is a label, a number and a note."""
-    label_width, figure_width, note_width = (
-        max((len(format_cell(row[column])) for row in rows), default=0) for column in range(3)
-    )
+    label_width = max((len(format_cell(label)) for label, _, _ in rows), default=0)
+    figure_width = max((len(format_cell(value)) for _, value, _ in rows), default=0)
+    note_width = max((len(format_cell(note)) for _, _, note in rows), default=0)
     largest = max((value for _, value, _ in rows), default=0)
     bar_width = max(console.width - label_width - figure_width - note_width - 6, 10)
     print_text((title, "bold"))
@@ -177,4 +170,5 @@ def draw_bar(value: int, largest: int, width: int) -> str:
     if value <= 0 or largest <= 0:
         return ""
     eighths = max(value * width * 8 // largest, 1)
-    return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1] * (eighths % 8 > 0)
+    partial_cells = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+    return "█" * (eighths // 8) + partial_cells[eighths % 8]

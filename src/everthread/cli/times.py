@@ -23,7 +23,7 @@ MAX_RELATIVE_DAYS = 30
 _AGE_PATTERN = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)")
 
 
-def to_local_time(seconds: float) -> datetime | None:
+def make_local_time(seconds: float) -> datetime | None:
     """Return the local time; None if the date does not exist."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).astimezone()
@@ -33,7 +33,7 @@ def to_local_time(seconds: float) -> datetime | None:
 
 def format_iso(seconds: float | None) -> str | None:
     """Format the local time with its UTC offset, for programs."""
-    date = None if seconds is None else to_local_time(seconds)
+    date = None if seconds is None else make_local_time(seconds)
     return None if date is None else date.isoformat(timespec="milliseconds")
 
 
@@ -41,7 +41,7 @@ def format_age(seconds: float, now: float) -> str:
     """Format how long ago, up to a month; then the day. A clock may be a minute ahead."""
     age = now - seconds
     if not -MINUTE_SECONDS < age < MAX_RELATIVE_DAYS * DAY_SECONDS:
-        date = to_local_time(seconds)
+        date = make_local_time(seconds)
         return "unknown" if date is None else f"{date:%Y-%m-%d}"
     if age < MINUTE_SECONDS:
         return "just now"

@@ -24,5 +24,5 @@ COLUMN_VALUES: dict[str, Callable[[UsageRow], object]] = {
 }
 
 
-def list_values(row: UsageRow, names: Sequence[str]) -> list[object]:
+def list_usage_values(row: UsageRow, names: Sequence[str]) -> list[object]:
     return [COLUMN_VALUES[name](row) for name in names]

@@ -120,7 +120,7 @@ async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None
     assert (await run_command(agent, "no command")).failed
 
 
-async def test_aliases_of_other_programs(setup: AgentSetup) -> None:
+async def test_accepts_command_names_of_other_programs(setup: AgentSetup) -> None:
     agent, _ = await open_with_turns(setup, 2)
     assert (await run_command(agent, "/cost")).data["sums"] == (
         await run_command(agent, "/usage")

@@ -11,7 +11,7 @@ from tests.agent.commands.command_runs import SMALL, open_with_turns, run_comman
 from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 
 
-async def test_compress_preview_and_undo(setup: AgentSetup) -> None:
+async def test_a_compaction_is_previewed_made_and_undone(setup: AgentSetup) -> None:
     agent, _ = await open_with_turns(setup, window=24_000)
     before = list(agent.conversation.messages)
     session = agent.conversation.session.id

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from everthread import Agent
+from everthread.agent.commands import CommandResult
 from everthread.core.messages import text_of
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
 from tests.agent.agent_setup import AgentSetup, call_reply, text_tool
 from tests.agent.commands.command_runs import open_with_turns, run_command
 from tests.conversation.conversation_setup import make_text
+
+
+async def follow(agent: Agent, result: CommandResult) -> None:
+    """Continue in the session that a command names."""
+    assert result.next_session is not None
+    await agent.switch(result.next_session)
 
 
 async def test_resuming_a_conversation_of_another_model_says_so(
@@ -22,45 +30,71 @@ async def test_resuming_a_conversation_of_another_model_says_so(
     assert "It was with model-a; model-b answers now" in result.text
 
 
-async def test_new_resume_branch_and_sessions(setup: AgentSetup) -> None:
+async def test_new_starts_a_conversation_with_the_same_prompt_and_tools(
+    setup: AgentSetup,
+) -> None:
     agent, model = await open_with_turns(setup, 2)
-    first = agent.conversation.id
-    new = await run_command(agent, "/new Spring cleaning")
-    assert new.next_session
-    await agent.switch(new.next_session)
+    result = await run_command(agent, "/new Spring cleaning")
+    await follow(agent, result)
     await agent.send("A fresh start.")
-    assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
-    assert model.requests[-1].system == model.requests[0].system, (
-        "the new conversation has a system prompt"
-    )
-    assert model.requests[-1].tools == model.requests[0].tools
+    first_request = model.requests[0]
+    last_request = model.requests[-1]
+    (message,) = last_request.messages
+    assert text_of(message) == "A fresh start."
+    assert last_request.system == first_request.system
+    assert last_request.tools == first_request.tools
+
+
+async def test_sessions_lists_conversations_without_subagents(setup: AgentSetup) -> None:
+    agent, _ = await open_with_turns(setup, 2)
+    result = await run_command(agent, "/new Spring cleaning")
+    await follow(agent, result)
+    await agent.send("A fresh start.")
     listed = await run_command(agent, "/sessions")
     assert "Spring cleaning" in listed.text
     assert "Turn 0" in listed.text
-    assert [row["here"] for row in listed.data["threads"]].count(True) == 1
-    parent = agent.conversation.session
-    other = await agent.conversation.open_another(
-        new=NewSession(kind="subagent", parent=parent.id, title="A part")
+    marks = [row["here"] for row in listed.data["threads"]]
+    assert marks.count(True) == 1
+
+    subagent = NewSession(
+        kind="subagent",
+        parent=agent.conversation.session.id,
+        title="A part",
     )
+    other = await agent.conversation.open_another(new=subagent)
     await other.add("Count the files.")
     await other.close()
-    assert (await run_command(agent, "/sessions")).data == listed.data, (
-        "threads of subagents are not listed"
-    )
-    assert "/resume ID" in (await run_command(agent, "/resume")).text
-    back = await run_command(agent, f"/resume {first[:8]}")
-    assert back.next_session == first
-    await agent.switch(back.next_session)
+    listed_again = await run_command(agent, "/sessions")
+    assert listed_again.data == listed.data
+
+
+async def test_resume_continues_the_conversation_that_is_named(setup: AgentSetup) -> None:
+    agent, _ = await open_with_turns(setup, 2)
+    thread = agent.conversation.id
+    result = await run_command(agent, "/new")
+    await follow(agent, result)
+    listed = await run_command(agent, "/resume")
+    assert "/resume ID" in listed.text
+    resumed = await run_command(agent, f"/resume {thread[:8]}")
+    assert resumed.next_session == thread
+    await follow(agent, resumed)
     assert len(agent.conversation.messages) == 4
-    branch = await run_command(agent, "/branch")
-    await agent.switch(branch.next_session or "")
+    unknown = await run_command(agent, "/resume zzzz")
+    assert unknown.failed
+
+
+async def test_branch_continues_in_a_copy(setup: AgentSetup) -> None:
+    agent, _ = await open_with_turns(setup, 2)
+    thread = agent.conversation.id
+    branched = await run_command(agent, "/branch")
+    await follow(agent, branched)
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
-    assert len(await setup.store.history(first)) == 4
-    assert (await run_command(agent, "/resume zzzz")).failed
-    assert (await run_command(await setup.open(ScriptedModel()), "/branch")).failed, (
-        "there is nothing to branch from"
-    )
+    original = await setup.store.history(thread)
+    assert len(original) == 4
+    empty = await setup.open(ScriptedModel())
+    refused = await run_command(empty, "/branch")
+    assert refused.failed, "there is nothing to branch from"
 
 
 async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
@@ -68,24 +102,31 @@ async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
     await acme.send("The vault is behind the mirror.")
     bolt = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
     await bolt.send("Hello.")
-    assert "vault" not in (await run_command(bolt, "/sessions")).text
-    assert (await run_command(bolt, "/search vault")).data["hits"] == []
-    assert (await run_command(bolt, f"/resume {acme.conversation.id}")).failed
-    assert (await run_command(bolt, "/insights")).data["total"]["calls"] == 1
-    assert (await run_command(acme, "/search vault")).data["hits"]
+    listed = await run_command(bolt, "/sessions")
+    assert "vault" not in listed.text
+    found = await run_command(bolt, "/search vault")
+    assert found.data["hits"] == []
+    resumed = await run_command(bolt, f"/resume {acme.conversation.id}")
+    assert resumed.failed
+    insights = await run_command(bolt, "/insights")
+    assert insights.data["total"]["calls"] == 1
+    found_by_owner = await run_command(acme, "/search vault")
+    assert found_by_owner.data["hits"]
 
 
 async def test_search_finds_in_every_conversation(setup: AgentSetup) -> None:
     agent, _ = await open_with_turns(setup, 1)
     other = await setup.open(ScriptedModel(["ok"]))
     await other.send("The hinge of gate 14 is loose.")
-    result = await run_command(agent, "/search hinge")
-    assert result.data["hits"][0]["thread"] == other.conversation.id
-    assert "gate 14" in result.text
-    asked = await run_command(agent, "/search which gate has a loose hinge?")
-    assert asked.data["hits"][0]["thread"] == other.conversation.id
-    assert "Nothing was found" in (await run_command(agent, "/search zeppelin")).text
-    assert (await run_command(agent, "/search")).failed
+    for query in ("hinge", "which gate has a loose hinge?"):
+        result = await run_command(agent, f"/search {query}")
+        first_hit = result.data["hits"][0]
+        assert first_hit["thread"] == other.conversation.id
+        assert "gate 14" in result.text
+    unknown = await run_command(agent, "/search zeppelin")
+    assert "Nothing was found" in unknown.text
+    without_words = await run_command(agent, "/search")
+    assert without_words.failed
 
 
 async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> None:
@@ -95,9 +136,8 @@ async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> N
     )
     await agent.send("Which gate?")
     await agent.send("Mend the hinge.")
-    asked, call, result, answer, mend, noted = (
-        one.id for one in await setup.store.history(agent.conversation.id)
-    )
+    history = await setup.store.history(agent.conversation.id)
+    asked, call, result, answer, mend, noted = (message.id for message in history)
     found = await run_command(agent, "/search hinge")
     lines = [line for line in found.text.splitlines() if line.startswith("  ")]
     assert lines[:2] == [
@@ -115,5 +155,7 @@ async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> N
         "text": "Mend the hinge.",
     }
     first = await run_command(agent, "/search gate")
-    assert first.data["hits"][0]["before"] is None
-    assert first.data["hits"][0]["after"]["message"] == call == asked + 1
+    first_hit = first.data["hits"][0]
+    assert first_hit["before"] is None
+    assert first_hit["after"]["message"] == call
+    assert call == asked + 1

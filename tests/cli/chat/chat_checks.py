@@ -9,6 +9,7 @@ from typing import Any
 from everthread.core.types import Request
 from everthread.lab.provider import Provider
 from everthread.store.store import Store
+from tests.cli.conftest import RunOnStore
 
 PROMPT = "› "
 
@@ -19,21 +20,20 @@ LONG = "word " * 200
 def wait_for_pids(file: Path) -> list[int]:
     """Wait for the process ids that a command writes to a file."""
     for _ in range(500):
-        if file.exists() and (thread := file.read_text("utf-8").split()):
-            return [int(pid) for pid in thread]
+        if file.exists() and (pids := file.read_text("utf-8").split()):
+            return [int(pid) for pid in pids]
         time.sleep(0.02)
     raise AssertionError(f"nothing was written to {file}")
 
 
-def last_thread(fill: Any) -> tuple[str, list[Any]]:
+def last_thread(run_on_store: RunOnStore) -> tuple[str, list[Any]]:
     """Return the newest thread and its context for the model."""
 
     async def read(store: Store) -> tuple[str, list[Any]]:
         (row, *_) = await store.list_threads(limit=1)
         return row.first.id, [stored.body for stored in await store.messages(row.tip.id)]
 
-    thread: tuple[str, list[Any]] = fill(read)
-    return thread
+    return run_on_store(read)
 
 
 def received_request(provider: Provider, at: int = -1) -> Request:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,12 @@ from tests.cli.fork_server import ForkServer
 from tests.cli.provider_thread import configure_provider
 from tests.cli.terminal import Terminal
 
+OpenTerminal = Callable[..., Terminal]
+OpenChat = Callable[..., AbstractContextManager[Terminal]]
+
 
 @pytest.fixture
-def open_terminal(home: Path, fork_server: ForkServer) -> Any:
+def open_terminal(home: Path, fork_server: ForkServer) -> OpenTerminal:
     """Open the command at a terminal, in this home."""
 
     def open_at_terminal(command_line: str, **variables: str) -> Terminal:
@@ -28,7 +30,7 @@ def open_terminal(home: Path, fork_server: ForkServer) -> Any:
 
 
 @pytest.fixture
-def chat(home: Path, workspace: Path, open_terminal: Any) -> Any:
+def chat(home: Path, workspace: Path, open_terminal: OpenTerminal) -> OpenChat:
     """Open a chat at a terminal and wait for its prompt."""
 
     @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from tests.cli.chat.chat_checks import PROMPT
+from tests.cli.chat.conftest import OpenChat
 from tests.cli.provider_thread import call_reply, provider_in_thread
 
 
-def test_yes_no_and_always(chat: Any, workspace: Path) -> None:
+def test_an_answer_allows_refuses_or_always_allows(chat: OpenChat, workspace: Path) -> None:
     touch = call_reply(("terminal", {"command": "touch made; echo done"}))
     script = [
         touch,
@@ -37,7 +37,7 @@ def test_yes_no_and_always(chat: Any, workspace: Path) -> None:
         assert "[a]lways" not in terminal.wait_for("Once more."), "`always` is not asked again"
 
 
-def test_a_change_is_shown_for_approval(chat: Any, workspace: Path) -> None:
+def test_a_change_is_shown_for_approval(chat: OpenChat, workspace: Path) -> None:
     (workspace / "a.txt").write_text("old line\n", "utf-8")
     script = [
         call_reply(("write_file", {"path": "a.txt", "content": "new line\n"})),
@@ -52,7 +52,7 @@ def test_a_change_is_shown_for_approval(chat: Any, workspace: Path) -> None:
         assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
 
 
-def test_events_during_a_question_are_shown_above_it(chat: Any) -> None:
+def test_events_during_a_question_are_shown_above_it(chat: OpenChat) -> None:
     both = call_reply(
         ("terminal", {"command": "echo one; sleep 0.1"}),
         ("terminal", {"command": "echo two"}),
@@ -69,7 +69,7 @@ def test_events_during_a_question_are_shown_above_it(chat: Any) -> None:
         assert ["one" in results[0], "two" in results[1]] == [True, True]
 
 
-def test_with_yes_no_approval_is_asked(chat: Any) -> None:
+def test_with_yes_no_approval_is_asked(chat: OpenChat) -> None:
     script = [call_reply(("terminal", {"command": "echo $((40 + 2))"})), "Done."]
     with provider_in_thread(script) as provider, chat(provider, "--yes") as terminal:
         terminal.type("count")

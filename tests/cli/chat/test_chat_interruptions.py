@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,13 @@ from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault
 from tests.agent.process_checks import are_gone, is_running
 from tests.cli.chat.chat_checks import LONG, PROMPT, last_thread, wait_for_pids
+from tests.cli.chat.conftest import OpenChat, OpenTerminal
+from tests.cli.conftest import RunOnStore
 from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 
-def test_ctrl_c_stops_a_streaming_answer(chat: Any, fill: Any) -> None:
+def test_ctrl_c_stops_a_streaming_answer(chat: OpenChat, run_on_store: RunOnStore) -> None:
     with (
         provider_in_thread([Fault("slow", LONG, seconds=0.05), "Go on."]) as provider,
         chat(provider) as terminal,
@@ -27,7 +28,7 @@ def test_ctrl_c_stops_a_streaming_answer(chat: Any, fill: Any) -> None:
         terminal.enter("and now", "Go on.", PROMPT)
         terminal.type("", CTRL_D)
         assert terminal.wait_for_exit() == 0
-    _, messages = last_thread(fill)
+    _, messages = last_thread(run_on_store)
     assert [message["role"] for message in messages] == [
         "user",
         "assistant",
@@ -38,7 +39,9 @@ def test_ctrl_c_stops_a_streaming_answer(chat: Any, fill: Any) -> None:
     assert text_of(messages[1]).startswith("word word word")
 
 
-def test_a_paste_during_an_answer_waits_for_the_next_message(chat: Any, fill: Any) -> None:
+def test_a_paste_during_an_answer_waits_for_the_next_message(
+    chat: OpenChat, run_on_store: RunOnStore
+) -> None:
     script = [Fault("slow", LONG, seconds=0.05), "Read it."]
     pasted = "".join(f"line {number} of a long log\r" for number in range(300))
     with provider_in_thread(script) as provider, chat(provider) as terminal:
@@ -48,7 +51,7 @@ def test_a_paste_during_an_answer_waits_for_the_next_message(chat: Any, fill: An
         terminal.enter("", "Read it.", PROMPT)
         terminal.type("", CTRL_D)
         assert terminal.wait_for_exit() == 0
-    _, messages = last_thread(fill)
+    _, messages = last_thread(run_on_store)
     assert [message["role"] for message in messages] == [
         "user",
         "assistant",
@@ -62,8 +65,8 @@ def test_a_paste_during_an_answer_waits_for_the_next_message(chat: Any, fill: An
 def test_a_paste_before_the_first_prompt_is_one_message(
     home: Path,
     workspace: Path,
-    open_terminal: Any,
-    fill: Any,
+    open_terminal: OpenTerminal,
+    run_on_store: RunOnStore,
     marks: tuple[str, str],
 ) -> None:
     lines = [f"line {number} of a long log" for number in range(60)]
@@ -76,13 +79,13 @@ def test_a_paste_before_the_first_prompt_is_one_message(
         terminal.enter("", "Read it.", PROMPT)
         terminal.type("", CTRL_D)
         assert terminal.wait_for_exit() == 0
-    _, messages = last_thread(fill)
+    _, messages = last_thread(run_on_store)
     assert [message["role"] for message in messages] == ["user", "assistant"]
     assert text_of(messages[0]).splitlines() == lines
 
 
 def test_one_line_before_the_first_prompt_is_sent(
-    home: Path, workspace: Path, open_terminal: Any
+    home: Path, workspace: Path, open_terminal: OpenTerminal
 ) -> None:
     with (
         configured_provider(home, ["Read it."]),
@@ -93,7 +96,7 @@ def test_one_line_before_the_first_prompt_is_sent(
         assert terminal.wait_for_exit() == 0
 
 
-def test_keys_typed_ahead_do_not_answer_a_question(chat: Any, workspace: Path) -> None:
+def test_keys_typed_ahead_do_not_answer_a_question(chat: OpenChat, workspace: Path) -> None:
     first = Fault(
         "slow",
         call_reply(("terminal", {"command": "touch made"}), say=LONG),
@@ -109,7 +112,7 @@ def test_keys_typed_ahead_do_not_answer_a_question(chat: Any, workspace: Path) -
 
 
 def test_ctrl_c_ends_a_running_tool_and_the_history_is_valid(
-    chat: Any, fill: Any, workspace: Path
+    chat: OpenChat, run_on_store: RunOnStore, workspace: Path
 ) -> None:
     command = "touch began; sleep 60; touch ended"
     script = [call_reply(("terminal", {"command": command})), "Go on."]
@@ -120,14 +123,14 @@ def test_ctrl_c_ends_a_running_tool_and_the_history_is_valid(
         terminal.type("", CTRL_D)
         assert terminal.wait_for_exit() == 0
     assert not (workspace / "ended").exists()
-    _, messages = last_thread(fill)
+    _, messages = last_thread(run_on_store)
     assert not validate_messages(messages)
     (result,) = [message for message in messages if message["role"] == "tool"]
     assert "nterrupted" in text_of(result)
 
 
 def test_closing_the_terminal_ends_running_tools_and_is_recorded(
-    chat: Any, fill: Any, workspace: Path
+    chat: OpenChat, run_on_store: RunOnStore, workspace: Path
 ) -> None:
     command = "echo $$ > pid; sleep 60"
     with (
@@ -138,7 +141,7 @@ def test_closing_the_terminal_ends_running_tools_and_is_recorded(
         (pid,) = wait_for_pids(workspace / "pid")
         assert is_running(pid)
     assert asyncio.run(are_gone(pid))
-    _, messages = last_thread(fill)
+    _, messages = last_thread(run_on_store)
     assert [message["role"] for message in messages] == [
         "user",
         "assistant",
@@ -147,23 +150,26 @@ def test_closing_the_terminal_ends_running_tools_and_is_recorded(
     assert "nterrupted" in text_of(messages[-1])
 
 
-def test_ctrl_c_at_the_approval_question_stops_the_turn(chat: Any, workspace: Path) -> None:
-    with (
-        provider_in_thread(
-            [call_reply(("terminal", {"command": "touch made"})), "Go on."]
-        ) as provider,
-        chat(provider) as terminal,
-    ):
+def test_ctrl_c_at_the_approval_question_stops_the_turn(
+    chat: OpenChat, run_on_store: RunOnStore, workspace: Path
+) -> None:
+    call = call_reply(("terminal", {"command": "touch made"}))
+    with provider_in_thread([call, "Go on."]) as provider, chat(provider) as terminal:
         terminal.enter("make", "[a]lways")
         terminal.enter("", "■ Stopped", PROMPT, end=CTRL_C)
         assert not (workspace / "made").exists()
+    _, messages = last_thread(run_on_store)
+    assert messages[-1]["role"] == "tool"
+    assert "nterrupted" in text_of(messages[-1])
 
 
-def test_ctrl_c_at_the_prompt_warns_once_then_ends(chat: Any, fill: Any) -> None:
+def test_ctrl_c_at_the_prompt_warns_once_then_ends(
+    chat: OpenChat, run_on_store: RunOnStore
+) -> None:
     with provider_in_thread() as provider, chat(provider) as terminal:
         terminal.type("half a thou", CTRL_C)
         terminal.enter("", "Ctrl-C again", PROMPT, end=CTRL_C)
         terminal.type("", CTRL_C)
         assert terminal.wait_for_exit() == 0
         assert not provider.log
-    assert fill(lambda store: store.list_threads()) == [], "an empty thread is deleted"
+    assert run_on_store(lambda store: store.list_threads()) == [], "an empty thread is deleted"

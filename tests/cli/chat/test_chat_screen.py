@@ -66,7 +66,12 @@ class TestLastExchange:
 
 def test_the_context_is_a_bar_with_a_line_for_each_kind() -> None:
     kinds = dict.fromkeys(CONTEXT_KINDS, 0) | {"tools": 2_000, "user": 500}
-    data = {"window": 10_000, "threshold": 5_000, "tokens": 2_500, "kinds": kinds}
+    data = {
+        "window": 10_000,
+        "threshold": 5_000,
+        "tokens": 2_500,
+        "kinds": kinds,
+    }
     head, bar, *rows = render_context(data, 80).plain.split("\n")
     assert head == "2,500 of 10,000 tokens (25%)"
     assert bar.count("█") == 18

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from tests.cli.chat.chat_checks import PROMPT, last_thread, received_request
-from tests.cli.conftest import configure
+from tests.cli.chat.conftest import OpenChat, OpenTerminal
+from tests.cli.conftest import Command, RunOnStore, configure
 from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 
 class TestResuming:
     def test_a_thread_is_resumed_by_id_by_number_or_as_the_last(
-        self, chat: Any, fill: Any, open_terminal: Any
+        self, chat: OpenChat, run_on_store: RunOnStore, open_terminal: OpenTerminal
     ) -> None:
         with provider_in_thread() as provider:
             with chat(provider) as terminal:
                 terminal.enter("remember the harbour", "You said", PROMPT)
                 terminal.enter("", "--resume ", end=CTRL_D)
                 assert terminal.wait_for_exit() == 0
-            thread, _ = last_thread(fill)
+            thread, _ = last_thread(run_on_store)
             with chat(provider, f"--resume {thread[:8]}") as terminal:
                 assert f"continuing thread {thread[:8]}: 2 messages in context" in terminal.shown
                 terminal.enter("by id", "You said: by id")
@@ -46,7 +46,7 @@ class TestResuming:
 
 class TestWithoutATerminal:
     def test_calls_that_need_approval_are_refused_in_a_pipe(
-        self, everthread: Any, home: Path, workspace: Path
+        self, everthread: Command, home: Path, workspace: Path
     ) -> None:
         script = [
             "**Hello.**",
@@ -68,7 +68,7 @@ class TestWithoutATerminal:
         assert text_of(received_request(provider, 0).messages[-1]) == "hello \nthere"
 
     def test_the_resume_command_repeats_the_base_url(
-        self, everthread: Any, workspace: Path
+        self, everthread: Command, workspace: Path
     ) -> None:
         with provider_in_thread(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as provider:
             at = f"{provider.url}/v1"
@@ -83,7 +83,7 @@ class TestWithoutATerminal:
         assert received_request(provider).model == "mine"
 
     def test_a_dumb_terminal_gets_no_escape_sequences_and_can_approve(
-        self, home: Path, workspace: Path, open_terminal: Any
+        self, home: Path, workspace: Path, open_terminal: OpenTerminal
     ) -> None:
         with (
             configured_provider(
@@ -100,14 +100,14 @@ class TestWithoutATerminal:
             assert "\x1b[" not in terminal.raw
 
     def test_a_missing_model_is_an_error_with_advice(
-        self, everthread: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+        self, everthread: Command, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
         for text in ("{}\n", "model: {default: claude-sonnet-4-5}\n"):
             configure(home, text)
             assert "everthread init" in everthread.refuses("chat")
 
-    def test_at_a_terminal_the_local_model_is_offered(self, open_terminal: Any) -> None:
+    def test_at_a_terminal_the_local_model_is_offered(self, open_terminal: OpenTerminal) -> None:
         with open_terminal("chat") as terminal:
             terminal.wait_for("everthread init", "Use the small model on this machine now")
             terminal.type("n")
@@ -121,7 +121,9 @@ class TestWithoutATerminal:
             ("--continue", "no thread to continue"),
         ],
     )
-    def test_bad_input(self, everthread: Any, home: Path, arguments: str, words: str) -> None:
+    def test_explains_a_wrong_option(
+        self, everthread: Command, home: Path, arguments: str, words: str
+    ) -> None:
         configure(
             home,
             "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",

@@ -10,12 +10,13 @@ from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from everthread.providers.local import SMOLLM2
 from tests.cli.chat.chat_checks import PROMPT, received_request
+from tests.cli.chat.conftest import OpenChat, OpenTerminal
 from tests.cli.conftest import configure
 from tests.cli.provider_thread import provider_in_thread
 from tests.cli.terminal import ALT_ENTER, CTRL_D, TAB, UP
 
 
-def test_answers_stream_as_markdown_with_figures_below(chat: Any) -> None:
+def test_answers_stream_as_markdown_with_figures_below(chat: OpenChat) -> None:
     said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
     with provider_in_thread([said, "Second."]) as provider, chat(provider) as terminal:
         assert "window 64,000 tokens" in terminal.shown
@@ -32,7 +33,7 @@ def test_answers_stream_as_markdown_with_figures_below(chat: Any) -> None:
         assert terminal.wait_for_exit() == 0
 
 
-def test_several_lines_history_and_completion(chat: Any, home: Path, workspace: Path) -> None:
+def test_several_lines_history_and_completion(chat: OpenChat, home: Path, workspace: Path) -> None:
     (workspace / "ledger.py").touch()
     with provider_in_thread() as provider:
         with chat(provider) as terminal:
@@ -51,7 +52,7 @@ def test_several_lines_history_and_completion(chat: Any, home: Path, workspace: 
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600, "only the user can read the history"
 
 
-def test_slash_commands_never_reach_the_model(chat: Any) -> None:
+def test_slash_commands_never_reach_the_model(chat: OpenChat) -> None:
     with provider_in_thread() as provider, chat(provider) as terminal:
         terminal.enter("hello", "You said: hello")
         for typed, words in [
@@ -70,7 +71,7 @@ def test_slash_commands_never_reach_the_model(chat: Any) -> None:
         assert len(received_request(provider).messages) == 1, "the new conversation starts empty"
 
 
-def test_after_an_error_the_chat_continues(chat: Any) -> None:
+def test_after_an_error_the_chat_continues(chat: OpenChat) -> None:
     refusal = Fault("payload_too_large", message="no images today")
 
     def answer(request: Any) -> Any:
@@ -87,7 +88,7 @@ def test_after_an_error_the_chat_continues(chat: Any) -> None:
         assert said[0].startswith("hello"), "the failed message stays in the history"
 
 
-def test_a_command_is_answered_once(chat: Any) -> None:
+def test_a_command_is_answered_once(chat: OpenChat) -> None:
     long = "The books of month seven are settled. " * 60
     models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
     extra = "compression: {background: false, protect_last_n: 2}\n"
@@ -108,7 +109,7 @@ def test_a_command_is_answered_once(chat: Any) -> None:
         )
 
 
-def test_a_compaction_is_shown(chat: Any) -> None:
+def test_a_compaction_is_shown(chat: OpenChat) -> None:
     long = "The books of month seven are settled. " * 150
 
     def answer(request: Any) -> str:
@@ -129,7 +130,7 @@ def test_a_compaction_is_shown(chat: Any) -> None:
         terminal.wait_for("1 compaction")
 
 
-def test_cached_tokens_of_claude_are_shown(home: Path, open_terminal: Any) -> None:
+def test_cached_tokens_of_claude_are_shown(home: Path, open_terminal: OpenTerminal) -> None:
     models = [ServedModel("claude-sonnet-5", 200_000)]
     with provider_in_thread(["Hello there."], models) as provider:
         reached = f"provider: anthropic, base_url: '{provider.url}', api_key_env: LAB"
@@ -149,7 +150,7 @@ def test_cached_tokens_of_claude_are_shown(home: Path, open_terminal: Any) -> No
 
 
 def test_a_real_model_with_real_tools_in_its_window(
-    home: Path, workspace: Path, local_file: Path, open_terminal: Any
+    home: Path, workspace: Path, local_file: Path, open_terminal: OpenTerminal
 ) -> None:
     place = SMOLLM2.path(home)
     place.parent.mkdir(parents=True)

@@ -54,5 +54,5 @@ def test_code_that_is_not_closed_stays_one_block() -> None:
 def test_the_tail_of_long_code_is_still_code() -> None:
     blocks = MarkdownBlocks()
     blocks.feed("```python\n" + "".join(f"line{n}\n" for n in range(100)))
-    assert blocks.tail(4) == "```python\nline98\nline99\n"
-    assert len(blocks.tail(500).split("\n")) == 102
+    assert blocks.get_tail(4) == "```python\nline98\nline99\n"
+    assert len(blocks.get_tail(500).split("\n")) == 102

@@ -7,41 +7,60 @@ from decimal import Decimal
 import pytest
 
 from everthread.agent.turn_events import Delegated
-from everthread.cli.chat.status_line import Status, format_thousands
-from everthread.compaction.summarizers.summarizer import Verification
+from everthread.cli.chat.status_line import ChatStatus, format_thousands
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.thread import events
+from tests.cli.chat.event_builders import compaction_done
 
 
 def test_the_status_line_follows_events() -> None:
-    status = Status("gpt-4o", 0, 128_000)
+    status = ChatStatus("gpt-4o", 0, 128_000)
     assert status.as_line() == "gpt-4o · 0 of 128K (0%)"
-    usage = CanonicalUsage(input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10)
+    usage = CanonicalUsage(
+        input_tokens=2_000,
+        cache_read_tokens=6_000,
+        output_tokens=10,
+    )
     status.update(events.UsageRecorded("s", "gpt-4o", "main", usage, Decimal("0.02")))
-    status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
+    status.update(
+        events.Estimated(
+            "s",
+            32_000,
+            window=128_000,
+            threshold=64_000,
+            reported=True,
+        )
+    )
     assert status.as_line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
     status.update(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
-    compaction = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
-    status.update(compaction)
+    status.update(compaction_done(count=2))
     assert status.as_line().endswith("cost $0.0200 + unknown · 2 compactions")
 
 
 def test_a_subagents_usage_counts_and_its_window_does_not() -> None:
-    status = Status("m", 10, 100)
-    status.update(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
-    usage = CanonicalUsage(input_tokens=5)
-    status.update(
-        Delegated(
-            "s",
-            "t2",
-            events.UsageRecorded("sub", "m", "main", usage, Decimal("0.5")),
-        )
+    status = ChatStatus("m", 10, 100)
+    estimate = events.Estimated(
+        "sub",
+        90,
+        window=100,
+        threshold=50,
+        reported=True,
     )
+    status.update(Delegated("s", "t2", estimate))
+    usage = CanonicalUsage(input_tokens=5)
+    call = events.UsageRecorded(
+        "sub",
+        "m",
+        task="main",
+        usage=usage,
+        cost=Decimal("0.5"),
+    )
+    status.update(Delegated("s", "t2", call))
     assert status.as_line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
 
 def test_an_unknown_price_is_not_zero() -> None:
-    status = Status("m", 10, 100)
+    status = ChatStatus("m", 10, 100)
     status.update(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
     assert "cost unknown" in status.as_line()
 

@@ -14,7 +14,7 @@ from everthread import open_agent
 from everthread.cli.chat.chat_loop import Chat
 from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.screen import Screen
-from everthread.cli.chat.status_line import Status
+from everthread.cli.chat.status_line import ChatStatus
 from everthread.cli.error_log import log_unexpected_error
 from everthread.testing import ScriptedModel
 
@@ -56,12 +56,16 @@ async def test_an_unexpected_error_is_shown_logged_and_survived(tmp_path: Path, 
     screen = Screen(Console(file=io.StringIO(), width=200))
     chat = Chat(
         screen,
-        Status(),
+        ChatStatus(),
         reader=TypedReader("one", "two"),
         presence=TerminalPresence(home),
     )
     model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
-    async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
+    async with await open_agent(
+        model=model,
+        workspace=tmp_path,
+        store=tmp_path / "s.db",
+    ) as agent:
         await chat.read_and_answer(agent)
     assert isinstance(screen.console.file, io.StringIO)
     output = screen.console.file.getvalue()

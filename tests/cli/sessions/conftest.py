@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
+from tests.cli.conftest import RunOnStore
 from tests.cli.sessions.stored_thread import StoredThread, store_thread
 
-
-@pytest.fixture
-def thread(fill: Any) -> StoredThread:
-    stored_thread: StoredThread = fill(store_thread)
-    return stored_thread
+StoreSession = Callable[..., list[int]]
+StoreSessions = Callable[..., None]
 
 
 @pytest.fixture
-def store_session(fill: Any) -> Any:
+def thread(run_on_store: RunOnStore) -> StoredThread:
+    return run_on_store(store_thread)
+
+
+@pytest.fixture
+def store_session(run_on_store: RunOnStore) -> StoreSession:
     """Store a session with these messages; return their ids."""
 
     def store_session(session: NewSession, *messages: NewMessage) -> list[int]:
@@ -27,14 +30,13 @@ def store_session(fill: Any) -> Any:
             await store.create_session(session)
             return [message.id for message in await store.append(session.id, messages)]
 
-        ids: list[int] = fill(work)
-        return ids
+        return run_on_store(work)
 
     return store_session
 
 
 @pytest.fixture
-def store_sessions(fill: Any) -> Any:
+def store_sessions(run_on_store: RunOnStore) -> StoreSessions:
     """Store sessions without messages."""
 
     def store_sessions(*sessions: NewSession, url: Path | None = None) -> None:
@@ -42,6 +44,6 @@ def store_sessions(fill: Any) -> Any:
             for session in sessions:
                 await store.create_session(session)
 
-        fill(work, url)
+        run_on_store(work, url)
 
     return store_sessions

@@ -21,7 +21,8 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u206
 
 
 def text_message(role: str, content: Any, **more: Any) -> NewMessage:
-    return NewMessage({"role": role, "content": content, **more}, tokens=7)  # type: ignore[typeddict-item]  # any shape
+    message: Any = {"role": role, "content": content, **more}
+    return NewMessage(message, tokens=7)
 
 
 def call_message(call_id: str, tool: str, arguments: str) -> NewMessage:
@@ -43,7 +44,11 @@ class StoredThread:
 
 async def store_thread(store: Store) -> StoredThread:
     root = await store.create_session(
-        NewSession(model="claude-sonnet-4-5", platform="cli", system="Be brief.")
+        NewSession(
+            model="claude-sonnet-4-5",
+            platform="cli",
+            system="Be brief.",
+        )
     )
     first = await store.append(
         root.id,
@@ -59,7 +64,13 @@ async def store_thread(store: Store) -> StoredThread:
         ],
     )
     ids = [message.id for message in first]
-    helper = await store.create_session(NewSession(kind="subagent", parent=root.id, model="gpt-5"))
+    helper = await store.create_session(
+        NewSession(
+            kind="subagent",
+            parent=root.id,
+            model="gpt-5",
+        )
+    )
     await store.append(helper.id, [text_message("user", "Look for dead code.")])
     summary = NewMessage({"role": "user", "content": "A summary of the beginning."}, kind="summary")
     record = NewCompaction(

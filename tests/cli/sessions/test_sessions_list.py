@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from everthread.store.records import NewSession
 from everthread.store.store import Store
+from tests.cli.conftest import Command, RunOnStore
+from tests.cli.sessions.conftest import StoreSessions
 from tests.cli.sessions.stored_thread import StoredThread, text_message
 
 
-def test_each_thread_is_one_line(everthread: Any, thread: StoredThread) -> None:
+def test_each_thread_is_one_line(everthread: Command, thread: StoredThread) -> None:
     output = everthread("sessions list").stdout
     ids = (thread.id[:8], thread.branch[:8], thread.subagent[:8])
     lines = {key: line for key in ids for line in output.splitlines() if f" {key} " in line}
@@ -33,7 +34,7 @@ def test_each_thread_is_one_line(everthread: Any, thread: StoredThread) -> None:
 
 
 def test_all_shows_continuations_and_reverted_sessions(
-    everthread: Any, thread: StoredThread
+    everthread: Command, thread: StoredThread
 ) -> None:
     report = everthread.json("sessions list --all")["sessions"]
     kinds = {session["id"]: (session["kind"], session["state"]) for session in report}
@@ -46,9 +47,16 @@ def test_all_shows_continuations_and_reverted_sessions(
     }
 
 
-def test_pages_begin_with_the_newest(everthread: Any, store_sessions: Any) -> None:
+def test_pages_begin_with_the_newest(everthread: Command, store_sessions: StoreSessions) -> None:
     store_sessions(
-        *(NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n) for n in range(25))
+        *(
+            NewSession(
+                id=f"s{n:02}",
+                title=f"number {n}",
+                started=1_000.0 + n,
+            )
+            for n in range(25)
+        )
     )
     page = everthread.json("sessions list --limit 3 --offset 2")
     assert [session["id"] for session in page["sessions"]] == ["s22", "s21", "s20"]
@@ -61,14 +69,14 @@ def test_pages_begin_with_the_newest(everthread: Any, store_sessions: Any) -> No
     assert "--offset" not in everthread("sessions list --offset 20").stdout
 
 
-def test_a_used_thread_moves_to_the_top(everthread: Any, fill: Any) -> None:
+def test_a_used_thread_moves_to_the_top(everthread: Command, run_on_store: RunOnStore) -> None:
     async def work(store: Store) -> None:
         await store.create_session(NewSession(id="old", started=1_000.0))
         await store.create_session(NewSession(id="young", started=2_000.0))
         await store.append("old", [text_message("user", "one"), text_message("assistant", "two")])
         await store.continue_session("old", [], seen_count=2)
 
-    fill(work)
+    run_on_store(work)
     report = everthread.json("sessions list")["sessions"]
     assert [session["id"] for session in report] == ["old", "young"]
     assert [(row["messages"], row["tokens"], row["compactions"]) for row in report] == [
@@ -79,12 +87,12 @@ def test_a_used_thread_moves_to_the_top(everthread: Any, fill: Any) -> None:
     assert re.search(r"one +old +just now +2 +14 +1\b", output)
 
 
-def test_tenant_narrows_the_list(everthread: Any, store_sessions: Any) -> None:
+def test_tenant_narrows_the_list(everthread: Command, store_sessions: StoreSessions) -> None:
     store_sessions(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two"))
     assert [s["id"] for s in everthread.json("sessions list --tenant two")["sessions"]] == ["b"]
 
 
-def test_an_empty_store(everthread: Any) -> None:
+def test_reports_an_empty_store(everthread: Command) -> None:
     result = everthread("sessions list")
     assert (result.returncode, result.stdout) == (0, "no sessions yet\n")
     assert everthread.json("sessions list") == {
@@ -94,7 +102,9 @@ def test_an_empty_store(everthread: Any) -> None:
     }
 
 
-def test_store_names_another_store(everthread: Any, store_sessions: Any, tmp_path: Path) -> None:
+def test_store_names_another_store(
+    everthread: Command, store_sessions: StoreSessions, tmp_path: Path
+) -> None:
     store_sessions(NewSession(id="elsewhere"), url=tmp_path / "other.db")
     for url in (str(tmp_path / "other.db"), f"sqlite:///{tmp_path / 'other.db'}"):
         assert "elsewhere" in everthread(f"sessions list --store {url}").stdout

@@ -6,15 +6,16 @@ import json
 import re
 import shlex
 from datetime import datetime
-from typing import Any
 
 import pytest
 
 from everthread.store.records import NewSession
+from tests.cli.conftest import Command, RunAtTerminal
+from tests.cli.sessions.conftest import StoreSession
 from tests.cli.sessions.stored_thread import SECRET, StoredThread, text_message
 
 
-def test_hits_are_ranked_with_their_snippets(everthread: Any, thread: StoredThread) -> None:
+def test_hits_are_ranked_with_their_snippets(everthread: Command, thread: StoredThread) -> None:
     hits = everthread.json("sessions search lexer")["hits"]
     assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [
         (thread.ids[4], thread.id, "user")
@@ -27,7 +28,7 @@ def test_hits_are_ranked_with_their_snippets(everthread: Any, thread: StoredThre
 
 
 @pytest.mark.usefixtures("thread")
-def test_matches_are_highlighted_at_a_terminal(at_terminal: Any) -> None:
+def test_matches_are_highlighted_at_a_terminal(at_terminal: RunAtTerminal) -> None:
     assert re.search(
         r"\x1b\[[\d;]*7[\d;]*mlexer\x1b\[0m",
         at_terminal("sessions search LEXER")[1],
@@ -49,11 +50,11 @@ def test_matches_are_highlighted_at_a_terminal(at_terminal: Any) -> None:
     ],
 )
 @pytest.mark.usefixtures("thread")
-def test_options_narrow_the_search(everthread: Any, options: str, count: int) -> None:
+def test_options_narrow_the_search(everthread: Command, options: str, count: int) -> None:
     assert len(everthread.json(f"sessions search parser {options}")["hits"]) == count
 
 
-def test_in_a_thread_or_a_session_by_prefix(everthread: Any, thread: StoredThread) -> None:
+def test_in_a_thread_or_a_session_by_prefix(everthread: Command, thread: StoredThread) -> None:
     for options, words, count in (
         (f"--thread {thread.tip[:12]}", "dead", 0),
         (f"--thread {thread.subagent[:12]}", "dead", 1),
@@ -65,7 +66,7 @@ def test_in_a_thread_or_a_session_by_prefix(everthread: Any, thread: StoredThrea
 
 
 def test_the_closest_are_shown_if_no_message_holds_every_word(
-    everthread: Any, store_session: Any
+    everthread: Command, store_session: StoreSession
 ) -> None:
     store_session(
         NewSession(id="s"),
@@ -85,7 +86,7 @@ def test_the_closest_are_shown_if_no_message_holds_every_word(
 
 
 def test_a_hit_is_shown_with_the_message_before_and_after(
-    everthread: Any, thread: StoredThread
+    everthread: Command, thread: StoredThread
 ) -> None:
     first, _, result, last, lexer, end = thread.ids
     lines = everthread("sessions search lexer").stdout.splitlines()
@@ -112,7 +113,9 @@ def test_a_hit_is_shown_with_the_message_before_and_after(
     assert hit["before"]["text"].startswith("FAILED line 0 FAILED line 1 ")
 
 
-def test_a_neighbour_that_matches_too_is_only_named(everthread: Any, store_session: Any) -> None:
+def test_a_neighbour_that_matches_too_is_only_named(
+    everthread: Command, store_session: StoreSession
+) -> None:
     ids = store_session(
         NewSession(id="s"),
         *(text_message("user", text) for text in ("One", "Pine a", "Pine b", SECRET)),
@@ -130,7 +133,7 @@ def test_a_neighbour_that_matches_too_is_only_named(everthread: Any, store_sessi
 
 
 def test_a_neighbour_fits_one_line_of_a_terminal(
-    everthread: Any, at_terminal: Any, store_session: Any
+    everthread: Command, at_terminal: RunAtTerminal, store_session: StoreSession
 ) -> None:
     store_session(
         NewSession(id="s"),
@@ -144,7 +147,9 @@ def test_a_neighbour_fits_one_line_of_a_terminal(
     )
 
 
-def test_search_covers_all_tenants_unless_one_is_named(everthread: Any, store_session: Any) -> None:
+def test_search_covers_all_tenants_unless_one_is_named(
+    everthread: Command, store_session: StoreSession
+) -> None:
     store_session(
         NewSession(id="s", tenant="two"),
         text_message("user", "The needle is in the third barn."),
@@ -156,7 +161,9 @@ def test_search_covers_all_tenants_unless_one_is_named(everthread: Any, store_se
     assert "third barn" in everthread("sessions search needle --thread s").stdout
 
 
-def test_an_empty_result_names_the_searched_threads(everthread: Any, store_session: Any) -> None:
+def test_an_empty_result_names_the_searched_threads(
+    everthread: Command, store_session: StoreSession
+) -> None:
     assert (
         everthread("sessions search needle").stdout == "nothing found (there are no threads yet)\n"
     )
@@ -177,10 +184,10 @@ def test_an_empty_result_names_the_searched_threads(everthread: Any, store_sessi
 
 @pytest.mark.parametrize("text", ['"open', "a AND (", "", "'; DROP TABLE *"])
 @pytest.mark.usefixtures("thread")
-def test_any_text_can_be_searched(everthread: Any, text: str) -> None:
+def test_any_text_can_be_searched(everthread: Command, text: str) -> None:
     output = everthread.succeeds(f"sessions search --json -- {shlex.quote(text)}")
     assert isinstance(json.loads(output)["hits"], list)
 
 
-def test_an_invalid_time_is_refused(everthread: Any) -> None:
+def test_an_invalid_time_is_refused(everthread: Command) -> None:
     assert "'someday' is not a time" in everthread.refuses("sessions search x --since someday")

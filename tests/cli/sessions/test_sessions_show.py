@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from everthread.store.records import NewSession
 from everthread.store.store import Store
+from tests.cli.conftest import Command, RunAtTerminal, RunOnStore
+from tests.cli.sessions.conftest import StoreSession, StoreSessions
 from tests.cli.sessions.stored_thread import (
     CONTROL_CHARACTERS,
     HOSTILE,
@@ -19,7 +20,7 @@ from tests.cli.sessions.stored_thread import (
 MEGABYTES = 10_000_000
 
 
-def test_show_prints_every_message_once_in_order(everthread: Any, thread: StoredThread) -> None:
+def test_show_prints_every_message_once_in_order(everthread: Command, thread: StoredThread) -> None:
     for session in (thread.id, thread.tip, thread.reverted):
         report = everthread.json(f"sessions show {session}")
         assert report["thread"] == thread.id
@@ -39,7 +40,7 @@ def test_show_prints_every_message_once_in_order(everthread: Any, thread: Stored
     assert "A summary" not in output
 
 
-def test_context_shows_what_the_model_sees(everthread: Any, thread: StoredThread) -> None:
+def test_context_shows_what_the_model_sees(everthread: Command, thread: StoredThread) -> None:
     output = everthread(f"sessions show {thread.id} --context").stdout
     for words in (
         "Be brief.",
@@ -59,7 +60,7 @@ def test_context_shows_what_the_model_sees(everthread: Any, thread: StoredThread
     ]
 
 
-def test_long_results_are_cut_without_full(everthread: Any, thread: StoredThread) -> None:
+def test_long_results_are_cut_without_full(everthread: Command, thread: StoredThread) -> None:
     output = everthread(f"sessions show {thread.id}").stdout
     assert "FAILED line 0" in output
     assert "FAILED line 499" not in output
@@ -71,12 +72,14 @@ def test_long_results_are_cut_without_full(everthread: Any, thread: StoredThread
     assert "Repair" not in one
 
 
-def test_limit_and_offset_select_messages(everthread: Any, thread: StoredThread) -> None:
+def test_limit_and_offset_select_messages(everthread: Command, thread: StoredThread) -> None:
     report = everthread.json(f"sessions show {thread.id} --offset 3 --limit 2")
     assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
 
 
-def test_a_branch_begins_with_the_shared_messages(everthread: Any, thread: StoredThread) -> None:
+def test_a_branch_begins_with_the_shared_messages(
+    everthread: Command, thread: StoredThread
+) -> None:
     output = everthread(f"sessions show {thread.branch}").stdout
     assert output.index("Repair the parser") < output.index("Use another way.")
     assert everthread(f"sessions show {thread.branch} --message {thread.ids[0]}").returncode == 0
@@ -86,21 +89,21 @@ def test_a_branch_begins_with_the_shared_messages(everthread: Any, thread: Store
 
 
 def test_a_stored_output_is_shown_by_its_id(
-    everthread: Any, fill: Any, thread: StoredThread
+    everthread: Command, run_on_store: RunOnStore, thread: StoredThread
 ) -> None:
     async def store_output(store: Store) -> str:
         return (
             await store.put_output(thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal")
         ).id
 
-    output_id = fill(store_output)
+    output_id = run_on_store(store_output)
     command = f"sessions show {thread.id} --output {output_id}"
     assert everthread(command).stdout == "the log\ntoken [REDACTED]\nits end\n"
     assert SECRET in everthread(f"{command} --raw").stdout
     everthread.refuses(f"sessions show {thread.branch} --output {output_id}")
 
 
-def test_secrets_are_redacted_without_raw(everthread: Any, store_session: Any) -> None:
+def test_secrets_are_redacted_without_raw(everthread: Command, store_session: StoreSession) -> None:
     blocks = [
         {
             "type": "tool_use",
@@ -131,12 +134,16 @@ def test_secrets_are_redacted_without_raw(everthread: Any, store_session: Any) -
         assert "hunter2-9XkQ" in output
 
 
-def test_thoughts_and_images_are_shown(everthread: Any, store_session: Any) -> None:
+def test_thoughts_and_images_are_shown(everthread: Command, store_session: StoreSession) -> None:
     image = {
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64," + "A" * 5_000},
     }
-    thinking = {"type": "thinking", "thinking": "Let me see.", "signature": "x"}
+    thinking = {
+        "type": "thinking",
+        "thinking": "Let me see.",
+        "signature": "x",
+    }
     question = text_message("user", [{"type": "text", "text": "What is this?"}, image])
     answer = text_message("assistant", [thinking, {"type": "text", "text": "A cat."}])
     store_session(
@@ -158,7 +165,7 @@ def test_thoughts_and_images_are_shown(everthread: Any, store_session: Any) -> N
     assert "AAAA" not in output
 
 
-def test_hostile_text_is_shown_not_obeyed(everthread: Any, store_session: Any) -> None:
+def test_hostile_text_is_shown_not_obeyed(everthread: Command, store_session: StoreSession) -> None:
     messages = (
         text_message("user", HOSTILE),
         call_message("c", HOSTILE, HOSTILE),
@@ -194,7 +201,9 @@ def test_hostile_text_is_shown_not_obeyed(everthread: Any, store_session: Any) -
     assert everthread.json("sessions show odd")["messages"][0]["body"]["content"] == HOSTILE
 
 
-def test_a_huge_message_is_cut_unless_full(everthread: Any, store_session: Any) -> None:
+def test_a_huge_message_is_cut_unless_full(
+    everthread: Command, store_session: StoreSession
+) -> None:
     store_session(
         NewSession(id="s"),
         text_message("user", "start " + "x" * MEGABYTES + " end"),
@@ -208,19 +217,25 @@ def test_a_huge_message_is_cut_unless_full(everthread: Any, store_session: Any) 
     assert len(everthread("sessions list").stdout) < 10_000
 
 
-def test_options_that_exclude_each_other_are_refused(everthread: Any, thread: StoredThread) -> None:
+def test_options_that_exclude_each_other_are_refused(
+    everthread: Command, thread: StoredThread
+) -> None:
     assert "exclude each other" in everthread.refuses(
         f"sessions show {thread.id} --context --message 1"
     )
 
 
-def test_a_terminal_gets_colours_through_the_pager(at_terminal: Any, thread: StoredThread) -> None:
+def test_a_terminal_gets_colours_through_the_pager(
+    at_terminal: RunAtTerminal, thread: StoredThread
+) -> None:
     code, screen = at_terminal(f"sessions show {thread.id}")
     assert code == 0
     assert "Repair the parser" in screen
     assert "\x1b[" in screen
 
 
-def test_a_session_without_messages_says_so(everthread: Any, store_sessions: Any) -> None:
+def test_a_session_without_messages_says_so(
+    everthread: Command, store_sessions: StoreSessions
+) -> None:
     store_sessions(NewSession(id="s"))
     assert "no messages" in everthread("sessions show s").stdout

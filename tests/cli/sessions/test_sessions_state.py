@@ -8,10 +8,13 @@ from typing import Any
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
+from tests.cli.conftest import Command, RunOnStore
 from tests.cli.sessions.stored_thread import text_message
 
 
-def test_state_lists_files_commands_and_errors(everthread: Any, fill: Any) -> None:
+def test_state_lists_files_commands_and_errors(
+    everthread: Command, run_on_store: RunOnStore
+) -> None:
     def called(name: str, arguments: dict[str, Any], result: str, call_id: str) -> list[NewMessage]:
         call: Any = calls_message(function_call(call_id, name, json.dumps(arguments)))
         answer: Any = result_message(call_id, result)
@@ -38,7 +41,7 @@ def test_state_lists_files_commands_and_errors(everthread: Any, fill: Any) -> No
             ],
         )
 
-    fill(work)
+    run_on_store(work)
     report = everthread.json("sessions state t")
     assert [(file["path"], file["last"]) for file in report["files"]] == [("src/a.py", "changed")]
     assert [(run["command"], run["ok"]) for run in report["commands"]] == [("pytest -q", False)]

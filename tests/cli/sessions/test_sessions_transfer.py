@@ -6,17 +6,18 @@ import json
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.store.records import NewSession
+from tests.cli.conftest import Command
+from tests.cli.sessions.conftest import StoreSession
 from tests.cli.sessions.stored_thread import HOSTILE, StoredThread, text_message
 
 
 class TestExportAndImport:
     def test_an_export_can_be_imported_into_another_store(
-        self, everthread: Any, thread: StoredThread, tmp_path: Path
+        self, everthread: Command, thread: StoredThread, tmp_path: Path
     ) -> None:
         first = str(tmp_path / "all.jsonl")
         other = str(tmp_path / "other.db")
@@ -34,7 +35,7 @@ class TestExportAndImport:
             (m["kind"], m["body"], m["created"]) for m in there
         ]
 
-    def test_an_export_includes_subagents(self, everthread: Any, thread: StoredThread) -> None:
+    def test_an_export_includes_subagents(self, everthread: Command, thread: StoredThread) -> None:
         lines = [
             json.loads(line)
             for line in everthread(f"sessions export {thread.tip[:12]}").stdout.splitlines()
@@ -45,7 +46,7 @@ class TestExportAndImport:
         ]
 
     def test_any_text_survives_export_and_import_through_a_pipe(
-        self, everthread: Any, store_session: Any, tmp_path: Path
+        self, everthread: Command, store_session: StoreSession, tmp_path: Path
     ) -> None:
         store_session(
             NewSession(id="s"),
@@ -80,7 +81,7 @@ class TestExportAndImport:
         ids=lambda value: repr(value)[:24],
     )
     def test_a_bad_line_imports_nothing(
-        self, everthread: Any, thread: StoredThread, tmp_path: Path, garbage: bytes
+        self, everthread: Command, thread: StoredThread, tmp_path: Path, garbage: bytes
     ) -> None:
         lines = everthread(f"sessions export {thread.subagent}").stdout.encode().splitlines()
         file = tmp_path / "x.jsonl"
@@ -94,13 +95,15 @@ class TestExportAndImport:
         assert everthread(f"sessions list --store {other}").stdout == "no sessions yet\n"
 
     @pytest.mark.parametrize("given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}'])
-    def test_a_file_that_is_not_an_export_is_refused(self, everthread: Any, given: bytes) -> None:
+    def test_a_file_that_is_not_an_export_is_refused(
+        self, everthread: Command, given: bytes
+    ) -> None:
         error = everthread.refuses("sessions import -", stdin=given)
         assert error.startswith("everthread: standard input: ")
         assert error.count("\n") == 1
 
     def test_existing_threads_and_files_are_not_overwritten(
-        self, everthread: Any, thread: StoredThread, tmp_path: Path
+        self, everthread: Command, thread: StoredThread, tmp_path: Path
     ) -> None:
         exported = everthread(f"sessions export {thread.id}").stdout
         result = everthread("sessions import -", stdin=exported.encode())
@@ -112,7 +115,7 @@ class TestExportAndImport:
         assert file.read_text("utf-8") == "precious"
 
     def test_bad_options_are_refused(
-        self, everthread: Any, thread: StoredThread, tmp_path: Path
+        self, everthread: Command, thread: StoredThread, tmp_path: Path
     ) -> None:
         new = tmp_path / "new.jsonl"
         for arguments in (
@@ -129,7 +132,7 @@ class TestExportAndImport:
 
 class TestOtherPrograms:
     def test_sessions_of_claude_code_are_imported_and_searchable(
-        self, everthread: Any, tmp_path: Path
+        self, everthread: Command, tmp_path: Path
     ) -> None:
         folder = tmp_path / "claude" / "projects" / "p"
         folder.mkdir(parents=True)
@@ -172,7 +175,7 @@ class TestOtherPrograms:
                 "every command says what it could not read"
             )
 
-    def test_bad_imports_are_refused(self, everthread: Any) -> None:
+    def test_bad_imports_are_refused(self, everthread: Command) -> None:
         for arguments, words in (
             (
                 "--from vim",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from tests.cli.conftest import Command
 from tests.cli.sessions.stored_thread import StoredThread
 
 
-def test_a_tree_shows_parents_and_branches(everthread: Any, thread: StoredThread) -> None:
+def test_a_tree_shows_parents_and_branches(everthread: Command, thread: StoredThread) -> None:
     for session in (thread.id, thread.tip):
         output = everthread(f"sessions tree {session}").stdout
         lines = {
@@ -38,7 +38,7 @@ def test_a_tree_shows_parents_and_branches(everthread: Any, thread: StoredThread
         assert depth[thread.id[:8]] < depth[thread.subagent[:8]] == depth[thread.branch[:8]]
 
 
-def test_tree_as_json(everthread: Any, thread: StoredThread) -> None:
+def test_prints_the_tree_as_json(everthread: Command, thread: StoredThread) -> None:
     report = everthread.json(f"sessions tree {thread.id}")
     by_id = {session["id"]: session for session in report["sessions"]}
     assert by_id[thread.tip]["compaction"]["tokens_before"] == 100_000

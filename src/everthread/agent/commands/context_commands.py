@@ -10,6 +10,7 @@ from everthread.agent.commands.dispatch import CommandResult, CommandScope, comm
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import describe_author
 from everthread.conversation.conversation import Conversation
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary
@@ -93,7 +94,7 @@ def describe_preview(
 
 def _make_compaction_figures(compaction: Compaction, messages_before: int) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author")
-    return {name: getattr(compaction, name) for name in names} | {
+    return pick_fields(compaction, *names) | {
         "messages_before": messages_before,
         "covered": len(compaction.covered),
         "verification": asdict(compaction.verification),

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import count_noun
 from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError
@@ -70,35 +71,38 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     days = int(argument or DEFAULT_DAYS)
     until = time.time() + 1
     since = find_period_start(until, days)
-    figures = await scope.store.insights(
+    insights = await scope.store.insights(
         since=since, until=until, tenant=scope.conversation.session.tenant
     )
-    counts = [
-        count_noun(figures.threads, "conversation"),
-        count_noun(figures.messages, "message"),
+    facts = [
+        count_noun(insights.threads, "conversation"),
+        count_noun(insights.messages, "message"),
+        count_noun(insights.compactions, "compaction"),
+        f"{insights.tokens_saved:,} tokens saved by them",
     ]
-    counts += [
-        count_noun(figures.compactions, "compaction"),
-        f"{figures.tokens_saved:,} tokens saved by them",
+    if insights.lookups:
+        facts.append(f"{count_noun(insights.lookups, 'lookup')} of what had left the context")
+    blocks: list[str | list[str]] = [
+        f"The last {count_noun(days, 'day')}: {', '.join(facts)}.",
+        [_format_usage(replace(insights.total, key="all"))],
     ]
-    if figures.lookups:
-        counts.append(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
-    blocks: list[str | list[str]] = [f"The last {count_noun(days, 'day')}: {', '.join(counts)}."]
-    blocks.append([_format_usage(replace(figures.total, key="all"))])
-    for name in ("model", "platform"):
-        rows = sorted(getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output))
-        blocks += [f"**By {name}**", [_format_usage(row) for row in rows]] if rows else []
-    if figures.by_tool:
+    for name, rows in (("model", insights.by_model), ("platform", insights.by_platform)):
+        if rows:
+            largest_first = sorted(rows, key=lambda row: -(row.prompt + row.output))
+            blocks += [f"**By {name}**", [_format_usage(row) for row in largest_first]]
+    if insights.by_tool:
         tools = [
             f"{row.tool}: {count_noun(row.results, 'result')}, {row.tokens:,} tokens"
-            for row in figures.by_tool
+            for row in insights.by_tool
         ]
         blocks += ["**By tool**", tools]
-    names = ("threads", "messages", "compactions", "tokens_saved", "lookups")
-    data = {"days": days, "total": make_usage_figures(figures.total)} | {
-        name: getattr(figures, name) for name in names
+    counts = ("threads", "messages", "compactions", "tokens_saved", "lookups")
+    data = {
+        "days": days,
+        "total": make_usage_figures(insights.total),
+        **pick_fields(insights, *counts),
+        "by_model": {row.key: make_usage_figures(row) for row in insights.by_model},
     }
-    data["by_model"] = {row.key: make_usage_figures(row) for row in figures.by_model}
     return CommandResult(join_paragraphs(*blocks), data)
 
 

@@ -45,7 +45,7 @@ class CommandResult:
     failed: bool = False
 
 
-Handler = Callable[[CommandScope, str], Awaitable[CommandResult]]
+CommandHandler = Callable[[CommandScope, str], Awaitable[CommandResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Command:
     name: str
     usage: str
     help: str
-    handler: Handler
+    handler: CommandHandler
     changes_context: bool = False
     """Whether it changes the context, so that it cannot run during a turn."""
 
@@ -66,10 +66,10 @@ COMMANDS: list[Command] = []
 
 def command(
     usage: str, help_text: str, *, changes_context: bool = False
-) -> Callable[[Handler], Handler]:
+) -> Callable[[CommandHandler], CommandHandler]:
     """Register a function as a slash command."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: CommandHandler) -> CommandHandler:
         COMMANDS.append(
             Command(
                 usage.split(maxsplit=1)[0].removeprefix("/"),
@@ -122,15 +122,13 @@ def _reply_unknown(name: str) -> CommandResult:
     names = [candidate.name for candidate in COMMANDS]
     similar_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     similar_names += [
-        similar_name
-        for similar_name in names
-        if similar_name.startswith(name) and similar_name not in similar_names
+        longer_name
+        for longer_name in names
+        if longer_name.startswith(name) and longer_name not in similar_names
     ]
-    hint = (
-        f" Did you mean {' or '.join(f'/{similar_name}' for similar_name in similar_names)}?"
-        if similar_names
-        else ""
-    )
+    hint = ""
+    if similar_names:
+        hint = f" Did you mean {' or '.join(f'/{similar}' for similar in similar_names)}?"
     return CommandResult(
         f"There is no command /{name}.{hint} /help lists them all.",
         {"near": similar_names},

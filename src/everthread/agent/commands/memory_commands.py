@@ -56,23 +56,17 @@ async def run_memory(scope: CommandScope, argument: str) -> CommandResult:
 def _parse_memory_target(target_text: str) -> tuple[MemoryKind, str]:
     """Choose the file: `user TEXT` goes to USER.md, everything else to MEMORY.md."""
     first_word, _, text = target_text.partition(" ")
-    return (
-        (first_word, text.strip())
-        if first_word in MEMORY_KINDS and text.strip()
-        else ("memory", target_text)
-    )
+    if first_word in MEMORY_KINDS and text.strip():
+        return first_word, text.strip()
+    return "memory", target_text
 
 
 def _show_memory(files: MemoryFiles) -> CommandResult:
-    entries = {kind: files.entries(kind) for kind in MEMORY_KINDS}
-    blocks = [
-        block
-        for kind, items in entries.items()
-        for block in (
-            f"**{FILE_NAMES[kind]}**{'' if items else ': nothing yet'}",
-            "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1)),
-        )
-    ]
+    entries = {kind: files.read_entries(kind) for kind in MEMORY_KINDS}
+    blocks = []
+    for kind, items in entries.items():
+        blocks.append(f"**{FILE_NAMES[kind]}**{'' if items else ': nothing yet'}")
+        blocks.append("\n".join(f"{number}. {item}" for number, item in enumerate(items, 1)))
     data: dict[str, Any] = {"folder": str(files.folder)}
     data |= {str(kind): items for kind, items in entries.items()}
     return CommandResult(join_paragraphs(*blocks), data)

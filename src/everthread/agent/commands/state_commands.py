@@ -26,50 +26,40 @@ MAX_SHOWN_ROWS = 10
 @command("/state", "files, commands, tests, open errors and the to-do list")
 async def run_state(scope: CommandScope, _argument: str) -> CommandResult:
     data = describe_state(await load_thread_state(scope.store, scope.conversation.id))
-    changed_rows = list_changed_files(data)
+    place = [data["directory"]] if data["directory"] else []
+    if data["branch"]:
+        place.append(f"branch {data['branch']}")
     blocks: list[str | list[str]] = []
-    directory = ", ".join(
-        filter(
-            None,
-            (data["directory"], f"branch {data['branch']}" if data["branch"] else ""),
-        )
-    )
-    blocks += [f"Working in {directory}."] if directory else []
-    for title, lines in (
-        (
-            "Files changed",
-            [f"`{file['path']}`, turn {file['turn']}" for file in changed_rows],
-        ),
-        ("Tests", [_format_command(run) for run in data["commands"] if run["test"]]),
-        (
-            "Commands",
-            [_format_command(run) for run in data["commands"] if not run["test"]],
-        ),
-        (
-            "Open errors",
-            [
-                f"`{error['source']}`: {excerpt(' '.join(error['lines']), 100)}"
-                for error in data["open_errors"]
-            ],
-        ),
-        ("Running", [f"`{process}`" for process in data["processes"]]),
-        (
-            "To do",
-            [f"{item['text']} ({item['status'] or 'open'})" for item in data["todo"]],
-        ),
-    ):
+    if place:
+        blocks.append(f"Working in {', '.join(place)}.")
+    for title, lines in _list_state_sections(data).items():
+        shown_lines = lines[:MAX_SHOWN_ROWS]
+        if len(lines) > MAX_SHOWN_ROWS:
+            shown_lines.append(f"… and {len(lines) - MAX_SHOWN_ROWS:,} more")
         if lines:
-            more = (
-                [f"… and {len(lines) - MAX_SHOWN_ROWS:,} more"]
-                if len(lines) > MAX_SHOWN_ROWS
-                else []
-            )
-            blocks += [f"**{title}**", [*lines[:MAX_SHOWN_ROWS], *more]]
-    return CommandResult(
-        join_paragraphs(*blocks)
-        or "Nothing to show yet: no file was changed and no command was run.",
-        data,
-    )
+            blocks += [f"**{title}**", shown_lines]
+    text = join_paragraphs(*blocks)
+    if not text:
+        text = "Nothing to show yet: no file was changed and no command was run."
+    return CommandResult(text, data)
+
+
+def _list_state_sections(data: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the lines of each section of `/state`, by the section's title."""
+    commands = data["commands"]
+    return {
+        "Files changed": [
+            f"`{file['path']}`, turn {file['turn']}" for file in list_changed_files(data)
+        ],
+        "Tests": [_format_command(run) for run in commands if run["test"]],
+        "Commands": [_format_command(run) for run in commands if not run["test"]],
+        "Open errors": [
+            f"`{error['source']}`: {excerpt(' '.join(error['lines']), 100)}"
+            for error in data["open_errors"]
+        ],
+        "Running": [f"`{process}`" for process in data["processes"]],
+        "To do": [f"{item['text']} ({item['status'] or 'open'})" for item in data["todo"]],
+    }
 
 
 def _format_command(run: Mapping[str, Any]) -> str:
@@ -171,17 +161,18 @@ def describe_cache(cache_misses: CacheMissLog | None) -> str:
     if cache_misses is None or not cache_misses.request_count:
         return "Cache: no call was made since this process began."
     unreported = cache_misses.request_count - cache_misses.reported_call_count
-    unreported_note = (
-        f" {count_noun(unreported, 'call')} ended without a report of tokens (stopped, refused, or not reported)."
-        if unreported
-        else ""
-    )
+    unreported_note = ""
+    if unreported:
+        calls = count_noun(unreported, "call")
+        unreported_note = (
+            f" {calls} ended without a report of tokens (stopped, refused, or not reported)."
+        )
     if cache_misses.last_miss is None:
         calls = count_noun(cache_misses.reported_call_count, "reported call")
         return f"Cache: no miss in {calls} since this process began.{unreported_note}"
     miss = cache_misses.last_miss
+    source = "says the provider" if miss.is_from_provider else "worked out here"
     return (
         f"Cache miss ({format_utc_time(miss.time)}): of {miss.expected_tokens:,} tokens the provider had just seen, "
-        f"{miss.cached_tokens:,} were read from its cache, because {miss.reason} "
-        f"({'says the provider' if miss.is_from_provider else 'worked out here'}).{unreported_note}"
+        f"{miss.cached_tokens:,} were read from its cache, because {miss.reason} ({source}).{unreported_note}"
     )

@@ -10,6 +10,6 @@ from everthread.agent.tools.terminal import Terminal
 from everthread.agent.tools.write_file import WriteFile
 
 
-def file_tools() -> list[Tool]:
+def make_file_tools() -> list[Tool]:
     """Return the tools that work on the workspace: commands and files."""
     return [Terminal(), ReadFile(), WriteFile(), Patch(), SearchFiles()]

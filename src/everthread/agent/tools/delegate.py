@@ -15,7 +15,7 @@ from everthread.store.records import NewSession
 from everthread.thread.events import Event, Listener
 
 MAX_TITLE_CHARS = 80
-SCHEMA = args.build_schema(
+DELEGATE_SCHEMA = args.build_schema(
     "delegate",
     "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
     "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",
@@ -37,7 +37,7 @@ class Delegate(FreeTool):
     """
 
     name = "delegate"
-    schema = SCHEMA
+    schema = DELEGATE_SCHEMA
 
     def __init__(
         self,
@@ -46,16 +46,14 @@ class Delegate(FreeTool):
         *,
         system: Callable[[], str],
         listener: Listener,
-        max_rounds: int = MAX_SUBAGENT_ROUNDS,
     ) -> None:
         self._tools = [tool for tool in tools if tool.name != self.name]
         self._approve = approve
         self._system = system
         self._listener = listener
-        self._max_rounds = max_rounds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        args.check_names(arguments, SCHEMA)
+        args.check_names(arguments, DELEGATE_SCHEMA)
         task = args.read_text(arguments, "task")
         background = args.read_text(arguments, "context", default="", allow_empty=True)
         parent = context.conversation.session
@@ -87,7 +85,7 @@ class Delegate(FreeTool):
             self._tools,
             context=replace(context, conversation=child),
             approve=self._approve,
-            max_rounds=self._max_rounds,
+            max_rounds=MAX_SUBAGENT_ROUNDS,
             listener=on_event,
         )
         try:

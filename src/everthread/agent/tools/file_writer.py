@@ -59,14 +59,14 @@ class FileWriter(ABC):
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
         workspace, path = self._resolve(arguments, context)
-        name = workspace.relative_name(path)
+        name = workspace.make_relative_name(path)
         with explain_os_errors(name):
             old, new, _ = self._compute_change(workspace, path, arguments)
         return Permission("write", name, make_diff(old, new, name))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         workspace, path = self._resolve(arguments, context)
-        name = workspace.relative_name(path)
+        name = workspace.make_relative_name(path)
         # A link may have been put there meanwhile.
         if context.allowed is not None and context.allowed.target != name:
             raise InputError(
@@ -76,7 +76,7 @@ class FileWriter(ABC):
         return await asyncio.to_thread(self._write, workspace, path, arguments)
 
     def _write(self, workspace: Workspace, path: Path, arguments: Mapping[str, Any]) -> ToolReply:
-        with explain_os_errors(workspace.relative_name(path)), WRITE_LOCK:
+        with explain_os_errors(workspace.make_relative_name(path)), WRITE_LOCK:
             _, new, report = self._compute_change(workspace, path, arguments)
             workspace.replace(path, new)
         return ToolReply(report)

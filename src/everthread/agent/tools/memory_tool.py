@@ -59,34 +59,28 @@ class MemoryTool(FreeTool):
         if action == "add":
             change = await self._memory.add(kind, args.read_text(arguments, "text"))
         elif action == "replace":
-            change = await self._memory.replace(
-                kind,
-                args.read_text(arguments, "old"),
-                args.read_text(arguments, "text"),
-            )
+            old_text = args.read_text(arguments, "old")
+            new_text = args.read_text(arguments, "text")
+            change = await self._memory.replace(kind, old_text, new_text)
         elif action == "remove":
             change = await self._memory.remove(kind, args.read_text(arguments, "old"))
         else:
             raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
-        note = (
-            "\nA credential in it was left out: secrets are never kept."
-            if change.was_redacted
-            else ""
-        )
+        note = ""
+        if change.was_redacted:
+            note = "\nA credential in it was left out: secrets are never kept."
         verb = "Removed" if action == "remove" else "Kept"
         return ToolReply(f"{verb}: {change.entry}{note}\n{self._describe_space(kind)}")
 
     def _list_entries(self, kind: MemoryKind) -> str:
-        entries = self._memory.entries(kind)
+        entries = self._memory.read_entries(kind)
         lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
-        return (
-            "\n".join([*lines, self._describe_space(kind)])
-            if lines
-            else f"{FILE_NAMES[kind]} has no entries."
-        )
+        if not lines:
+            return f"{FILE_NAMES[kind]} has no entries."
+        return "\n".join([*lines, self._describe_space(kind)])
 
     def _describe_space(self, kind: MemoryKind) -> str:
-        return f"({FILE_NAMES[kind]}: {len(self._memory.text(kind)):,} of {CHAR_LIMITS[kind]:,} characters)"
+        return f"({FILE_NAMES[kind]}: {len(self._memory.read_text(kind)):,} of {CHAR_LIMITS[kind]:,} characters)"
 
 
 def _read_kind(name: str) -> MemoryKind:

@@ -58,7 +58,7 @@ class Patch(FileWriter):
         args.encode_text(old, "old_text")
         args.encode_text(new, "new_text")
         replace_all = args.read_flag(arguments, "replace_all")
-        name = quote_name(workspace.relative_name(path))
+        name = quote_name(workspace.make_relative_name(path))
         data = _read_whole(workspace, path)
         text = data.decode("utf-8", "surrogateescape")
         if old not in text and "\r\n" in text:
@@ -75,16 +75,16 @@ class Patch(FileWriter):
                 "give more lines around the one that is meant, or set replace_all"
             )
         line_numbers = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
-        count_phrase = (
-            "1 replacement at line" if len(lines) == 1 else f"{len(lines)} replacements at lines"
-        )
+        count_phrase = "1 replacement at line"
+        if len(lines) > 1:
+            count_phrase = f"{len(lines)} replacements at lines"
         new_data = text.replace(old, new).encode("utf-8", "surrogateescape")
         return data, new_data, f"Changed {name}: {count_phrase} {line_numbers}."
 
 
 def _read_whole(workspace: Workspace, path: Path) -> bytes:
-    name = quote_name(workspace.relative_name(path))
-    if workspace.status(path) is None:
+    name = quote_name(workspace.make_relative_name(path))
+    if workspace.find_status(path) is None:
         raise InputError(f"{name} does not exist; write_file makes a new file")
     with workspace.open_file(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
@@ -134,11 +134,8 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     excerpt = "\n".join(
         quote_name(line.removesuffix("\r"), 300, kept_characters="\t") for line in lines[start:end]
     )
-    reason = (
-        "only the white space differs"
-        if plain_lines[start : start + len(wanted_lines)] == wanted_lines
-        else "the nearest"
-    )
+    is_equal = plain_lines[start : start + len(wanted_lines)] == wanted_lines
+    reason = "only the white space differs" if is_equal else "the nearest"
     return f"At lines {start + 1}-{end} it has ({reason}):\n{excerpt}"
 
 

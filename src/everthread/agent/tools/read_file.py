@@ -86,22 +86,16 @@ async def _read_stored_output(
 def _read_path(workspace: Workspace, name: str, first_line: int, limit: int) -> ToolReply:
     with explain_os_errors(name):
         path = workspace.resolve(name)
-        status = workspace.status(path)
+        status = workspace.find_status(path)
         if status is None:
             return ToolReply(_describe_missing(workspace, path, name), failed=True)
         if stat.S_ISDIR(status.st_mode):
             names = "\n".join(map(quote_name, workspace.list_entries(path)))
             if not names:
                 return ToolReply(f"[{quote_name(name)} is an empty folder]")
-            return ToolReply(
-                _format_lines(
-                    io.BytesIO(names.encode()),
-                    quote_name(name),
-                    first_line,
-                    limit,
-                    with_numbers=False,
-                )
-            )
+            listing = io.BytesIO(names.encode())
+            text = _format_lines(listing, quote_name(name), first_line, limit, with_numbers=False)
+            return ToolReply(text)
         with workspace.open_file(path) as file:
             if b"\0" in file.peek(8_192)[:8_192]:  # type: ignore[attr-defined]  # a buffered reader has it
                 message = f"{quote_name(name)} is a binary file of {status.st_size:,} bytes; it cannot be read as text"
@@ -129,12 +123,10 @@ def _format_lines(
             break
         entries.append(entry)
         free_chars -= len(entry) + 1
+    if not entries and skipped:
+        return f"[{name} has {skipped:,} lines; there is nothing at line {first_line:,}]"
     if not entries:
-        return (
-            f"[{name} has {skipped:,} lines; there is nothing at line {first_line:,}]"
-            if skipped
-            else f"[{name} is empty]"
-        )
+        return f"[{name} is empty]"
     if not note and first_line > 1:
         note = f"\n[lines {first_line:,}-{first_line + len(entries) - 1:,}, the last of {name}]"
     return "\n".join(entries) + note
@@ -153,11 +145,9 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 def _decode_line(start: bytes, size: int) -> str:
     text = start.decode("utf-8", "replace").rstrip("\r\n")
-    return (
-        text
-        if size == len(start) and len(text) <= MAX_LINE_CHARS
-        else f"{text[:MAX_LINE_CHARS]} [cut: the line has {size:,} bytes]"
-    )
+    if size == len(start) and len(text) <= MAX_LINE_CHARS:
+        return text
+    return f"{text[:MAX_LINE_CHARS]} [cut: the line has {size:,} bytes]"
 
 
 def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
@@ -174,7 +164,7 @@ def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
 def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
     """Return the message for a missing file, with similar names."""
     parent = path.parent
-    while parent != workspace.root and workspace.status(parent) is None:
+    while parent != workspace.root and workspace.find_status(parent) is None:
         parent = parent.parent
     try:
         names = workspace.list_entries(parent)
@@ -183,11 +173,8 @@ def _describe_missing(workspace: Workspace, path: Path, name: str) -> str:
     similar_names = difflib.get_close_matches(
         path.name, [name.rstrip("/") for name in names], n=3, cutoff=0.6
     )
-    hint = f"; near by name: {', '.join(map(quote_name, similar_names))}" if similar_names else ""
-    folder_name = workspace.relative_name(parent)
-    message = f"{quote_name(name)} does not exist{hint}"
-    return (
-        message
-        if similar_names
-        else f"{message} (the folder {quote_name(folder_name)} does, with {len(names):,} entries)"
-    )
+    message = f"{quote_name(name)} does not exist"
+    if similar_names:
+        return f"{message}; near by name: {', '.join(map(quote_name, similar_names))}"
+    folder_name = quote_name(workspace.make_relative_name(parent))
+    return f"{message} (the folder {folder_name} does, with {len(names):,} entries)"

@@ -55,7 +55,7 @@ _MAX_RULES_BYTES = 200_000
 _MAX_RULES = 2_000
 _MAX_RULE_CHARS = 500
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-SCHEMA = args.build_schema(
+SEARCH_SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
     "name). Files that .gitignore names, binary files and files over 10 MB are passed over.",
@@ -96,14 +96,14 @@ class SearchFiles(FreeTool):
     """The tool `search_files`."""
 
     name = "search_files"
-    schema = SCHEMA
+    schema = SEARCH_SCHEMA
 
     def __init__(self, seconds: float = MAX_SEARCH_SECONDS) -> None:
         self._seconds = seconds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         search = _read_search(arguments, Workspace(context.workspace), self._seconds)
-        with explain_os_errors(search.workspace.relative_name(search.start)):
+        with explain_os_errors(search.workspace.make_relative_name(search.start)):
             try:
                 return ToolReply(await asyncio.to_thread(search.run))
             except TimeoutError:
@@ -114,7 +114,7 @@ class SearchFiles(FreeTool):
 
 
 def _read_search(arguments: Mapping[str, Any], workspace: Workspace, seconds: float) -> _Search:
-    args.check_names(arguments, SCHEMA)
+    args.check_names(arguments, SEARCH_SCHEMA)
     pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
     name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
     if not pattern and not name:
@@ -132,7 +132,7 @@ def _read_search(arguments: Mapping[str, Any], workspace: Workspace, seconds: fl
     folder = args.read_text(arguments, "path", default=".")
     with explain_os_errors(folder):
         start = workspace.resolve(folder)
-        if workspace.status(start) is None:
+        if workspace.find_status(start) is None:
             raise InputError(f"{quote_name(folder)} does not exist, so nothing was searched")
     return _Search(
         workspace,
@@ -143,7 +143,7 @@ def _read_search(arguments: Mapping[str, Any], workspace: Workspace, seconds: fl
         limit=args.read_int(
             arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES
         ),
-        seconds=seconds,
+        timeout_seconds=seconds,
     )
 
 
@@ -158,7 +158,7 @@ class _Search:
     name: str
     offset: int
     limit: int
-    seconds: float
+    timeout_seconds: float
     """Time limit of the whole search and of one line, because a pattern may take very long."""
     deadline: float = field(init=False)
     shown_matches: list[str] = field(default_factory=list)
@@ -170,10 +170,10 @@ class _Search:
     """Why the search ended early."""
 
     def __post_init__(self) -> None:
-        self.deadline = time.monotonic() + self.seconds
+        self.deadline = time.monotonic() + self.timeout_seconds
 
     def run(self) -> str:
-        status = self.workspace.status(self.start)
+        status = self.workspace.find_status(self.start)
         if status is not None and stat.S_ISDIR(status.st_mode):
             for path, folder in self._walk_files():
                 if self._name_matches(path):
@@ -184,13 +184,13 @@ class _Search:
                     break
         else:
             with self.workspace.open_folder(self.start.parent) as folder:
-                self._search_file(self.workspace.relative_name(self.start), folder)
+                self._search_file(self.workspace.make_relative_name(self.start), folder)
         return self._format_result()
 
     def _walk_files(self) -> Iterator[tuple[str, int]]:
         """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
         ignore_files = self._read_outer_ignores()
-        start = self.workspace.relative_name(self.start)
+        start = self.workspace.make_relative_name(self.start)
         with self.workspace.open_folder(self.start) as top_folder_fd:
             for subpath, folders, names, folder in os.fwalk(
                 ".", dir_fd=top_folder_fd, onerror=self._count_unreadable
@@ -232,12 +232,9 @@ class _Search:
         """Return whether the name pattern matches: the path from the start if it has a slash, else the file name."""
         if "/" not in self.name:
             return not self.name or match_path(self.name, path.rpartition("/")[2])
-        start = (
-            ""
-            if self.start == self.workspace.root
-            else f"{self.workspace.relative_name(self.start)}/"
-        )
-        return match_path(self.name, path.removeprefix(start))
+        if self.start != self.workspace.root:
+            path = path.removeprefix(f"{self.workspace.make_relative_name(self.start)}/")
+        return match_path(self.name, path)
 
     def _search_file(self, path: str, folder: int) -> None:
         if self.pattern is None:
@@ -254,7 +251,7 @@ class _Search:
 
     def _search_lines(self, path: str, text: str, pattern: regex.Pattern[str]) -> None:
         for number, line in enumerate(text.split("\n"), 1):
-            match = pattern.search(line, timeout=self.seconds, concurrent=True)
+            match = pattern.search(line, timeout=self.timeout_seconds, concurrent=True)
             if match:
                 excerpt = quote_name(
                     _cut_line(line.rstrip("\r"), match.start()),
@@ -281,13 +278,8 @@ class _Search:
             if free_chars < 0:
                 del self.shown_matches[count:]
                 break
-        return "\n".join(
-            [
-                self._describe_total(),
-                *self.shown_matches,
-                *(f"[{note}]" for note in self._list_notes()),
-            ]
-        )
+        notes = [f"[{note}]" for note in self._list_notes()]
+        return "\n".join([self._describe_total(), *self.shown_matches, *notes])
 
     def _describe_total(self) -> str:
         singular, plural = ("file", "files") if self.pattern is None else ("match", "matches")
@@ -295,21 +287,17 @@ class _Search:
             return f"no {plural}"
         noun = singular if self.match_count == 1 else plural
         total = f"{'more than ' if self.end_reason else ''}{self.match_count:,} {noun}"
-        return (
-            total
-            if self.pattern is None
-            else f"{total} in {count_noun(self.matched_files, 'file')}"
-        )
+        if self.pattern is None:
+            return total
+        return f"{total} in {count_noun(self.matched_files, 'file')}"
 
     def _list_notes(self) -> Iterator[str]:
         if self.end_reason:
             yield f"the search ended early: {self.end_reason}"
         if self.skipped_count:
-            skipped_phrase = (
-                "1 file or folder was"
-                if self.skipped_count == 1
-                else f"{self.skipped_count:,} files or folders were"
-            )
+            skipped_phrase = "1 file or folder was"
+            if self.skipped_count > 1:
+                skipped_phrase = f"{self.skipped_count:,} files or folders were"
             yield f"{skipped_phrase} passed over: too large, or not readable"
         end = self.offset + len(self.shown_matches)
         if self.shown_matches and end < self.match_count:

@@ -14,11 +14,11 @@ from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
-DEFAULT_SECONDS = 120
-MAX_SECONDS = 600
+DEFAULT_TIMEOUT_SECONDS = 120
+MAX_TIMEOUT_SECONDS = 600
 MAX_COMMAND_BYTES = 100_000
 """Maximum bytes of a command, because systems limit one argument."""
-SCHEMA = args.build_schema(
+TERMINAL_SCHEMA = args.build_schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
     "is no standard input and no screen: use options that ask nothing. What is started with & goes on when the command "
@@ -29,8 +29,9 @@ SCHEMA = args.build_schema(
         "timeout": {
             "type": "integer",
             "minimum": 1,
-            "maximum": MAX_SECONDS,
-            "description": f"Seconds after which it is ended with everything it started (default {DEFAULT_SECONDS}).",
+            "maximum": MAX_TIMEOUT_SECONDS,
+            "description": "Seconds after which it is ended with everything it started "
+            f"(default {DEFAULT_TIMEOUT_SECONDS}).",
         },
         "workdir": {
             "type": "string",
@@ -45,7 +46,7 @@ class Terminal:
     """The tool `terminal`."""
 
     name = "terminal"
-    schema = SCHEMA
+    schema = TERMINAL_SCHEMA
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Return the permission that a command needs, in the folder it runs in."""
@@ -53,7 +54,7 @@ class Terminal:
         command = _read_command(arguments)
         return _make_permission(
             command,
-            workspace.relative_name(
+            workspace.make_relative_name(
                 workspace.resolve(args.read_text(arguments, "workdir", default="."))
             ),
         )
@@ -63,16 +64,16 @@ class Terminal:
         seconds = args.read_int(
             arguments,
             "timeout",
-            default=DEFAULT_SECONDS,
+            default=DEFAULT_TIMEOUT_SECONDS,
             minimum=1,
-            maximum=MAX_SECONDS,
+            maximum=MAX_TIMEOUT_SECONDS,
         )
         workspace = Workspace(context.workspace)
         workdir = args.read_text(arguments, "workdir", default=".")
         folder = workspace.resolve(workdir)
         if context.allowed not in (
             None,
-            _make_permission(command, workspace.relative_name(folder)),
+            _make_permission(command, workspace.make_relative_name(folder)),
         ):
             raise InputError(
                 f"the workdir {quote_name(workdir)} is no longer the folder that was shown; nothing was run"
@@ -88,7 +89,7 @@ class Terminal:
             [shell, "-c", command],
             folder=folder,
             environment=context.environment,
-            seconds=seconds,
+            timeout_seconds=seconds,
         )
         return ToolReply(_describe_exit(process_exit, seconds), failed=process_exit.exit_code != 0)
 
@@ -98,7 +99,7 @@ def _make_permission(command: str, folder: str) -> Permission:
 
 
 def _read_command(arguments: Mapping[str, Any]) -> str:
-    args.check_names(arguments, SCHEMA)
+    args.check_names(arguments, TERMINAL_SCHEMA)
     command = args.read_text(arguments, "command")
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")

@@ -38,13 +38,13 @@ class WriteFile(FileWriter):
     ) -> tuple[bytes | None, bytes, str]:
         text = args.read_text(arguments, "content", allow_empty=True)
         content = args.encode_text(text, "content")
-        status = workspace.status(path)
+        status = workspace.find_status(path)
         old = None
         if status is not None:
             with workspace.open_file(path) as file:
                 old = file.read(MAX_DIFF_BYTES + 1)
         size_note = "a new file" if status is None else f"it had {status.st_size:,} bytes"
-        name = quote_name(workspace.relative_name(path))
+        name = quote_name(workspace.make_relative_name(path))
         lines = count_lines(text)
         return (
             old,

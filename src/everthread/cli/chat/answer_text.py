@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
 from everthread.agent.commands.context_commands import describe_threshold, list_context
-from everthread.cli.output import escape_controls
-
-if TYPE_CHECKING:
-    pass
 from everthread.cli.chat.event_lines import ACCENT_STYLE, DIM_STYLE
+from everthread.cli.output import escape_controls
 
 _MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 

@@ -28,6 +28,13 @@ APPROVAL_ANSWERS: dict[str, ApprovalAnswer] = {
 }
 
 
+PERMISSION_VERBS = {
+    "command": "run",
+    "write": "write",
+    "cache": "give up the provider's cache",
+}
+
+
 MAX_PREVIEW_LINES = 60
 """Lines of a change that are shown; the rest is only counted."""
 
@@ -42,7 +49,7 @@ _DIFF_STYLES = (
 
 
 class ApprovalPrompt:
-    """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
+    """An approver that asks the user. The end of the input is a no; Ctrl-C stops the whole turn."""
 
     def __init__(self, screen: Screen, reader: InputReader, stop: Callable[[], None]) -> None:
         self._screen = screen
@@ -72,21 +79,13 @@ class ApprovalPrompt:
 
 def render_permission(permission: Permission) -> RenderableType:
     """Show the whole action that the model asks for, with every control character visible."""
-    verb = {
-        "command": "run",
-        "write": "write",
-        "cache": "give up the provider's cache",
-    }[permission.kind]
+    verb = PERMISSION_VERBS[permission.kind]
     heading = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
-    body = Text(
-        "\n".join(f"  {line}" for line in escape_controls(permission.target).split("\n")),
-        "bold",
-    )
-    return (
-        Group(heading, body, _render_change(permission.detail))
-        if permission.detail.strip()
-        else Group(heading, body)
-    )
+    target_lines = escape_controls(permission.target).split("\n")
+    target = Text("\n".join(f"  {line}" for line in target_lines), "bold")
+    if not permission.detail.strip():
+        return Group(heading, target)
+    return Group(heading, target, _render_change(permission.detail))
 
 
 def _render_change(detail: str) -> Text:

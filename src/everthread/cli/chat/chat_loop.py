@@ -14,7 +14,7 @@ from everthread.cli.chat.input import InputReader
 from everthread.cli.chat.interrupts import Interrupts, StoppedError
 from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.screen import Screen
-from everthread.cli.chat.status_line import Status
+from everthread.cli.chat.status_line import ChatStatus
 from everthread.cli.error_log import log_unexpected_error
 from everthread.cli.output import escape_controls
 from everthread.conversation.answer_recorder import ModelAnswer
@@ -47,7 +47,7 @@ class Chat:
     def __init__(
         self,
         screen: Screen,
-        status: Status,
+        status: ChatStatus,
         *,
         reader: InputReader,
         presence: TerminalPresence,
@@ -120,7 +120,7 @@ class Chat:
         """Run one turn and show it as it streams."""
         answer = None
         self._turn_shows_events = True
-        self.screen.show_waiting("…")
+        self.screen.show_wait("…")
         try:
             async with contextlib.aclosing(agent.turn(text)) as items:
                 async for item in items:
@@ -128,10 +128,10 @@ class Chat:
                         case StreamDelta(kind="text" | "refusal"):
                             self.screen.show_text(item.text)
                         case StreamDelta(kind="reasoning"):
-                            self.screen.show_waiting("thinking …")
+                            self.screen.show_wait("thinking …")
                         case StreamDelta(kind="call") if item.name:
                             self.screen.flush()
-                            self.screen.show_waiting(f"⚙ {escape_controls(item.name)} …")
+                            self.screen.show_wait(f"⚙ {escape_controls(item.name)} …")
                         case Event():
                             self.screen.show_event(item, waiting_text="…")
                         case ModelAnswer():
@@ -147,6 +147,7 @@ class Chat:
         self.screen.flush()
 
     async def _run_command(self, agent: Agent, text: str) -> None:
+        """Run a slash command and print its answer."""
         name, argument = commands.parse(text) or ("", "")
         self._hidden_events = EVENTS_COVERED_BY_ANSWER.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
@@ -155,25 +156,23 @@ class Chat:
         if result.next_session or name == "undo":
             await self.load_status(agent)
         self.screen.flush()
-        is_command_list = name == "help" and not argument
         if name == "context" and self.screen.is_rich and not result.failed:
             self.screen.print(render_context(result.data, self.screen.console.width))
             return
-        answer = style_markup(
-            f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}"
-            if is_command_list
-            else result.text
-        )
-        self.screen.print(Text.assemble(("✗ ", WARNING_STYLE), answer) if result.failed else answer)
+        text = result.text
+        if name == "help" and not argument:
+            text += f"\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}"
+        answer = style_markup(text)
+        if result.failed:
+            answer = Text.assemble(("✗ ", WARNING_STYLE), answer)
+        self.screen.print(answer)
 
     async def load_status(self, agent: Agent) -> None:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
         store = agent.conversation.store
         thread = agent.conversation.id
-        self.status.load(
-            (await load_thread_usage(store, thread))["all"],
-            await store.compactions(thread),
-        )
+        usage_by_part = await load_thread_usage(store, thread)
+        self.status.load(usage_by_part["all"], await store.compactions(thread))
 
     def _update_status(self, agent: Agent) -> None:
         conversation = agent.conversation

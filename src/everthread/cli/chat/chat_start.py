@@ -17,12 +17,11 @@ from everthread.cli.chat.greeting import render_farewell, render_greeting, rende
 from everthread.cli.chat.input import InputReader, LineReader, is_at_terminal
 from everthread.cli.chat.presence import TerminalPresence
 from everthread.cli.chat.screen import Screen
-from everthread.cli.chat.status_line import Status
+from everthread.cli.chat.status_line import ChatStatus
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import console, escape_controls, print_text
-from everthread.cli.session_texts import load_short_title
 from everthread.cli.start_options import RESUME_WITHOUT_ID, StartOptions
-from everthread.cli.store_access import find_latest_thread, list_recent_threads
+from everthread.cli.store_access import find_latest_thread, list_recent_threads, load_short_title
 from everthread.cli.terminal_agent import open_terminal_agent
 from everthread.cli.times import format_age
 from everthread.config import home_directory
@@ -45,14 +44,13 @@ async def run_chat(
     startup_stack = contextlib.ExitStack()
     try:
         screen = Screen(console)
-        status = Status()
+        status = ChatStatus()
         reader = _open_reader(screen, status, start_options.workspace)
         startup_stack.enter_context(reader.hold_typing(as_one_message=True))
         if resume == RESUME_WITHOUT_ID:
             can_pick = let_user_pick and reader.is_interactive
-            resume = (
-                await _pick_thread(store, reader) if can_pick else await find_latest_thread(store)
-            )
+            find_thread = _pick_thread(store, reader) if can_pick else find_latest_thread(store)
+            resume = await find_thread
         chat = Chat(screen, status, reader=reader, presence=TerminalPresence(home_directory()))
         approvals = _make_approvals(chat, allow_everything=allow_everything)
         async with await open_terminal_agent(
@@ -84,11 +82,9 @@ async def run_chat(
 
 def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
     """Return the approvals of a chat. Without a terminal no user can be asked: unapproved calls are refused."""
-    ask_user = (
-        ApprovalPrompt(chat.screen, chat.reader, chat.interrupts.interrupt)
-        if chat.reader.is_interactive
-        else None
-    )
+    ask_user = None
+    if chat.reader.is_interactive:
+        ask_user = ApprovalPrompt(chat.screen, chat.reader, chat.interrupts.interrupt)
 
     def save_rule(rule: Rule) -> None:
         write_rule(home_directory(), rule)
@@ -103,7 +99,7 @@ def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
     )
 
 
-def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
+def _open_reader(screen: Screen, status: ChatStatus, workspace: Path) -> InputReader:
     """Return the editor if the terminal can show one, else a line reader."""
     if not (screen.is_rich and is_at_terminal()):
         return LineReader(console, is_interactive=is_at_terminal())

@@ -15,7 +15,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
-from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.history import History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.styles import Style
@@ -31,7 +31,7 @@ _LAST_WORD = re.compile(r"[^\s'\"`(<]*$")
 
 
 class ChatCompleter(Completer):
-    """Completes slash commands at the start of a line, and paths in a word with a slash."""
+    """A completer of slash commands at the start of a line, and of paths in a word with a slash."""
 
     def __init__(self, commands: Sequence[tuple[str, str]], workspace: Path) -> None:
         self._commands = commands
@@ -75,7 +75,7 @@ STYLE = Style.from_dict(
 
 
 class Editor:
-    """Reads messages with prompt_toolkit. Other output is printed above the line that is typed."""
+    """An `InputReader` with prompt_toolkit. Other output is printed above the line that is typed."""
 
     is_interactive = True
 
@@ -83,23 +83,24 @@ class Editor:
         self,
         screen: Screen,
         completer: Completer,
-        history: Path | None,
-        status: Callable[[], str],
+        history_file: Path | None,
+        describe_status: Callable[[], str],
     ) -> None:
         self._screen = screen
         self._pastes = Pastes()
+        input_history: History = InMemoryHistory()
+        if history_file is not None:
+            input_history = PasteExpandingHistory(str(history_file), self._pastes)
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("class:prompt", PROMPT)]),
             multiline=True,
             key_bindings=_make_key_bindings(self._pastes),
-            history=PasteExpandingHistory(str(history), self._pastes)
-            if history
-            else InMemoryHistory(),
+            history=input_history,
             completer=completer,
             complete_in_thread=True,
             complete_while_typing=Condition(self._is_command),
             prompt_continuation=FormattedText([("class:prompt", CONTINUATION_PROMPT)]),
-            bottom_toolbar=lambda: FormattedText([("", status())]),
+            bottom_toolbar=lambda: FormattedText([("", describe_status())]),
             style=STYLE,
             enable_open_in_editor=True,
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
 from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
+from everthread.cli.chat.status_line import format_thousands
 from everthread.cli.output import escape_controls
 from everthread.compaction.history.call_lines import Action, describe_outcome, find_action
 from everthread.compaction.journal.journal import describe_author
@@ -27,10 +28,6 @@ from everthread.thread.events import (
     Recovery,
     ToolsChanged,
 )
-
-if TYPE_CHECKING:
-    pass
-from everthread.cli.chat.status_line import format_thousands
 
 DIM_STYLE = "dim"
 ACCENT_STYLE = "cyan"

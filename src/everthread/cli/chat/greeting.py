@@ -29,17 +29,18 @@ from everthread.thread.used_window import describe_window
 
 def render_last_exchange(messages: Sequence[Message]) -> Text | None:
     """Render the last question of the user and the last answer of the model, in a few lines."""
-    question = next(
-        (text for message in reversed(messages) if (text := user_text(message).strip())),
-        "",
-    )
-    answers = (
-        text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant"
-    )
-    answer = next((text for text in answers if text), "")
+    question = ""
+    answer = ""
+    for message in reversed(messages):
+        question = question or user_text(message).strip()
+        if message["role"] == "assistant":
+            answer = answer or text_of(message).strip()
+        if question and answer:
+            break
+    if not question and not answer:
+        return None
     exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
-    exchange.append(excerpt(redact(answer), 600), "not bold")
-    return exchange if exchange.plain else None
+    return exchange.append(excerpt(redact(answer), 600), "not bold")
 
 
 def render_greeting(
@@ -52,7 +53,8 @@ def render_greeting(
     caching = make_caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
-    lines += [caching] if caching else []
+    if caching:
+        lines.append(caching)
     is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
         lines.append(f"no price is known for {escape_controls(route.name)}: cost is not shown")
@@ -70,11 +72,10 @@ def render_greeting(
     lines.append(f"summaries by {escape_controls(describe_own_writer(config, route.name))}")
     thread = f"thread {shorten_id(conversation.id)}"
     count = count_noun(len(conversation.messages), "message")
-    lines.append(
-        f"continuing {thread}: {count} in context"
-        if is_resumed
-        else f"{thread} · {escape_controls(str(start_options.workspace))}"
-    )
+    if is_resumed:
+        lines.append(f"continuing {thread}: {count} in context")
+    else:
+        lines.append(f"{thread} · {escape_controls(str(start_options.workspace))}")
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 

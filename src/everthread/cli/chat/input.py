@@ -19,7 +19,7 @@ STDIN_DESCRIPTOR = 0
 
 
 class InputReader(Protocol):
-    """Reads what the user types. `read` and `ask` raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
+    """A reader of the user's input. `read` and `ask` raise `EOFError` at the end and `KeyboardInterrupt` for Ctrl-C."""
 
     @property
     def is_interactive(self) -> bool:
@@ -46,7 +46,7 @@ class InputReader(Protocol):
 
 
 class LineReader:
-    """Reads lines, for pipes and simple terminals. A backslash at the end of a line continues it."""
+    """An `InputReader` of lines, for pipes and simple terminals. A backslash at the end of a line continues it."""
 
     def __init__(self, console: Console, *, is_interactive: bool) -> None:
         self._console = console

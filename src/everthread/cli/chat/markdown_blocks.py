@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-
-if TYPE_CHECKING:
-    pass
 
 _PARSER = MarkdownIt().enable("table")
 
@@ -31,7 +27,7 @@ class MarkdownBlocks:
         self.unfinished_text = self.unfinished_text + text
         if "\n" not in text or not self._may_finish(length):
             return []
-        return self._take_finished()
+        return self._remove_finished()
 
     def finish(self) -> list[str]:
         """Return the remaining blocks, at the end of the text."""
@@ -41,7 +37,7 @@ class MarkdownBlocks:
         self._fence = ""
         return [*blocks, last_block]
 
-    def tail(self, lines: int) -> str:
+    def get_tail(self, lines: int) -> str:
         """Return the last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
         rows = self.unfinished_text.split("\n")
         if len(rows) <= lines:
@@ -62,7 +58,7 @@ class MarkdownBlocks:
             for line in self.unfinished_text[start:].split("\n")
         )
 
-    def _take_finished(self) -> list[str]:
+    def _remove_finished(self) -> list[str]:
         rows = self.unfinished_text.split("\n")
         complete_rows = rows[:-1]  # the last row may still grow into something else
         top_tokens = [

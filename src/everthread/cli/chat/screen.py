@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +12,9 @@ from rich.markdown import Markdown
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from everthread.cli.chat.event_lines import ToolLines, render_event
+from everthread.cli.chat.markdown_blocks import MarkdownBlocks
+from everthread.cli.chat.status_line import format_thousands
 from everthread.cli.output import escape_controls
 from everthread.thread.events import (
     CompactionDone,
@@ -20,12 +23,6 @@ from everthread.thread.events import (
     Event,
     Notice,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-from everthread.cli.chat.event_lines import ToolLines, render_event
-from everthread.cli.chat.markdown_blocks import MarkdownBlocks
-from everthread.cli.chat.status_line import format_thousands
 
 FRAMES_PER_SECOND = 10
 """How often the unfinished block is redrawn."""
@@ -40,7 +37,7 @@ MARGIN_LINES = 3
 
 
 class Screen:
-    """Shows a turn. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
+    """The output of a chat. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -50,8 +47,8 @@ class Screen:
         self.tools = ToolLines()
         self._blocks = MarkdownBlocks()
         self._live: Live | None = None
-        self._waiting = ""
-        self._waiting_since = 0.0
+        self._wait_text = ""
+        self._wait_start = 0.0
         self._has_text = self._has_block = False
         self._shown_progress: set[str] = set()
         """Progress lines of the current compaction. Its warnings repeat some of them and are not shown twice."""
@@ -75,7 +72,7 @@ class Screen:
         if not self.is_rich:
             self.console.out(escape_controls(text), end="", highlight=False)
             return
-        self._waiting = ""
+        self._wait_text = ""
         for block in self._blocks.feed(escape_controls(text)):
             self._print_block(block)
         self._draw()
@@ -85,7 +82,7 @@ class Screen:
         if isinstance(event, Notice) and event.passing and self.is_rich:
             self.flush()
             # One line, replaced by the next one.
-            self.show_waiting(f"! {escape_controls(event.text)}")
+            self.show_wait(f"! {escape_controls(event.text)}")
             return
         if isinstance(event, CompactionProgress):
             self._shown_progress.add(event.text)
@@ -99,24 +96,24 @@ class Screen:
         if line is not None:
             self.flush()
             self.print(line)
-        if words := _describe_wait(event):
-            self.show_waiting(words)
-        elif words := self.tools.running_text or (waiting_text if line is not None else ""):
+        if wait_text := _describe_wait(event):
+            self.show_wait(wait_text)
+        elif wait_text := self.tools.running_text or (waiting_text if line is not None else ""):
             self.flush()
-            self.show_waiting(words)
+            self.show_wait(wait_text)
 
-    def show_waiting(self, words: str) -> None:
+    def show_wait(self, text: str) -> None:
         """Show the current wait and how long it has lasted, until anything else is shown."""
         if self.is_rich and not self._has_text:
-            if words != self._waiting:
-                self._waiting = words
-                self._waiting_since = time.monotonic()
+            if text != self._wait_text:
+                self._wait_text = text
+                self._wait_start = time.monotonic()
             self._draw()
 
     def flush(self) -> None:
         """Print the unfinished block, because the answer is over or something else follows."""
         blocks = [block for block in self._blocks.finish() if block.strip()]
-        self._waiting = ""
+        self._wait_text = ""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -144,23 +141,22 @@ class Screen:
             if "".join(segment.text for segment in line).strip()
         ]
         lines = lines[filled_rows[0] : filled_rows[-1] + 1] if filled_rows else []
-        lines = lines if max_lines is None else lines[-max_lines:]
+        if max_lines is not None:
+            lines = lines[-max_lines:]
         return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
     def _render_unfinished(self) -> RenderableType:
         """Render the part that is redrawn with every frame: the end of the unfinished block, or the current wait."""
         max_lines = max(self.console.height - MARGIN_LINES, 4)
-        text = self._blocks.tail(max_lines)
+        text = self._blocks.get_tail(max_lines)
         if text.strip():
             block = self._render_block(text, max_lines)
             return Group(Text(""), block) if self._has_block else block
-        seconds = time.monotonic() - self._waiting_since
-        return Text(
-            f"{self._waiting} ({seconds:.0f} s)"
-            if self._waiting and seconds >= 1
-            else self._waiting,
-            "dim",
-        )
+        wait_text = self._wait_text
+        seconds = time.monotonic() - self._wait_start
+        if wait_text and seconds >= 1:
+            wait_text += f" ({seconds:.0f} s)"
+        return Text(wait_text, "dim")
 
     def _draw(self) -> None:
         if self._live is None and self.print_above is None:  # else the user types there
@@ -182,7 +178,7 @@ class Screen:
 
 
 def _describe_wait(event: Event) -> str:
-    """Return the words to show while a compaction runs; empty for other events."""
+    """Return the text to show while a compaction runs; empty for other events."""
     if isinstance(event, CompactionStarted) and not event.background:
         return f"compacting {format_thousands(event.tokens)} tokens …"
     return ""

@@ -21,7 +21,7 @@ from everthread.thread.events import CompactionDone, Estimated, Event, LimitLear
 
 
 @dataclass(slots=True)
-class Status:
+class ChatStatus:
     """The figures of a thread, updated by its events."""
 
     model: str = ""

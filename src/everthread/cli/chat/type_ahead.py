@@ -26,7 +26,7 @@ ENTER_KEYS = (Keys.ControlJ, Keys.ControlM)
 
 
 class TypeAhead:
-    """Reads the keyboard while a chat starts or a turn runs, and gives the keys to the next prompt.
+    """The keys that are typed while a chat starts or a turn runs, kept for the next prompt.
 
     Otherwise the keys would stay in the terminal's own queue: each line of a paste would be sent as a message or taken
     as the answer to a question, and a full queue would hold back Ctrl-C.

@@ -6,31 +6,31 @@ import asyncio
 
 from everthread.cli.chat.chat_start import run_chat
 from everthread.cli.chat.input import is_at_terminal
-from everthread.cli.shared_options import StoreUrl
+from everthread.cli.shared_options import StoreOption
 from everthread.cli.start_options import (
-    BaseUrl,
+    BaseUrlOption,
     ContinueOption,
-    Model,
+    ModelOption,
     ResumeCommand,
     ResumeOption,
-    Workspace,
+    WorkspaceOption,
     YesOption,
     read_start_options,
 )
-from everthread.cli.store_access import store_address
+from everthread.cli.store_access import find_store_address
 from everthread.factory import open_store
 
 TYPER_OPTIONS = {"cls": ResumeCommand}
 
 
 def chat(
-    model: Model = None,
-    base_url: BaseUrl = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
     resume: ResumeOption = None,
     continue_: ContinueOption = False,
-    workspace: Workspace = ".",
+    workspace: WorkspaceOption = ".",
     yes: YesOption = False,
-    store_url: StoreUrl = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
     start_options = read_start_options(
@@ -41,5 +41,5 @@ def chat(
         workspace=workspace,
         can_ask=is_at_terminal(),
     )
-    store = open_store(store_address(store_url))
+    store = open_store(find_store_address(store_url))
     asyncio.run(run_chat(start_options, store, let_user_pick=not continue_, allow_everything=yes))

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.file_errors import explain_write_errors
-from everthread.cli.output import print_json, print_text
+from everthread.cli.output import explain_write_errors, print_json, print_text
 from everthread.cli.progress import show_progress
-from everthread.cli.shared_options import AsJson, number_option
+from everthread.cli.shared_options import JsonOption, number_option
 from everthread.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -40,8 +39,10 @@ def compare(
         int,
         number_option(minimum=1, help_text="Without LOG: this many of the newest logs."),
     ] = 20,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page here.")] = None,
-    as_json: AsJson = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page to this file.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare the summaries that agents made of their own sessions with Everthread's.
 

@@ -1,4 +1,4 @@
-"""`everthread compress FILE`: compact a conversation and print what each phase did."""
+"""`everthread compress FILE`: compact a conversation and print the effect of each phase."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from everthread.cli.file_errors import explain_write_errors
-from everthread.cli.output import print_json, print_notes, print_text, print_unknown_roles
+from everthread.cli.output import (
+    explain_write_errors,
+    print_json,
+    print_notes,
+    print_text,
+    print_unknown_roles,
+)
 from everthread.cli.shared_options import (
-    AsJson,
-    CountingModel,
+    CountingModelOption,
+    JsonOption,
     WindowOption,
     number_option,
     resolve_window_option,
@@ -25,6 +30,7 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summary.sections import TemplateName
 from everthread.config import load_config
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.tool_outputs import replace_reader_name
 from everthread.core.types import Request
@@ -59,7 +65,7 @@ OutOption = Annotated[
     typer.Option(
         "-o",
         "--out",
-        help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
+        help="Write the compacted conversation to this file (`-`: standard output), and cited outputs beside it.",
     ),
 ]
 TimesOption = Annotated[
@@ -77,8 +83,8 @@ def compress(
     show: ShowOption = False,
     out: OutOption = None,
     times: TimesOption = 1,
-    model: CountingModel = None,
-    as_json: AsJson = False,
+    model: CountingModelOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
     recording = read_conversation(file)
@@ -145,8 +151,10 @@ def _compact_repeatedly(
 def _write_conversation(
     target: str, recording: ConversationFile, results: Sequence[Compaction]
 ) -> None:
-    """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`."""
-    # No tool reads these files.
+    """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`.
+
+    The text names no tool that reads the outputs: there is none.
+    """
     body = replace_reader_name(CODECS[recording.api].encode_request(recording.request), None)
     outputs = {item.id: item.text for result in results for item in result.to_store}
     outputs |= {node.id: node.body for result in results for node in result.nodes}
@@ -155,9 +163,9 @@ def _write_conversation(
     if target == "-":
         typer.echo(text, nl=False)
         if outputs:
-            cited_outputs = f"{count_noun(len(outputs), 'output')} cited there"
+            outputs_text = count_noun(len(outputs), "cited output")
             Console(stderr=True).print(
-                f"{cited_outputs} can be read nowhere; `--out FILE` writes them beside it"
+                f"Not written: {outputs_text}; `--out FILE` writes them beside the file"
             )
         return
     folder = Path(f"{target}.outputs")
@@ -170,20 +178,14 @@ def _write_conversation(
 
 
 def _result_as_json(result: Compaction) -> dict[str, Any]:
-    names = (
-        "changed",
-        "reason",
-        "tokens_before",
-        "tokens_after",
-        "author",
-        "duration",
-        "summary",
-    )
-    return {name: getattr(result, name) for name in names} | {
+    names = ("changed", "reason", "tokens_before", "tokens_after", "author", "duration", "summary")
+    return pick_fields(result, *names) | {
         "messages": len(result.messages),
         "phases": [dataclasses.asdict(phase) for phase in result.phases],
         "verification": dataclasses.asdict(result.verification),
-        **{name: list(getattr(result, name)) for name in ("covered", "steps", "warnings")},
+        "covered": list(result.covered),
+        "steps": list(result.steps),
+        "warnings": list(result.warnings),
     }
 
 
@@ -206,25 +208,20 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
                 ("marked as unverified", verification.unverified),
             ],
         )
-    for line in (
-        *result.steps,
-        *(f"warning: {warning}" for warning in result.warnings),
-    ):
+    warnings = [f"warning: {warning}" for warning in result.warnings]
+    for line in (*result.steps, *warnings):
         print_text(f"  {excerpt(line, 200)}")
     output_count = len(result.to_store) + len(result.nodes)
     if output_count:
         print_text(
             f"  {count_noun(output_count, 'output')} cited; `--out FILE` writes them to FILE.outputs"
         )
-    covered_count = len(result.covered)
-    verb = "is" if covered_count == 1 else "are"
-    if result.reason == "preview":
-        verb = "would be"
-    author = f" by {describe_author(result.author)}" if result.author else ""
-    change = (
-        f"{count_noun(covered_count, 'message')} {verb} summarised{author}"
-        if covered_count
-        else "old outputs made short"
-    )
+    change = "old outputs made short"
+    if result.covered:
+        verb = "is" if len(result.covered) == 1 else "are"
+        if result.reason == "preview":
+            verb = "would be"
+        author = f" by {describe_author(result.author)}" if result.author else ""
+        change = f"{count_noun(len(result.covered), 'message')} {verb} summarised{author}"
     figures = f"{result.tokens_before:,} → {result.tokens_after:,}"
     print_text((figures, "bold"), f" tokens; {change} in {result.duration * 1000:.0f} ms")

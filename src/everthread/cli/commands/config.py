@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from everthread.cli.output import print_json
-from everthread.cli.shared_options import AsJson
+from everthread.cli.shared_options import JsonOption
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.yaml_text import format_yaml, parse_yaml
 from everthread.errors import ConfigError, EverthreadError, InputError
@@ -25,7 +25,7 @@ FileArgument = Annotated[
 @app.command()
 def show(
     file: FileArgument = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only what differs from the defaults.")
     ] = False,
@@ -41,7 +41,7 @@ def show(
 @app.command("get")
 def get_value(
     key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the value of one key that is in force."""
     value: Any = load_config().model_dump(mode="json")
@@ -133,5 +133,5 @@ def find_start_problems(config: Config) -> Iterator[str]:
 
 @app.command()
 def path() -> None:
-    """Print where the configuration is read from."""
+    """Print the path of the configuration file."""
     typer.echo(str(config_path()))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, number_option
+from everthread.cli.shared_options import JsonOption, number_option
 
 
 def continue_(
@@ -28,7 +28,7 @@ def continue_(
         int,
         number_option(minimum=8_000, help_text="The window of the other agent's model, in tokens."),
     ] = 200_000,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Continue a session of one agent in another: write its compacted context as a log of the other.
 

@@ -8,7 +8,7 @@ import typer
 
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
 from everthread.cli.output import encode_json, escape_controls
-from everthread.cli.shared_options import AsJson, Port, StoreUrl
+from everthread.cli.shared_options import JsonOption, PortOption, StoreOption
 from everthread.cli.store_access import with_store
 from everthread.config import load_config
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def dashboard(
-    store_url: StoreUrl = None,
-    port: Port = 8485,
+    store_url: StoreOption = None,
+    port: PortOption = 8485,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """See your context: threads, windows, calls, compactions and their cost, as pages in a browser.
 
@@ -47,12 +47,10 @@ def dashboard(
         ):
             address = url
             link = f"{url}{pages.login.make_login_link()}"
-            typer.echo(
-                encode_json({"url": url, "link": link})
-                if as_json
-                else escape_controls(f"See your context: {link}")
-            )
-            if not as_json:
+            if as_json:
+                typer.echo(encode_json({"url": url, "link": link}))
+            else:
+                typer.echo(escape_controls(f"See your context: {link}"))
                 typer.echo("The link works once. Ctrl-C ends it.")
             if open_browser:
                 import webbrowser

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich import filesize
 
-from everthread.cli.file_errors import explain_write_errors
-from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, StoreUrl
-from everthread.cli.store_access import store_address, with_store
+from everthread.cli.output import explain_write_errors, print_json, print_text
+from everthread.cli.shared_options import JsonOption, StoreOption
+from everthread.cli.store_access import find_store_address, with_store
 from everthread.core.messages import count_noun
 from everthread.errors import StoreError
 
@@ -25,7 +24,7 @@ app = typer.Typer(help="The store: check, migrate, back up and compact it.", no_
 
 
 @app.command()
-def check(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
+def check(store_url: StoreOption = None, as_json: JsonOption = False) -> None:
     """Check the store; list the problems and exit with 1 if it is damaged."""
     health = with_store(store_url, lambda store: store.check())
     if as_json:
@@ -41,11 +40,10 @@ def check(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
         print_text(f"{health.location}: {', '.join(facts)}")
         for problem in health.problems:
             print_text(f"problem: {problem}")
-        print_text(
-            "not sound: restore a backup, or export what can be read"
-            if health.problems
-            else "sound"
-        )
+        if health.problems:
+            print_text("not sound: restore a backup, or export what can be read")
+        else:
+            print_text("sound")
     if health.problems:
         raise typer.Exit(1)
 
@@ -57,17 +55,17 @@ def migrate(
         typer.Option(
             "--backup",
             metavar="FILE",
-            help="First copy the store as it is to a new file.",
+            help="First copy the store to this new file.",
         ),
     ] = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Update the store's schema, or make the store. Every command that opens a store also updates it."""
     from everthread import factory
 
     location, old_schema, new_schema = factory.migrate_store(
-        store_address(store_url), backup=backup
+        find_store_address(store_url), backup=backup
     )
     if as_json:
         print_json({"location": location, "before": old_schema, "after": new_schema})
@@ -80,8 +78,8 @@ def migrate(
 @app.command()
 def backup(
     file: Annotated[str, typer.Argument(help="A new file.")],
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Copy the whole store to a file, while other processes may use it."""
     with explain_write_errors(file):
@@ -94,14 +92,14 @@ def backup(
 
 
 @app.command()
-def vacuum(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
+def vacuum(store_url: StoreOption = None, as_json: JsonOption = False) -> None:
     """Free the space of deleted threads and optimise the search index. A damaged store is not changed."""
 
     async def compact_store(store: Store) -> tuple[StoreHealth, StoreHealth]:
         health_before = await store.check()
         if health_before.problems:
             raise StoreError(
-                f"{health_before.location}: is not sound, `everthread db check` says why; it was not touched"
+                f"{health_before.location}: is damaged, `everthread db check` lists the problems; nothing was changed"
             )
         await store.vacuum()
         return health_before, await store.check()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.output import escape_controls
-from everthread.cli.shared_options import StoreUrl
+from everthread.cli.shared_options import StoreOption
 from everthread.cli.store_access import with_store
 from everthread.errors import EverthreadError, InputError
 
@@ -22,7 +22,7 @@ def hook(
         str,
         typer.Argument(help="The program that calls the hook: claude-code, codex, opencode or pi."),
     ],
-    store_url: StoreUrl = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Answer a hook of an agent: keep the context over a compaction, shorten large results.
 

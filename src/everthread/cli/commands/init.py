@@ -24,10 +24,9 @@ PROVIDERS_BY_NAME = {
 
 
 MODEL_HINTS = {
-    **{
-        name: f"{entry.default_model}, or another of its models"
-        for name, entry in PROVIDERS_BY_NAME.items()
-    },
+    name: f"{entry.default_model}, or another of its models"
+    for name, entry in PROVIDERS_BY_NAME.items()
+} | {
     "local": f"a small model on this machine: no key, {SMOLLM2.size // 1_000_000} MB, for trying out only",
     "custom": "a server of your own, such as Ollama, vLLM or llama.cpp",
 }
@@ -48,7 +47,7 @@ ApiKeyEnvOption = Annotated[
     ),
 ]
 BaseUrlOption = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Where its API is.")
+    str | None, typer.Option("--base-url", metavar="URL", help="Address of its API.")
 ]
 GatewayOption = Annotated[
     bool | None,
@@ -75,41 +74,38 @@ def init(
 
     Writes config.yaml, keeping its other settings; the key itself stays in the environment.
     """
-    ask = sys.stdin.isatty()
-    name = _choose_provider(provider, base_url, ask=ask)
+    can_ask = sys.stdin.isatty()
+    name = _choose_provider(provider, base_url, can_ask=can_ask)
     entry = PROVIDERS_BY_NAME.get(name)
     if name == "custom" and not base_url:
-        base_url = _ask(
-            "Where is its API (such as http://localhost:8000/v1)?",
-            None,
-            ask=ask,
-            flag="--base-url",
-        )
-    default_model = SMOLLM2.name if name == "local" else entry.default_model if entry else None
-    model = model or (default_model if name == "local" else None)
-    model = model or _ask("Which model?", default_model, ask=ask, flag="--model")
-    if api_key_env is None and ask and name != "local":
+        question = "What is the address of its API (such as http://localhost:8000/v1)?"
+        base_url = _ask(question, None, can_ask=can_ask, flag="--base-url")
+    if name == "local":
+        model = model or SMOLLM2.name
+    elif not model:
+        default_model = entry.default_model if entry else None
+        model = _ask("Which model?", default_model, can_ask=can_ask, flag="--model")
+    if api_key_env is None and can_ask and name != "local":
         api_key_env = _ask_key_variable(entry.key_env if entry else NO_KEY)
     if gateway is None:
-        gateway = (
-            name != "local"
-            and ask
-            and typer.confirm(
-                "Let other programs use it through `everthread serve`?",
-                prompt_suffix=" ",
-            )
-        )
-    set_keys(
-        config_path(),
-        _make_settings(name, model, base_url, api_key_env, entry, with_gateway=gateway),
+        question = "Let other programs use it through `everthread serve`?"
+        gateway = name != "local" and can_ask and typer.confirm(question, prompt_suffix=" ")
+    settings = _make_settings(
+        name,
+        model,
+        base_url=base_url,
+        api_key_env=api_key_env,
+        entry=entry,
+        with_gateway=gateway,
     )
+    set_keys(config_path(), settings)
     writer = describe_own_writer(load_config(), model)
     routes = {"custom": f"at {base_url}", "local": "on this machine"}
     route = routes.get(name, f"through {name}")
     print_text(
         f"Written: {config_path()}\n{model} is reached {route}.\nSummaries: written by {writer}."
     )
-    if name == "local" and ask and find_spec("xllamacpp") is not None:
+    if name == "local" and can_ask and find_spec("xllamacpp") is not None:
         _offer_download()
     if gateway:
         print_text(
@@ -141,13 +137,13 @@ def _offer_download() -> None:
 def _make_settings(
     name: str,
     model: str,
+    *,
     base_url: str | None,
     api_key_env: str | None,
     entry: ProviderEntry | None,
-    *,
     with_gateway: bool,
 ) -> dict[str, Any]:
-    """Return the keys to write. Those of another model, such as its address, are cleared."""
+    """Return the settings to write. Settings of the model before, such as its address, are cleared."""
     config = load_config()
     is_usual_key = entry is not None and api_key_env == entry.key_env
     values: dict[str, Any] = {
@@ -173,27 +169,19 @@ def _make_settings(
     return settings
 
 
-def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> str:
-    """Return the provider: as given, else `custom` if an address is given, else the one whose key is set, else ask."""
+def _choose_provider(option: str | None, base_url: str | None, *, can_ask: bool) -> str:
+    """Return the given provider, else `custom` if an address is given, else the one whose key is set, else ask."""
     if option is not None:
         if option not in MODEL_HINTS:
             raise InputError(
                 f"--provider {option!r} is unknown; use one of: {', '.join(MODEL_HINTS)}"
             )
         return option
-    provider_with_key = next(
-        (
-            name
-            for name, entry in PROVIDERS_BY_NAME.items()
-            if os.environ.get(entry.key_env, "").strip()
-        ),
-        None,
-    )
-    guess = "custom" if base_url else provider_with_key
-    if not ask:
+    guess = "custom" if base_url else _find_provider_with_key()
+    if not can_ask:
         if guess is None:
             raise InputError(
-                f"--provider is needed where nobody can be asked: one of {', '.join(MODEL_HINTS)}"
+                f"--provider is needed without a terminal: one of {', '.join(MODEL_HINTS)}"
             )
         return guess
     print_text("Who serves the model?")
@@ -206,9 +194,17 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
         typer.echo(f"Answer with one of {', '.join(MODEL_HINTS)}.")
 
 
-def _ask(question: str, default: str | None, *, ask: bool, flag: str) -> str:
-    if ask:
+def _find_provider_with_key() -> str | None:
+    """Return the first provider whose key is in the environment."""
+    for name, entry in PROVIDERS_BY_NAME.items():
+        if os.environ.get(entry.key_env, "").strip():
+            return name
+    return None
+
+
+def _ask(question: str, default: str | None, *, can_ask: bool, flag: str) -> str:
+    if can_ask:
         return str(typer.prompt(question, default=default, prompt_suffix=" ")).strip()
     if default is None:
-        raise InputError(f"{flag} is needed where nobody can be asked")
+        raise InputError(f"{flag} is needed without a terminal")
     return default

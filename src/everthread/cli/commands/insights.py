@@ -11,11 +11,11 @@ import typer
 
 from everthread.cli.formats import format_cost, format_share
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, StoreUrl, Tenant, number_option
+from everthread.cli.shared_options import JsonOption, StoreOption, TenantOption, number_option
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_bars, print_table
 from everthread.cli.times import format_iso
-from everthread.cli.usage_columns import list_values
+from everthread.cli.usage_columns import list_usage_values
 from everthread.core.messages import count_noun
 from everthread.core.utc_days import find_period_start
 from everthread.store.usage_records import make_insights_figures, sum_usage
@@ -36,9 +36,9 @@ def insights(
         number_option(minimum=1, maximum=3_660, help_text="Number of days, today included."),
     ] = 30,
     platform: Annotated[str | None, typer.Option(help="Only sessions of this platform.")] = None,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."""
     end_time = time.time() + 1
@@ -90,7 +90,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         group_rows: list[UsageRow] = getattr(figures, f"by_{name}")
         if group_rows:
             by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
-            table = [(row.key or "-", *list_values(row, INSIGHT_COLUMNS)) for row in by_size]
+            table = [(row.key or "-", *list_usage_values(row, INSIGHT_COLUMNS)) for row in by_size]
             print_table(
                 f"by {name}",
                 [f"{name}…", *(f"{column}>" for column in INSIGHT_COLUMNS)],

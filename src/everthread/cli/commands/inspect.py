@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from everthread.cli.output import print_json, print_notes, print_text
-from everthread.cli.shared_options import AsJson
+from everthread.cli.shared_options import JsonOption
 from everthread.cli.tables import MAX_ROWS, print_table
 from everthread.core.message_repair import repair
 from everthread.core.messages import Messages, count_noun, excerpt
@@ -27,7 +27,7 @@ def inspect(
     show_all: Annotated[
         bool, typer.Option("--all", help="Every row, not only the first twenty.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
     conversation = read_conversation(file)

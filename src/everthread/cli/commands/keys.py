@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.output import escape_controls, print_json, print_text
-from everthread.cli.shared_options import AsJson, GatewayMode, StoreUrl, Tenant, number_option
+from everthread.cli.shared_options import (
+    JsonOption,
+    ModeOption,
+    StoreOption,
+    TenantOption,
+    number_option,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso
@@ -29,9 +35,9 @@ app = typer.Typer(
 
 DailyLimitOption = Annotated[
     int | None,
-    number_option(maximum=10**15, help_text="Most in a UTC day. Default: no limit."),
+    number_option(maximum=10**15, help_text="Limit for a UTC day. Default: no limit."),
 ]
-TenantOption = Annotated[
+NewTenantOption = Annotated[
     str,
     typer.Option(help="Its tenant. Keys of one tenant share their threads; others never see them."),
 ]
@@ -45,7 +51,7 @@ DollarsPerDayOption = Annotated[
     str | None,
     typer.Option(
         metavar="DOLLARS",
-        help="Most in a UTC day, such as 2.50. Default: no limit.",
+        help="Limit for a UTC day, such as 2.50. Default: no limit.",
     ),
 ]
 NameOption = Annotated[str, typer.Option(help="A name for the list.")]
@@ -53,15 +59,15 @@ NameOption = Annotated[str, typer.Option(help="A name for the list.")]
 
 @app.command()
 def create(
-    tenant: TenantOption = "default",
+    tenant: NewTenantOption = "default",
     scope: ScopeOption = None,
     requests_per_day: DailyLimitOption = None,
     tokens_per_day: DailyLimitOption = None,
     dollars_per_day: DollarsPerDayOption = None,
-    mode: GatewayMode = None,
+    mode: ModeOption = None,
     name: NameOption = "",
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
     from everthread.gateway.access.key_creation import issue_key
@@ -93,10 +99,10 @@ def create(
 
 @app.command("list")
 def list_keys(
-    tenant: Tenant = None,
+    tenant: TenantOption = None,
     revoked: Annotated[bool, typer.Option("--revoked", help="Revoked ones too.")] = False,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show keys, their limits and their use today (UTC)."""
     now = time.time()
@@ -132,9 +138,9 @@ def list_keys(
 
 @app.command()
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")],
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    key: Annotated[str, typer.Argument(metavar="ID", help="A key's id, as `list` shows it.")],
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Revoke a key. Running gateways refuse it within five seconds."""
     from everthread.gateway.access.key_creation import key_id_in

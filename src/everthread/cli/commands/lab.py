@@ -11,7 +11,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.output import encode_json, escape_controls
-from everthread.cli.shared_options import Port, number_option
+from everthread.cli.shared_options import PortOption, number_option
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
 from everthread.lab.importers.conversation_file import read_conversation
@@ -77,16 +77,14 @@ FaultOption = Annotated[
     typer.Option(metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."),
 ]
 SeedOption = Annotated[int, typer.Option(help="The same seed, the same faults.")]
-SecondsOption = Annotated[
-    float, number_option(help_text="For how long such a fault hangs or delays.")
-]
+SecondsOption = Annotated[float, number_option(help_text="How long such a fault hangs or delays.")]
 RequestsOption = Annotated[int | None, number_option(help_text="End after N requests.")]
-AsJsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
 @app.command()
 def provider(
-    port: Port = 0,
+    port: PortOption = 0,
     model: ModelOption = None,
     shows: ShowsOption = None,
     compaction: CompactionOption = True,
@@ -98,7 +96,7 @@ def provider(
     seed: SeedOption = 0,
     seconds: SecondsOption = 5.0,
     requests: RequestsOption = None,
-    as_json: AsJsonOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Serve models that answer from a script, with real windows, caches and failures; a line for each request.
 

@@ -10,7 +10,7 @@ import typer
 
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.output import escape_controls
-from everthread.cli.shared_options import StoreUrl
+from everthread.cli.shared_options import StoreOption
 from everthread.cli.store_access import with_store
 from everthread.core.packages import require_package
 from everthread.errors import InputError
@@ -35,10 +35,10 @@ def mcp(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve HTTP there instead of standard input and output.",
+            help="Serve HTTP at this address instead of standard input and output.",
         ),
     ] = None,
-    store_url: StoreUrl = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Search, read and pin past conversations from any MCP client.
 

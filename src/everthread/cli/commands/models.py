@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.output import escape_controls, indent_further_lines, print_json, print_text
-from everthread.cli.shared_options import AsJson, StoreUrl
+from everthread.cli.shared_options import JsonOption, StoreOption
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.config import home_directory, load_config
@@ -38,24 +38,20 @@ ModelNameArgument = Annotated[
 
 @app.command("list")
 def list_models(
-    text: Annotated[str, typer.Argument(help="Only names that hold this.")] = "",
-    as_json: AsJson = False,
+    text: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """List the families of the catalogue: window, longest answer, how their providers cache."""
     from everthread.providers.catalog import list_families, normalize_model_name
 
     entries = [entry for entry in list_families() if normalize_model_name(text) in entry.family]
     if as_json:
-        names = (
-            [field.name for field in dataclasses.fields(entries[0]) if field.name != "exact"]
-            if entries
-            else []
-        )
-        print_json(
-            {"models": [{name: getattr(entry, name) for name in names} for entry in entries]}
-        )
+        rows = [dataclasses.asdict(entry) for entry in entries]
+        for row in rows:
+            del row["is_exact"]
+        print_json({"models": rows})
         return
-    rows = [
+    table = [
         (
             entry.family,
             entry.window or "-",
@@ -65,7 +61,7 @@ def list_models(
         )
         for entry in entries
     ]
-    print_table("Catalogue", ["family", "window>", "output>", "cache", "from>"], rows)
+    print_table("Catalogue", ["family", "window>", "output>", "cache", "from>"], table)
 
 
 @app.command()
@@ -74,8 +70,8 @@ def show(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the server about its window.")
     ] = False,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
     from everthread.factory.configured_prices import apply_prices
@@ -121,7 +117,7 @@ def forget(
     base_url: Annotated[
         str | None, typer.Option("--base-url", help="Only limits of this address.")
     ] = None,
-    store_url: StoreUrl = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
     count = with_store(
@@ -139,17 +135,22 @@ def _describe_model(
     from everthread.providers.local import SMOLLM2
 
     entry = find_known_model(choice.model)
-    file = SMOLLM2.path(home_directory())
-    local_path = f"{file}" if file.is_file() else f"{file} (not there yet: everthread models pull)"
-    has_key = choice.key_env and os.environ.get(choice.key_env, "").strip()
+    address = choice.base_url
+    if not address:
+        file = SMOLLM2.path(home_directory())
+        address = str(file)
+        if not file.is_file():
+            address += " (not there yet: everthread models pull)"
+    key = "none needed"
+    if choice.key_env:
+        has_key = os.environ.get(choice.key_env, "").strip()
+        key = f"{choice.key_env} ({'set' if has_key else 'not set'})"
     return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
-        "address": choice.base_url or local_path,
-        "key": f"{choice.key_env} ({'set' if has_key else 'not set'})"
-        if choice.key_env
-        else "none needed",
+        "address": address,
+        "key": key,
         "window": window.tokens,
         "window_source": window.sentence,
         "window.fallback_reason": window.fallback_reason,

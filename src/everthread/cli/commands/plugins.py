@@ -10,7 +10,7 @@ import typer
 
 from everthread.cli.formats import shorten_path
 from everthread.cli.output import console, indent_further_lines, print_json, print_text
-from everthread.cli.shared_options import AsJson
+from everthread.cli.shared_options import JsonOption
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file_edits import set_keys
@@ -21,14 +21,14 @@ app = typer.Typer(help="Context engines: list them, and choose one.")
 
 
 @app.callback(invoke_without_command=True)
-def plugins(context: typer.Context, as_json: AsJson = False) -> None:
+def plugins(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
     if context.invoked_subcommand is None:
         list_engines(as_json=as_json)
 
 
 @app.command("list")
-def list_engines(as_json: AsJson = False) -> None:
+def list_engines(as_json: JsonOption = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
     home = home_directory()
     active_engine = load_config().context.engine
@@ -39,32 +39,29 @@ def list_engines(as_json: AsJson = False) -> None:
             {
                 "active": active_engine,
                 "problem": problem,
-                "engines": [dataclasses.asdict(info) for info in engines],
+                "engines": [dataclasses.asdict(engine) for engine in engines],
             }
         )
         return
-    name_width, source_width = (
-        max(map(len, column))
-        for column in zip(*((engine.name, engine.source) for engine in engines), strict=True)
-    )
-    for info in engines:
-        mark = "*" if info.active else " "
-        line_start = f"{mark} {info.name:<{name_width}}  {info.source:<{source_width}}  "
-        line = f"{line_start}{shorten_path(str(info.location), console.width - len(line_start))}"
+    name_width = max(len(engine.name) for engine in engines)
+    source_width = max(len(engine.source) for engine in engines)
+    for engine in engines:
+        mark = "*" if engine.active else " "
+        line_start = f"{mark} {engine.name:<{name_width}}  {engine.source:<{source_width}}  "
+        line = f"{line_start}{shorten_path(str(engine.location), console.width - len(line_start))}"
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
-        if note := info.problem or info.description:
+        if note := engine.problem or engine.description:
             print_text(f"    {indent_further_lines(note, indent=4)}")
-    print_text(
-        f"\nActive: {active_engine}"
-        if not problem
-        else f"\nActive is {active_engine}, which cannot be used: {problem}"
-    )
+    if problem:
+        print_text(f"\nActive is {active_engine}, which cannot be used: {problem}")
+    else:
+        print_text(f"\nActive: {active_engine}")
 
 
 @app.command()
 def use(
-    name: Annotated[str, typer.Argument(help="An engine's name, as the list has it.")],
+    name: Annotated[str, typer.Argument(help="An engine's name, as `list` shows it.")],
 ) -> None:
     """Switch to another engine, if it can be loaded. Changes `context.engine` in config.yaml and nothing else."""
     home = home_directory()

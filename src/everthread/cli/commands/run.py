@@ -22,20 +22,20 @@ from everthread.cli.chat.screen import Screen
 from everthread.cli.error_log import log_unexpected_error
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import encode_json, escape_controls
-from everthread.cli.shared_options import StoreUrl
+from everthread.cli.shared_options import StoreOption
 from everthread.cli.start_options import (
     RESUME_WITHOUT_ID,
-    BaseUrl,
+    BaseUrlOption,
     ContinueOption,
-    Model,
+    ModelOption,
     ResumeCommand,
     ResumeOption,
     StartOptions,
-    Workspace,
+    WorkspaceOption,
     YesOption,
     read_start_options,
 )
-from everthread.cli.store_access import find_latest_thread, store_address
+from everthread.cli.store_access import find_latest_thread, find_store_address
 from everthread.cli.terminal_agent import open_terminal_agent
 from everthread.config import home_directory
 from everthread.conversation.answer_recorder import ModelAnswer
@@ -48,25 +48,25 @@ from everthread.thread.events import Event
 
 
 class TextOutput:
-    """Prints the answer on standard output and the events on standard error.
+    """A run's output as text: the answer on standard output, the events on standard error.
 
     On a terminal, one line below the events names the current wait; it is replaced and at last erased.
     """
 
-    def __init__(self, *, quiet: bool, options: str) -> None:
+    def __init__(self, *, quiet: bool, resume_options: str) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
-        self._quiet = quiet
-        self._options = options
+        self._is_quiet = quiet
+        self._resume_options = resume_options
         self._thread = ""
 
     def show_start(self, conversation: Conversation) -> None:
         self._thread = conversation.id
-        if not self._quiet:
-            self.screen.show_waiting("…")
+        if not self._is_quiet:
+            self.screen.show_wait("…")
 
-    def show_item(self, event: StreamDelta | Event) -> None:
-        if isinstance(event, Event) and not self._quiet:
-            self.screen.show_event(event, waiting_text="…")
+    def show_item(self, item: StreamDelta | Event) -> None:
+        if isinstance(item, Event) and not self._is_quiet:
+            self.screen.show_event(item, waiting_text="…")
 
     def show_answer(self, answer: ModelAnswer) -> None:
         self.screen.flush()
@@ -74,14 +74,12 @@ class TextOutput:
 
     def show_error(self, error: str) -> None:
         self.screen.flush()
-        advice = (
-            f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
-        )
-        typer.echo(escape_controls(f"everthread: {error}\n{advice}"), err=True)
+        command = f"everthread chat --resume {shorten_id(self._thread)}{self._resume_options}"
+        typer.echo(escape_controls(f"everthread: {error}\nContinue with: {command}"), err=True)
 
 
 class JsonOutput:
-    """Prints JSON lines on standard output: `start`, `text`, the events, then `answer` or `error`."""
+    """A run's output as JSON lines on standard output: `start`, `text`, the events, then `answer` or `error`."""
 
     def __init__(self) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
@@ -105,19 +103,17 @@ class JsonOutput:
             self._print(item.kind, text=item.text)
 
     def show_answer(self, answer: ModelAnswer) -> None:
-        usage = answer.usage
-        cost = answer.cost
-        tokens = {
-            "prompt": usage.prompt_tokens,
-            "cache_read": usage.cache_read_tokens,
-            "output": usage.output_tokens,
+        usage = {
+            "prompt": answer.usage.prompt_tokens,
+            "cache_read": answer.usage.cache_read_tokens,
+            "output": answer.usage.output_tokens,
         }
         self._print(
             "answer",
             text=answer.text,
             stop=answer.stop,
-            usage=tokens,
-            cost=None if cost is None else float(cost),
+            usage=usage,
+            cost=None if answer.cost is None else float(answer.cost),
             thread=self._thread,
         )
 
@@ -128,30 +124,30 @@ class JsonOutput:
         typer.echo(encode_json({"event": event, **values}))
 
 
-Output = TextOutput | JsonOutput
+RunOutput = TextOutput | JsonOutput
 TYPER_OPTIONS = {"cls": ResumeCommand}
 
 
 def run(
     task: Annotated[str, typer.Argument(help="What to do; `-` reads it from standard input.")],
-    model: Model = None,
-    base_url: BaseUrl = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
     resume: ResumeOption = None,
     continue_: ContinueOption = False,
-    workspace: Workspace = ".",
+    workspace: WorkspaceOption = ".",
     yes: YesOption = False,
     quiet: Annotated[
         bool,
         typer.Option("--quiet", "-q", help="Print nothing about tools and compactions."),
     ] = False,
-    store_url: StoreUrl = None,
+    store_url: StoreOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every event as a line of JSON.")
     ] = False,
 ) -> None:
-    """Do one task and print the answer. What its tools do is printed on standard error.
+    """Do one task and print the answer. The steps of its tools are printed on standard error.
 
-    Without a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
+    Without a terminal, a call that needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
     text = _read_task(task)
     start_options = read_start_options(
@@ -162,10 +158,10 @@ def run(
         workspace=workspace,
         can_ask=False,
     )
-    output: Output = (
-        JsonOutput() if as_json else TextOutput(quiet=quiet, options=start_options.resume_options)
-    )
-    store = open_store(store_address(store_url))
+    output: RunOutput = JsonOutput()
+    if not as_json:
+        output = TextOutput(quiet=quiet, resume_options=start_options.resume_options)
+    store = open_store(find_store_address(store_url))
     if not asyncio.run(_run(start_options, store, output, text, yes=yes)):
         raise typer.Exit(1)
 
@@ -181,15 +177,13 @@ def _read_task(argument: str) -> str:
 
 
 async def _run(
-    start_options: StartOptions, store: Store, output: Output, task: str, *, yes: bool
+    start_options: StartOptions, store: Store, output: RunOutput, task: str, *, yes: bool
 ) -> bool:
     """Run the task; return whether it was answered."""
     try:
-        thread = (
-            await find_latest_thread(store)
-            if start_options.thread == RESUME_WITHOUT_ID
-            else start_options.thread
-        )
+        thread = start_options.thread
+        if thread == RESUME_WITHOUT_ID:
+            thread = await find_latest_thread(store)
         async with await open_terminal_agent(
             start_options, store, thread, _open_approvals(output, yes=yes)
         ) as agent:
@@ -198,7 +192,7 @@ async def _run(
         await store.close()
 
 
-def _open_approvals(output: Output, *, yes: bool) -> Approvals:
+def _open_approvals(output: RunOutput, *, yes: bool) -> Approvals:
     """Return the approvals of a run. Questions go to standard error, so that the answer can be redirected."""
     has_user = sys.stdin.isatty() and sys.stderr.isatty()
     reader = LineReader(output.screen.console, is_interactive=True)
@@ -209,7 +203,7 @@ def _open_approvals(output: Output, *, yes: bool) -> Approvals:
     )
 
 
-async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
+async def _run_turn(agent: Agent, output: RunOutput, task: str) -> bool:
     interrupts = Interrupts(lambda: None, lambda words: output.screen.print(Text(words)))
     output.show_start(agent.conversation)
     try:
@@ -232,7 +226,7 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
 
 
 async def _stream_turn(
-    agent: Agent, output: Output, task: str
+    agent: Agent, output: RunOutput, task: str
 ) -> tuple[ModelAnswer, TurnEnded | None]:
     turn_end: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson
+from everthread.cli.shared_options import JsonOption
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def statusline(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A log. Default: the session told on standard input, or the newest.",
+            help="A log. Default: the session named on standard input, or the newest.",
         ),
     ] = None,
     install: Annotated[
@@ -34,7 +34,7 @@ def statusline(
         typer.Option("--install", help="Set it as Claude Code's status line, after asking."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --install: do not ask.")] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print one line about a session: context used, threshold, cache, dollars.
 

@@ -10,8 +10,8 @@ import typer
 from everthread.cli.formats import format_share
 from everthread.cli.output import print_json, print_notes, print_text
 from everthread.cli.shared_options import (
-    AsJson,
-    CountingModel,
+    CountingModelOption,
+    JsonOption,
     WindowOption,
     number_option,
     resolve_window_option,
@@ -28,11 +28,11 @@ from everthread.lab.importers.conversation_file import (
 
 def tokens(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    model: CountingModel = None,
+    model: CountingModelOption = None,
     window: WindowOption = None,
     top: Annotated[int, number_option(help_text="How many of the biggest messages to show.")] = 10,
     messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
     conversation = read_conversation(file)

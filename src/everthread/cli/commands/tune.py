@@ -1,4 +1,4 @@
-"""`everthread tune`: propose a threshold for each model, from replays of the person's own sessions."""
+"""`everthread tune`: propose a threshold for each model, from replays of the user's own sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from everthread.cli.output import print_json, print_text
 from everthread.cli.progress import show_progress
-from everthread.cli.shared_options import AsJson, number_option
+from everthread.cli.shared_options import JsonOption, number_option
 from everthread.cli.tables import print_table
 from everthread.cli.times import UNIT_SECONDS
 from everthread.core.costs.prices import format_dollars
@@ -56,7 +56,7 @@ def tune(
     last: LastOption = "30d",
     most: MostOption = 10,
     apply: ApplyOption = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Propose a threshold for each model, from replays of your own sessions.
 
@@ -67,16 +67,17 @@ def tune(
     from everthread.lab.threshold_search import TRIED_SHARES, tune_thresholds
 
     recordings = _read_logs(logs, last, most)
-    finished = 0
-    with show_progress(len(recordings) * (len(TRIED_SHARES) + 1)) as progress:
+    finished_count = 0
+    with show_progress(len(recordings) * (len(TRIED_SHARES) + 1)) as start_piece:
 
-        def show_progress_of(source: str) -> None:
-            nonlocal finished
-            progress(finished, source)(1, 1)
-            finished += 1
+        def report_finished(source: str) -> None:
+            nonlocal finished_count
+            report_step = start_piece(finished_count, source)
+            report_step(1, 1)
+            finished_count += 1
 
         tunings = tune_thresholds(
-            recordings, make_session_options(load_config()), progress=show_progress_of
+            recordings, make_session_options(load_config()), progress=report_finished
         )
     if as_json:
         print_json({"models": [_tuning_as_json(tuning) for tuning in tunings]})
@@ -133,11 +134,13 @@ def _print_skipped(recordings: list[Log]) -> None:
 
 
 def _format_trial(trial: TriedThreshold, tuning: Tuning) -> list[object]:
-    mark = (
-        " (configured)" if trial.is_current else " (proposed)" if trial is tuning.proposed else ""
-    )
+    name = f"{trial.share:.0%}"
+    if trial.is_current:
+        name += " (configured)"
+    elif trial is tuning.proposed:
+        name += " (proposed)"
     return [
-        f"{trial.share:.0%}{mark}",
+        name,
         trial.tokens,
         format_dollars(trial.dollars),
         trial.mean_context,
@@ -159,9 +162,8 @@ def _write_thresholds(tunings: list[Tuning]) -> None:
     from everthread.config import config_path, load_config
     from everthread.config.file_edits import set_keys
 
-    configured_models = (
-        load_config().model_dump(exclude_unset=True).get("compression", {}).get("models", {})
-    )
+    configuration = load_config().model_dump(exclude_unset=True)
+    configured_models = configuration.get("compression", {}).get("models", {})
     values: dict[tuple[str, ...], Any] = {}
     for tuning in tunings:
         if tuning.proposed is not None and not tuning.proposed.is_current:

@@ -10,11 +10,17 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, SinceOption, StoreUrl, Tenant, UntilOption
+from everthread.cli.shared_options import (
+    JsonOption,
+    SinceOption,
+    StoreOption,
+    TenantOption,
+    UntilOption,
+)
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso, parse_time
-from everthread.cli.usage_columns import COLUMN_VALUES, list_values
+from everthread.cli.usage_columns import COLUMN_VALUES, list_usage_values
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
 from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_calls
@@ -43,9 +49,9 @@ def usage(
     calls: CallsOption = False,
     since: SinceOption = None,
     until: UntilOption = None,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the tokens and the cost of a thread, or of all."""
     if calls and session_id is None:
@@ -138,7 +144,7 @@ def _print_usage(
                 format_age(record.created, now),
                 record.model,
                 record.task,
-                *list_values(make_usage_row(record), DETAIL_COLUMNS),
+                *list_usage_values(make_usage_row(record), DETAIL_COLUMNS),
             )
             for record in records
         ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["good", "note", "broken"]
+CheckState = Literal["good", "note", "broken"]
 
 
-STATE_MARKS: dict[State, tuple[str, str]] = {
+STATE_MARKS: dict[CheckState, tuple[str, str]] = {
     "good": ("✓", "green"),
     "note": ("·", "dim"),
     "broken": ("✗", "bold red"),
@@ -20,7 +20,7 @@ class CheckResult:
     """The result of one check. A `note` is neither good nor bad; `advice` says what to do."""
 
     name: str
-    state: State
+    state: CheckState
     text: str
     advice: str = ""
 

@@ -29,7 +29,7 @@ from everthread.providers.model_choice import (
 )
 from everthread.store.store import Store
 
-PROBE_SECONDS = 5.0
+PROBE_TIMEOUT_SECONDS = 5.0
 
 
 def check_keys(config: Config | None) -> CheckResult:
@@ -38,17 +38,12 @@ def check_keys(config: Config | None) -> CheckResult:
         provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
     ]
     if config is not None:
-        configured = (
-            config.model.api_key_env,
-            config.auxiliary.compression.api_key_env,
-        )
+        configured = (config.model.api_key_env, config.auxiliary.compression.api_key_env)
         variables += [name for name in configured if name and name not in variables]
     present_names = [name for name in variables if os.environ.get(name, "").strip()]
-    return CheckResult(
-        "keys",
-        "good" if present_names else "note",
-        ", ".join(present_names) or "none in the environment",
-    )
+    if not present_names:
+        return CheckResult("keys", "note", "none in the environment")
+    return CheckResult("keys", "good", ", ".join(present_names))
 
 
 def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
@@ -58,21 +53,14 @@ def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
         return None, CheckResult("model", "broken", problem, "everthread init")
     text = f"{choice.model}, {choice.provider}, {choice.api}"
     if problem:
-        return choice, CheckResult(
-            "model", "broken", f"{text}: {problem}", f"export {choice.key_env}=…"
-        )
+        advice = f"export {choice.key_env}=…"
+        return choice, CheckResult("model", "broken", f"{text}: {problem}", advice)
     if missing_package := find_missing_package(choice):
-        return choice, CheckResult(
-            "model",
-            "broken",
-            f"{text}: {missing_package.package} is not installed",
-            missing_package.command,
-        )
-    return choice, CheckResult(
-        "model",
-        "good",
-        text + (f", key from {choice.key_env}" if choice.key_env else ""),
-    )
+        text += f": {missing_package.package} is not installed"
+        return choice, CheckResult("model", "broken", text, missing_package.command)
+    if choice.key_env:
+        text += f", key from {choice.key_env}"
+    return choice, CheckResult("model", "good", text)
 
 
 def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
@@ -96,16 +84,15 @@ def check_summaries(config: Config) -> list[CheckResult]:
         return [CheckResult("summaries", "good", f"written by {writer}")]
     choice, problem = check_choice(options, options.model or config.model.default)
     if choice is None:
-        advice = (
-            "`everthread config set auxiliary.compression.model NAME`; until then others write them"
-        )
+        command = "`everthread config set auxiliary.compression.model NAME`"
+        advice = f"{command}; until then the main model or the journal writes them"
         return [CheckResult("summaries", "note", problem, advice)]
     text = f"{choice.model}, {choice.provider}"
     if problem:
-        text = f"{text}: {problem}, so others write them"
+        text = f"{text}: {problem}, so the main model or the journal writes them"
         return [CheckResult("summaries", "note", text, f"export {choice.key_env}=…")]
     if missing_package := find_missing_package(choice):
-        text = f"{text}: {missing_package.package} is not installed, so others write them"
+        text = f"{text}: {missing_package.package} is not installed, so the main model or the journal writes them"
         return [CheckResult("summaries", "note", text, missing_package.command)]
     text = f"written by {text} ({choice.api}), paid with its own key"
     return [CheckResult("summaries", "good", text)]
@@ -114,11 +101,10 @@ def check_summaries(config: Config) -> list[CheckResult]:
 async def check_endpoint(choice: ModelChoice) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
     url = make_models_url(choice.base_url, choice.api)
-    headers = make_endpoint_headers(
-        choice.api, os.environ.get(choice.key_env or "", "").strip() or None
-    )
+    key = os.environ.get(choice.key_env or "", "").strip()
+    headers = make_endpoint_headers(choice.api, key or None)
     try:
-        async with httpx2.AsyncClient(timeout=PROBE_SECONDS) as client:
+        async with httpx2.AsyncClient(timeout=PROBE_TIMEOUT_SECONDS) as client:
             status = (await client.get(url, headers=headers)).status_code
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         problem = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"
@@ -126,24 +112,13 @@ async def check_endpoint(choice: ModelChoice) -> CheckResult:
         return CheckResult("endpoint", "broken", problem, advice)
     if status in (401, 403):
         advice = "everthread config set model.api_key_env NAME"
-        advice = (
-            f"export {choice.key_env}=… with a key that is valid there"
-            if choice.key_env
-            else advice
-        )
-        return CheckResult(
-            "endpoint",
-            "broken",
-            f"{url}: answers, and refuses the key ({status})",
-            advice,
-        )
+        if choice.key_env:
+            advice = f"export {choice.key_env}=… with a key that is valid there"
+        problem = f"{url}: answers, and refuses the key ({status})"
+        return CheckResult("endpoint", "broken", problem, advice)
     if status >= 500:
-        return CheckResult(
-            "endpoint",
-            "broken",
-            f"{url}: answers with an error ({status})",
-            "try again later",
-        )
+        problem = f"{url}: answers with an error ({status})"
+        return CheckResult("endpoint", "broken", problem, "try again later")
     return CheckResult("endpoint", "good", f"{url}: answers ({status})")
 
 
@@ -151,12 +126,8 @@ async def check_window(config: Config, choice: ModelChoice, store: Store | None)
     """Check the window in tokens and its source."""
     window = await load_window(choice, config.model.context_length, store)
     if window.source == "default":
-        return CheckResult(
-            "window",
-            "note",
-            window.sentence,
-            "everthread config set model.context_length TOKENS",
-        )
+        advice = "everthread config set model.context_length TOKENS"
+        return CheckResult("window", "note", window.sentence, advice)
     return CheckResult("window", "good", window.sentence)
 
 

@@ -16,55 +16,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedLog:
-    """The replay of a log, its verdict, and the replay with idle compaction if one was asked for."""
+    """The replay of a log, its verdict, and the replay with idle compaction if that was asked for."""
 
     replay: Replay
     verdict: list[str]
-    with_idle: Replay | None
+    idle_replay: Replay | None
 
     def as_dict(self) -> dict[str, Any]:
         values = self.replay.as_dict() | {"verdict": self.verdict}
-        if self.with_idle is not None:
-            values["idle"] = compare_idle_compaction(self.replay, self.with_idle)
+        if self.idle_replay is not None:
+            values["idle"] = compare_idle_compaction(self.replay, self.idle_replay)
         return values
 
 
 def play_logs(
-    logs: Sequence[Log], options: SessionOptions, *, idle: bool, **arguments: Any
+    logs: Sequence[Log], options: SessionOptions, *, with_idle: bool, **arguments: Any
 ) -> list[PlayedLog]:
+    """Replay each log, with idle compaction too if `with_idle` is set. `arguments` are those of `lab.replay.replay`."""
     from everthread.lab.replay import replay as play
 
     idle_options = replace(options, idle=True)
     played_logs = []
-    with show_progress(len(logs)) as progress:
+    with show_progress(len(logs)) as start_piece:
         for number, log in enumerate(logs):
-            replayed = play(
-                log, options=options, progress=progress(number, log.source), **arguments
-            )
-            with_idle = (
-                play(log, options=idle_options, with_baselines=False, **arguments) if idle else None
-            )
-            played_logs.append(PlayedLog(replayed, _write_verdict(log, replayed), with_idle))
+            report_step = start_piece(number, log.source)
+            replayed = play(log, options=options, progress=report_step, **arguments)
+            idle_replay = None
+            if with_idle:
+                idle_replay = play(log, options=idle_options, with_baselines=False, **arguments)
+            played_logs.append(PlayedLog(replayed, _make_verdict(log, replayed), idle_replay))
     return played_logs
 
 
 def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str, Any]:
-    """Return the figures of a replay with idle compaction beside those without."""
-    costs = [replayed.everthread.cost for replayed in (without_idle, with_idle)]
-    cost_without, cost_with = (None if cost is None else round(float(cost), 4) for cost in costs)
+    """Return the figures of a replay with idle compaction beside the figures without it."""
+    cost_without = _round_cost(without_idle)
+    cost_with = _round_cost(with_idle)
+    saved = None
+    if cost_without is not None and cost_with is not None:
+        saved = round(cost_without - cost_with, 4)
     return {
         "dollars_without": cost_without,
         "dollars": cost_with,
-        "saved": None
-        if cost_without is None or cost_with is None
-        else round(cost_without - cost_with, 4),
+        "saved": saved,
         "idle_compactions": sum(replayed.reason == "idle" for replayed in with_idle.compactions),
         "mean_context_without": round(without_idle.everthread.mean),
         "mean_context": round(with_idle.everthread.mean),
     }
 
 
-def _write_verdict(log: Log, replayed: Replay) -> list[str]:
+def _round_cost(replayed: Replay) -> float | None:
+    cost = replayed.everthread.cost
+    return None if cost is None else round(float(cost), 4)
+
+
+def _make_verdict(log: Log, replayed: Replay) -> list[str]:
     from everthread.lab.replay.verdict import describe_replay
     from everthread.lab.summary_comparison import compare_log
 

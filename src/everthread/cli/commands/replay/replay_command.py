@@ -15,8 +15,7 @@ import typer
 from everthread.cli.commands.replay.played_logs import PlayedLog, play_logs
 from everthread.cli.commands.replay.replay_tables import print_played_logs
 from everthread.cli.commands.replay.threshold_comparison import compare_thresholds, parse_thresholds
-from everthread.cli.file_errors import explain_write_errors
-from everthread.cli.output import print_json, print_text
+from everthread.cli.output import explain_write_errors, print_json, print_text
 from everthread.cli.shared_options import WindowOption, number_option
 from everthread.errors import InputError
 
@@ -76,11 +75,11 @@ TtlOption = Annotated[
 ]
 PauseOption = Annotated[
     float,
-    number_option(help_text="Seconds before each message of the user, where the log has no times."),
+    number_option(help_text="Seconds before each message of the user, if the log has no times."),
 ]
 StepOption = Annotated[
     float,
-    number_option(help_text="Seconds before each tool result, where the log has no times."),
+    number_option(help_text="Seconds before each tool result, if the log has no times."),
 ]
 RecallOption = Annotated[
     bool | None,
@@ -97,7 +96,7 @@ IdleOption = Annotated[
     ),
 ]
 HtmlOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")
+    str | None, typer.Option(metavar="FILE", help="Write a page with charts to this file.")
 ]
 UncachedOption = Annotated[
     bool,
@@ -106,7 +105,9 @@ UncachedOption = Annotated[
         help="Also show the way without compaction and without caching.",
     ),
 ]
-AsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")]
+CallsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON: every call of every way.")
+]
 
 
 def replay(
@@ -125,7 +126,7 @@ def replay(
     idle: IdleOption = False,
     html: HtmlOption = None,
     uncached: UncachedOption = False,
-    as_json: AsJsonOption = False,
+    as_json: CallsJsonOption = False,
 ) -> None:
     """Replay recorded conversations: context, compactions, cache, cost and facts kept.
 
@@ -158,7 +159,7 @@ def replay(
         economics_values = (False, True) if tries_both else (options.economics,)
         compare_thresholds(logs, shares, economics_values, options, as_json=as_json, **arguments)
         return
-    played_logs = play_logs(logs, options, idle=idle, **arguments)
+    played_logs = play_logs(logs, options, with_idle=idle, **arguments)
     if html is not None:
         _write_page(html, played_logs, show_uncached=uncached)
     if as_json:
@@ -170,7 +171,7 @@ def replay(
 
 
 def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
-    """Return the files to replay: those given, or the newest session on this machine."""
+    """Return the given files, or else the newest session on this machine."""
     from everthread.lab.importers.find_logs import find_latest_logs
 
     if latest and files:
@@ -211,8 +212,6 @@ def _override_options(
         if ttl not in ("5m", "1h"):
             raise InputError(f"--ttl {ttl!r} is not allowed; it must be 5m or 1h")
         options = replace(options, cache_ttl=ttl)
-    return (
-        options
-        if recall is None
-        else replace(options, recall=replace(options.recall, enabled=recall))
-    )
+    if recall is not None:
+        options = replace(options, recall=replace(options.recall, enabled=recall))
+    return options

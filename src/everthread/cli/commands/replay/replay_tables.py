@@ -22,8 +22,8 @@ def print_played_logs(played_logs: Sequence[PlayedLog], *, show_uncached: bool) 
             print_text(line)
         _print_replay(played_log.replay, show_uncached=show_uncached)
     for played_log in played_logs:
-        if played_log.with_idle is not None:
-            figures = compare_idle_compaction(played_log.replay, played_log.with_idle)
+        if played_log.idle_replay is not None:
+            figures = compare_idle_compaction(played_log.replay, played_log.idle_replay)
             print_text(_describe_idle_compaction(played_log.replay, figures))
     if len(played_logs) > 1:
         _print_sums(

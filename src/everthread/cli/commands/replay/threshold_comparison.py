@@ -84,7 +84,7 @@ def compare_thresholds(
     )
     print_text(
         "Thresholds are in per cent of the window. Fixed: compacted at the threshold. Weighed: when it pays, from half "
-        "the threshold on where the cache is cold, and at the end of a turn where it is warm."
+        "the threshold on if the cache is cold, and at the end of a turn if it is warm."
     )
     print_text(
         "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "

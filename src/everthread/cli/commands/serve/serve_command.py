@@ -12,14 +12,24 @@ from everthread.cli.commands.serve.serve_task import ServeTask
 from everthread.cli.commands.serve.start_message import StartMessage
 from everthread.cli.commands.serve.workers import serve_with_workers
 from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
-from everthread.cli.shared_options import AsJson, GatewayMode, LogFile, UpstreamUrls, number_option
-from everthread.cli.upstream_option import parse_upstream
+from everthread.cli.shared_options import (
+    JsonOption,
+    LogFileOption,
+    ModeOption,
+    UpstreamOption,
+    number_option,
+    parse_upstream,
+)
 from everthread.config import Config, load_config
 
-HostOption = Annotated[str | None, typer.Option(help="Where to listen. Default: gateway.host.")]
-PortOption = Annotated[
+HostOption = Annotated[
+    str | None, typer.Option(help="The address to listen on. Default: gateway.host.")
+]
+ServePortOption = Annotated[
     int | None,
-    number_option(maximum=65535, help_text="0 finds a free one. Default: gateway.port."),
+    number_option(
+        maximum=65535, help_text="The port to listen on; 0 finds a free one. Default: gateway.port."
+    ),
 ]
 AuthOption = Annotated[
     Literal["keys", "passthrough", "none"] | None,
@@ -34,7 +44,7 @@ WorkersOption = Annotated[
     number_option(
         minimum=1,
         maximum=64,
-        help_text="Processes that answer behind the one port. Default: gateway.workers.",
+        help_text="Processes that share the port. Default: gateway.workers.",
     ),
 ]
 LogFormatOption = Annotated[
@@ -48,25 +58,27 @@ QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No line for each request and compaction."),
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print more on standard error.")
+]
 
 
 def serve(
     host: HostOption = None,
-    port: PortOption = None,
-    upstream: UpstreamUrls = None,
-    mode: GatewayMode = None,
+    port: ServePortOption = None,
+    upstream: UpstreamOption = None,
+    mode: ModeOption = None,
     auth: AuthOption = None,
     workers: WorkersOption = None,
-    log: LogFile = None,
+    log: LogFileOption = None,
     log_format: LogFormatOption = "text",
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Serve an endpoint that gives any client an unlimited conversation.
 
-    Ctrl-C ends it, after what is being answered.
+    Ctrl-C ends it after the answers that are under way.
     """
     leave_on_interrupt()
     from everthread.factory.upstreams import add_keys, list_upstreams
@@ -89,14 +101,13 @@ def serve(
     task.set_up_logs()
     port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
-    if count == 1:  # import it now: later a signal waits until the gateway has started
-        importlib.import_module("everthread.factory.gateways")
     start_message = StartMessage(task, as_json=as_json)
-    asyncio.run(
-        _serve_alone(task, port, start_message)
-        if count == 1
-        else serve_with_workers(task, port, count, start_message)
-    )
+    if count == 1:
+        # Import it now: during the start a signal would wait until the gateway has started.
+        importlib.import_module("everthread.factory.gateways")
+        asyncio.run(_serve_alone(task, port, start_message))
+    else:
+        asyncio.run(serve_with_workers(task, port, count, start_message))
 
 
 def _require_auxiliary_sdk(config: Config) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StartMessage:
-    """Prints the gateway's address at the start, and later links that open its pages."""
+    """The message with the gateway's address, and later messages with links that open its pages."""
 
     def __init__(self, task: ServeTask, *, as_json: bool) -> None:
         self._task = task
@@ -25,53 +25,55 @@ class StartMessage:
 
     def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
         listens_everywhere = replace_wildcard_host(url) != url
-        upstreams = self._task.upstreams
-        self._url = url = replace_wildcard_host(url)
-        page = None if page is None else replace_wildcard_host(page)
+        self._url = replace_wildcard_host(url)
+        if page is not None:
+            page = replace_wildcard_host(page)
         if self._as_json:
             self._print_start_as_json(page, workers)
             return
-        auth = self._task.auth
-        width = max(len(upstream.name) for upstream in upstreams)
-        address = (
-            f"port {urlsplit(url).port} of every address of this machine"
-            if listens_everywhere
-            else url
-        )
-        lines = [
-            f"Everthread listens on {address}{f' with {workers} workers' if workers > 1 else ''} in front of"
-        ]
-        lines += [
-            f"  {upstream.name:{width}}  {upstream.root_url} ({upstream.mode}); {_describe_key(upstream, auth)}"
-            for upstream in upstreams
-        ]
-        variables = {
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "ANTHROPIC_BASE_URL": url,
-            "GOOGLE_GEMINI_BASE_URL": url,
-        }
-        lines += [
-            "Set in a client:",
-            *(f"  {name}={value}" for name, value in variables.items()),
-        ]
-        if listens_everywhere:
-            lines.append(
-                f"On another machine, put this one's name or address for {urlsplit(url).hostname}."
-            )
         from everthread.cli.summary_writer import describe_client_writer
 
-        writer = describe_client_writer(self._task.config)
-        lines.append(f"Summaries: written by {writer}.")
+        lines = [
+            *self._describe_addresses(listens_everywhere=listens_everywhere, workers=workers),
+            f"Summaries: written by {describe_client_writer(self._task.config)}.",
+        ]
         if page is None:
             lines.append(
                 "The pages at / are off: set gateway.dashboard.key_env to see your context."
             )
+        elif self._task.auth == "none":
+            lines.append(f"See your context (the link works once): {page}")
         else:
-            lines.append(
-                f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}"
-            )
+            lines.append(f"See your context: {page}")
         lines.append("Ctrl-C ends it.")
         typer.echo(escape_controls("\n".join(lines)))
+
+    def _describe_addresses(self, *, listens_everywhere: bool, workers: int) -> list[str]:
+        """Return lines with the gateway's address, its upstreams, and what to set in a client."""
+        url = self._url
+        upstreams = self._task.upstreams
+        host = urlsplit(url).hostname
+        address = url
+        if listens_everywhere:
+            address = f"port {urlsplit(url).port} of every address of this machine"
+        if workers > 1:
+            address += f" with {workers} workers"
+        width = max(len(upstream.name) for upstream in upstreams)
+        lines = [f"Everthread listens on {address} in front of"]
+        for upstream in upstreams:
+            key_text = _describe_key(upstream, self._task.auth)
+            lines.append(
+                f"  {upstream.name:{width}}  {upstream.root_url} ({upstream.mode}); {key_text}"
+            )
+        lines += [
+            "Set in a client:",
+            f"  OPENAI_BASE_URL={url}/v1",
+            f"  ANTHROPIC_BASE_URL={url}",
+            f"  GOOGLE_GEMINI_BASE_URL={url}",
+        ]
+        if listens_everywhere:
+            lines.append(f"On another machine, use this one's name or address instead of {host}.")
+        return lines
 
     def _print_start_as_json(self, page: str | None, workers: int) -> None:
         upstream_values = [
@@ -94,14 +96,14 @@ class StartMessage:
 
 
 def replace_wildcard_host(url: str) -> str:
-    """Replace 0.0.0.0 or [::], which mean every address, by a loopback address that a client can use."""
+    """Replace 0.0.0.0 or [::], which mean every address, with a loopback address that a client can use."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace("//[::]:", "//[::1]:", 1)
 
 
 def _describe_key(upstream: Upstream, auth: Auth) -> str:
     """Describe which key is sent to an upstream."""
     if upstream.api_key is not None:
-        return "its own key goes there, for clients that show one of ours"
+        return "with its own key, for clients with a key of this gateway"
     if upstream.serves_chatgpt_logins:
-        return "logins with ChatGPT go there"
-    return "no key goes there" if auth == "keys" else "the client's own key goes there"
+        return "with the client's ChatGPT login"
+    return "without a key" if auth == "keys" else "with the client's own key"

@@ -1,4 +1,4 @@
-"""`everthread sessions delete`: delete a thread and those of its subagents."""
+"""`everthread sessions delete`: delete a thread and its subagents' threads."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.session_texts import load_short_title
-from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
+from everthread.cli.store_access import load_short_title, with_session, with_store
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
+    from everthread.store.records import Session
     from everthread.store.store import Store
 
 
 def delete(
-    session_id: SessionId,
+    session_id: SessionArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a thread and its subagents' for good. Its costs stay in the accounts; branches keep what they share."""
 
-    async def describe(store: Store) -> tuple[str, str]:
-        session = await store.resolve(session_id, tenant=tenant)
-        subagents = len(await store.subagents(session.thread))
-        subagents_text = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
+    async def describe(store: Store, session: Session) -> tuple[str, str]:
+        description = f"thread {shorten_id(session.thread)}"
+        subagent_count = len(await store.subagents(session.thread))
+        if subagent_count:
+            description += f" and {count_noun(subagent_count, 'subagent thread')}"
         title = await load_short_title(store, session)
-        return (
-            session.thread,
-            f"thread {shorten_id(session.thread)}{subagents_text}"
-            + (f" ({title})" if title else ""),
-        )
+        if title:
+            description += f" ({title})"
+        return session.thread, description
 
-    thread, description = with_store(store_url, describe)
+    thread, description = with_session(store_url, session_id, describe, tenant=tenant)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"deleting {description} needs --yes, as nobody can be asked here")
+            raise InputError(
+                f"deleting {description} needs --yes, as there is no terminal to ask on"
+            )
         if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)

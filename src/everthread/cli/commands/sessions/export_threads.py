@@ -13,7 +13,7 @@ import typer
 from rich import filesize
 
 from everthread.cli.output import encode_json, print_notes, print_text
-from everthread.cli.shared_options import StoreUrl, Tenant
+from everthread.cli.shared_options import StoreOption, TenantOption
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
 from everthread.errors import EverthreadError, InputError, StoreDamagedError
@@ -38,8 +38,8 @@ def export_threads(
             help="A new file. Default: standard output.",
         ),
     ] = None,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Write threads and their subagents' as JSON lines: everything, word for word, credentials in it included."""
     if export_all == bool(session_ids):
@@ -82,8 +82,10 @@ async def _find_threads_to_export(
         roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
     else:
         roots = (await list_thread_ids(store, tenant))[::-1]
-    families = [[root, *(await store.subagents(root))] for root in roots]
-    return list(dict.fromkeys(thread for family in families for thread in family))
+    threads: dict[str, None] = {}
+    for root in roots:
+        threads |= dict.fromkeys([root, *(await store.subagents(root))])
+    return list(threads)
 
 
 SESSIONS_PER_QUERY = 2_000

@@ -13,7 +13,7 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_notes
-from everthread.cli.shared_options import AsJson, StoreUrl
+from everthread.cli.shared_options import JsonOption, StoreOption
 from everthread.cli.store_access import with_store
 from everthread.core.messages import count_noun
 from everthread.errors import InputError, TranscriptError
@@ -36,16 +36,16 @@ def import_files(
         typer.Option(
             "--from",
             metavar="PROGRAM",
-            help="Every session of claude-code, codex, pi or opencode here.",
+            help="Every session of claude-code, codex, pi or opencode on this machine.",
         ),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant of the imported threads.")] = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Import exported threads, or conversations of other programs.
 
-    Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
+    If a conversation is stored already, only its new messages are added. An exported thread that is stored already is
     refused.
     """
     from everthread.lab.importers.find_logs import find_logs

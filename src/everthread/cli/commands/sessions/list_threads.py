@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.formats import shorten_id
+from everthread.cli.formats import describe_state, shorten_id
 from everthread.cli.output import print_json, print_next_page_hint, print_text
-from everthread.cli.session_texts import describe_state, load_short_title
-from everthread.cli.shared_options import AsJson, Limit, Offset, StoreUrl, Tenant
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import (
+    JsonOption,
+    LimitOption,
+    OffsetOption,
+    StoreOption,
+    TenantOption,
+)
+from everthread.cli.store_access import load_short_title, with_store
 from everthread.cli.tables import print_one_line_rows
 from everthread.cli.times import format_age, format_iso
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import count_noun, excerpt
 
 if TYPE_CHECKING:
@@ -46,19 +52,9 @@ class ListRow:
 
     def as_json(self) -> dict[str, Any]:
         session = self.session
-        names = (
-            "id",
-            "thread",
-            "parent",
-            "kind",
-            "tenant",
-            "platform",
-            "user",
-            "model",
-            "client",
-            "client_session",
-        )
-        return {name: getattr(session, name) for name in names} | {
+        identity = pick_fields(session, "id", "thread", "parent", "kind", "tenant", "platform")
+        origin = pick_fields(session, "user", "model", "client", "client_session")
+        figures = {
             "title": self.title,
             "messages": self.messages,
             "tokens": self.tokens,
@@ -68,6 +64,7 @@ class ListRow:
             "started": format_iso(session.started),
             "last": format_iso(self.last_used),
         }
+        return identity | origin | figures
 
 
 def list_threads(
@@ -75,11 +72,11 @@ def list_threads(
         bool,
         typer.Option("--all", help="Every session, continuations and reverted ones too."),
     ] = False,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    offset: OffsetOption = 0,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List threads, the last used first, with their messages, tokens and compactions."""
 
@@ -149,16 +146,15 @@ async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
 
 
 async def _make_session_row(store: Store, session: Session) -> ListRow:
-    last_messages = (
-        await store.messages(session.id, start=session.message_count - 1, limit=1)
-        if session.message_count
-        else []
-    )
-    last_used = last_messages[0].created if last_messages else session.started
+    last_used = session.started
+    if session.message_count:
+        last_messages = await store.messages(session.id, start=session.message_count - 1, limit=1)
+        if last_messages:
+            last_used = last_messages[0].created
     return ListRow(
         session,
         describe_state(session),
-        session.message_count,
-        last_used,
-        await load_short_title(store, session),
+        messages=session.message_count,
+        last_used=last_used,
+        title=await load_short_title(store, session),
     )

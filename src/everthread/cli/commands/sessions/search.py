@@ -19,17 +19,18 @@ from everthread.cli.output import (
     print_text,
 )
 from everthread.cli.shared_options import (
-    AsJson,
-    Limit,
-    Offset,
+    JsonOption,
+    LimitOption,
+    OffsetOption,
     SinceOption,
-    StoreUrl,
-    Tenant,
+    StoreOption,
+    TenantOption,
     UntilOption,
 )
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
-from everthread.core.messages import excerpt
+from everthread.core.field_values import pick_fields
+from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.terms import phrase_terms
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ RoleOption = Annotated[
 ToolOption = Annotated[str | None, typer.Option(help="Only calls and results of this tool.")]
 PathOption = Annotated[
     str | None,
-    typer.Option(help="Only calls with this path, or a part of one, and results."),
+    typer.Option(help="Only calls with this path or a part of it, and their results."),
 ]
 ThreadOption = Annotated[
     str | None,
@@ -69,11 +70,11 @@ def search(
     session: SessionOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    limit: LimitOption = 20,
+    offset: OffsetOption = 0,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Search messages and tool outputs, the best match first, each with the message before and after."""
     from everthread.store.search_records import SearchQuery
@@ -105,10 +106,9 @@ def search(
 
     page, scope_text = with_store(store_url, find, empty_if_missing=True)
     if as_json:
-        rows = [_hit_as_json(hit) for hit in page.hits]
         print_json(
             {
-                "hits": rows,
+                "hits": [_hit_as_json(hit) for hit in page.hits],
                 "offset": offset,
                 "more": page.has_more,
                 "near": page.is_approximate,
@@ -132,13 +132,8 @@ def _print_hits(page: HitPage, query: str) -> None:
 
 def _print_hit(hit: SearchHit, query: str, hit_ids: Collection[int | None]) -> None:
     number = f"#{hit.message}" if hit.message is not None else hit.output
-    facts = (
-        shorten_id(hit.session),
-        number,
-        hit.role,
-        hit.tool,
-        format_age(hit.created, time.time()),
-    )
+    age = format_age(hit.created, time.time())
+    facts = (shorten_id(hit.session), number, hit.role, hit.tool, age)
     print_text((" · ".join(filter(None, facts)), "dim"))
     _print_neighbour("before", hit.before, hit_ids)
     print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query))
@@ -161,32 +156,19 @@ async def _describe_scope(store: Store, tenant: str | None, scope: Session | Non
     if scope is not None:
         return f"in thread {shorten_id(scope.thread)}; other threads were not searched"
     count = await store.count_threads(tenant=tenant)
-    threads = f"in {count:,} thread{'' if count == 1 else 's'}"
+    threads = f"in {count_noun(count, 'thread')}"
     if tenant is None:
         return f"{threads} of {store.database.location}"
     return f"{threads} of tenant {tenant}; {total - count:,} of other tenants were not searched"
 
 
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
-    names = (
-        "message",
-        "output",
-        "thread",
-        "session",
-        "role",
-        "tool",
-        "snippet",
-        "score",
-    )
-    neighbours = {
+    names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
+    return pick_fields(hit, *names) | {
+        "created": format_iso(hit.created),
         "before": hit.before and asdict(hit.before),
         "after": hit.after and asdict(hit.after),
     }
-    return (
-        {name: getattr(hit, name) for name in names}
-        | {"created": format_iso(hit.created)}
-        | neighbours
-    )
 
 
 def _print_neighbour(

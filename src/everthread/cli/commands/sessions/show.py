@@ -11,9 +11,16 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import console, escape_controls, page_output, print_json, print_text
-from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant, number_option
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import (
+    JsonOption,
+    SessionArgument,
+    StoreOption,
+    TenantOption,
+    number_option,
+)
+from everthread.cli.store_access import with_session
 from everthread.cli.times import format_age, format_iso
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import (
     REASONING_BLOCK_KINDS,
     Message,
@@ -64,37 +71,36 @@ OutputOption = Annotated[
     str | None,
     typer.Option(help="One stored tool output in full, by its `output:…` id."),
 ]
-FullOption = Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Long texts and tool results in full.")]
 RawOption = Annotated[
     bool,
     typer.Option("--raw", help="Also show credentials, which are redacted otherwise."),
 ]
-LimitOption = Annotated[
+MessageLimitOption = Annotated[
     int | None,
     number_option(minimum=1, maximum=100_000, help_text="Show at most N messages."),
 ]
-OffsetOption = Annotated[int, number_option(help_text="Skip the first N messages.")]
+MessageOffsetOption = Annotated[int, number_option(help_text="Skip the first N messages.")]
 
 
 def show(
-    session_id: SessionId,
+    session_id: SessionArgument,
     context: ContextOption = False,
     message: MessageOption = None,
     output: OutputOption = None,
     full: FullOption = False,
     raw: RawOption = False,
-    limit: LimitOption = None,
-    offset: OffsetOption = 0,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    limit: MessageLimitOption = None,
+    offset: MessageOffsetOption = 0,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show all messages of a thread, through any number of compactions."""
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
-    async def load(store: Store) -> ShownThread:
-        session = await store.resolve(session_id, tenant=tenant)
+    async def load(store: Store, session: Session) -> ShownThread:
         tip = await store.session(await store.get_compression_tip(session.id))
         thread_view = ShownThread(session, tip, with_system=context)
         if output is not None:
@@ -110,7 +116,7 @@ def show(
             thread_view.tool_names = _map_tool_names(thread_view.messages)
         return thread_view
 
-    thread_view = with_store(store_url, load)
+    thread_view = with_session(store_url, session_id, load, tenant=tenant)
     if not raw:
         thread_view.redact()
     if as_json:
@@ -199,8 +205,8 @@ def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
 
 
 def _message_as_json(message: StoredMessage) -> dict[str, Any]:
-    values = {name: getattr(message, name) for name in ("id", "session", "seq", "kind", "tokens")}
-    return values | {"created": format_iso(message.created), "body": message.body}
+    fields = pick_fields(message, "id", "session", "seq", "kind", "tokens")
+    return fields | {"created": format_iso(message.created), "body": message.body}
 
 
 def _print_message(message: StoredMessage, names: Mapping[str, str], *, full: bool) -> None:
@@ -230,27 +236,25 @@ def _split_message(body: Message, names: Mapping[str, str]) -> Iterator[tuple[st
     for call in calls_of(body):
         yield "call", f"→ {call.name} {call.arguments}"
     for result in results_of(body):
-        yield (
-            "result",
-            f"← {result.tool_name or names.get(result.call_id, '')}: {result.text}",
-        )
+        name = result.tool_name or names.get(result.call_id, "")
+        yield "result", f"← {name}: {result.text}"
 
 
 def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    blocks: Sequence[Any] = [
-        part for part in parts_of(body) if kind_of(part) in REASONING_BLOCK_KINDS
-    ]
-    for thought in (
-        body.get("reasoning_content"),
-        *(part.get("thinking") or part.get("text") for part in blocks),
-    ):
+    blocks: list[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCK_KINDS]
+    thoughts = [body.get("reasoning_content")]
+    thoughts += [block.get("thinking") or block.get("text") for block in blocks]
+    for thought in thoughts:
         if isinstance(thought, str) and thought:
             yield thought
 
 
 def _print_part(text: str, limits: tuple[int, int] | None) -> None:
     """Print a text, cut to `limits` (characters, lines), with a note of the cut."""
-    start = text if limits is None else "\n".join(text[: limits[0]].split("\n")[: limits[1]])
+    start = text
+    if limits is not None:
+        max_chars, max_lines = limits
+        start = "\n".join(text[:max_chars].split("\n")[:max_lines])
     console.out(escape_controls(start))
     if len(start) < len(text):
         print_text((f"… {len(text) - len(start):,} more characters (--full shows them)", "dim"))

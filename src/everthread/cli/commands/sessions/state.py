@@ -8,23 +8,24 @@ import typer
 
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
+from everthread.cli.store_access import with_session
 from everthread.cli.tables import MAX_ROWS, print_table
 from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
+    from everthread.store.records import Session
     from everthread.store.store import Store
 
 
 def state(
-    session_id: SessionId,
+    session_id: SessionArgument,
     show_all: Annotated[
         bool, typer.Option("--all", help="Files that were only read, too; every row.")
     ] = False,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
     from everthread.thread.lookup.thread_state import (
@@ -33,25 +34,20 @@ def state(
         load_thread_state,
     )
 
-    async def load_state(store: Store) -> dict[str, Any]:
-        thread = (await store.resolve(session_id, tenant=tenant)).thread
-        return {
-            "thread": thread,
-            **describe_state(await load_thread_state(store, thread)),
-        }
+    async def load_figures(store: Store, session: Session) -> dict[str, Any]:
+        thread = session.thread
+        return {"thread": thread, **describe_state(await load_thread_state(store, thread))}
 
-    figures = with_store(store_url, load_state)
+    figures = with_session(store_url, session_id, load_figures, tenant=tenant)
     if as_json:
         print_json(figures)
         return
-    branch = f"branch {figures['branch']}" if figures["branch"] else ""
-    facts = (count_noun(figures["messages"], "message"), figures["directory"], branch)
-    print_text(
-        (
-            ", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))),
-            "bold",
-        )
-    )
+    facts = [f"thread {shorten_id(figures['thread'])}", count_noun(figures["messages"], "message")]
+    if figures["directory"]:
+        facts.append(figures["directory"])
+    if figures["branch"]:
+        facts.append(f"branch {figures['branch']}")
+    print_text((", ".join(facts), "bold"))
     files = figures["files"] if show_all else list_changed_files(figures)
     _print_state_tables(figures, files, max_rows=None if show_all else MAX_ROWS)
 

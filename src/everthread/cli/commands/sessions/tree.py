@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from everthread.cli.formats import format_share, shorten_id
+from everthread.cli.formats import describe_state, format_share, shorten_id
 from everthread.cli.output import WrappingConsole, console, print_json
-from everthread.cli.session_texts import describe_state, load_short_title
-from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
+from everthread.cli.store_access import load_short_title, with_session
 from everthread.cli.times import format_age, format_iso
 from everthread.compaction.journal.journal import describe_author
+from everthread.core.field_values import pick_fields
 from everthread.core.messages import count_noun, excerpt
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ MAX_LINE_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class FamilySession:
-    """A session of a thread's family, and the compaction that started it."""
+class RelatedSession:
+    """A session of a thread or of one that began in it, and the compaction that started the session."""
 
     session: Session
     compaction: CompactionRecord | None
@@ -36,17 +36,18 @@ class FamilySession:
 
 
 def tree(
-    session_id: SessionId,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    session_id: SessionArgument,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
-
-    async def load(store: Store) -> list[FamilySession]:
-        return await load_family(store, (await store.resolve(session_id, tenant=tenant)).thread)
-
-    members = with_store(store_url, load)
+    members = with_session(
+        store_url,
+        session_id,
+        lambda store, session: load_related_sessions(store, session.thread),
+        tenant=tenant,
+    )
     if as_json:
         print_json(
             {
@@ -55,18 +56,16 @@ def tree(
             }
         )
     else:
-        # Wrapped on a terminal; elsewhere each session is one whole line.
-        target_console = (
-            console
-            if console.is_terminal
-            else WrappingConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
-        )
-        target_console.print(_draw_tree(members, time.time()))
+        tree_console = console
+        if not console.is_terminal:
+            # Each session is one whole line.
+            tree_console = WrappingConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
+        tree_console.print(_draw_tree(members, time.time()))
 
 
-async def load_family(store: Store, thread: str) -> list[FamilySession]:
+async def load_related_sessions(store: Store, thread: str) -> list[RelatedSession]:
     """Return every session of a thread and of the threads that began in it, recursively."""
-    members: list[FamilySession] = []
+    members: list[RelatedSession] = []
     threads = {thread}
     queue = [thread]
     while queue:
@@ -75,7 +74,7 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
         sessions = await store.thread_sessions(next_thread)
         title = await load_short_title(store, sessions[0])
         members += [
-            FamilySession(session, compactions.get(session.id), title) for session in sessions
+            RelatedSession(session, compactions.get(session.id), title) for session in sessions
         ]
         children = [
             child.id
@@ -87,47 +86,32 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
     return members
 
 
-def _member_as_json(member: FamilySession) -> dict[str, Any]:
+def _member_as_json(member: RelatedSession) -> dict[str, Any]:
     session = member.session
-    compaction = member.compaction
-    names = (
-        "id",
-        "thread",
-        "parent",
-        "kind",
-        "model",
-        "end_reason",
-        "branched_at",
-    )
-    values = {name: getattr(session, name) for name in names} | {
+    names = ("id", "thread", "parent", "kind", "model", "end_reason", "branched_at")
+    return pick_fields(session, *names) | {
         "messages": session.message_count,
         "title": member.title,
-        "compaction": None,
-    }
-    values |= {
+        "compaction": _compaction_as_json(member.compaction),
         "started": format_iso(session.started),
         "ended": format_iso(session.ended),
     }
-    if compaction is not None:
-        record = compaction.record
-        figures = (
-            "tokens_before",
-            "tokens_after",
-            "author",
-            "reason",
-            "focus",
-            "duration",
-        )
-        values["compaction"] = {name: getattr(record, name) for name in figures} | {
-            "covered": len(record.covered),
-            "cost": None if record.cost is None else float(record.cost),
-            "warnings": list(record.warnings),
-            "reverted": format_iso(compaction.reverted_at),
-        }
-    return values
 
 
-def _draw_tree(members: list[FamilySession], now: float) -> Tree:
+def _compaction_as_json(compaction: CompactionRecord | None) -> dict[str, Any] | None:
+    if compaction is None:
+        return None
+    record = compaction.record
+    names = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
+    return pick_fields(record, *names) | {
+        "covered": len(record.covered),
+        "cost": None if record.cost is None else float(record.cost),
+        "warnings": list(record.warnings),
+        "reverted": format_iso(compaction.reverted_at),
+    }
+
+
+def _draw_tree(members: list[RelatedSession], now: float) -> Tree:
     """Draw continuations below each other: a hundred compactions are a list, not a staircase."""
     root = Tree(Text())
     threads: dict[str, Tree] = {}
@@ -146,7 +130,7 @@ def _draw_tree(members: list[FamilySession], now: float) -> Tree:
     return root
 
 
-def _render_label(member: FamilySession, now: float) -> Text:
+def _render_label(member: RelatedSession, now: float) -> Text:
     session = member.session
     facts = [
         count_noun(session.message_count, "message"),

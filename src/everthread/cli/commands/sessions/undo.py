@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
-from everthread.cli.shared_options import AsJson, SessionId, StoreUrl, Tenant
-from everthread.cli.store_access import with_store
+from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
+from everthread.cli.store_access import with_session
 from everthread.core.messages import count_noun
-
-if TYPE_CHECKING:
-    from everthread.store.records import Session
-    from everthread.store.store import Store
 
 
 def undo(
-    session_id: SessionId,
-    tenant: Tenant = None,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
+    session_id: SessionArgument,
+    tenant: TenantOption = None,
+    store_url: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Undo a thread's last compaction: all its messages are back in the context."""
-
-    async def undo_compaction(store: Store) -> Session:
-        return await store.undo((await store.resolve(session_id, tenant=tenant)).id)
-
-    session = with_store(store_url, undo_compaction)
+    session = with_session(
+        store_url, session_id, lambda store, found: store.undo(found.id), tenant=tenant
+    )
     if as_json:
         print_json(
             {
@@ -36,5 +28,5 @@ def undo(
             }
         )
     else:
-        text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
+        text = f"thread {shorten_id(session.thread)} continues in session {shorten_id(session.id)}"
         print_text(f"undone: {text}, with {count_noun(session.message_count, 'message')}")

@@ -21,13 +21,13 @@ from everthread.cli.commands.wrap.notices import (
 )
 from everthread.cli.commands.wrap.receipt import (
     ReceiptFigures,
+    format_receipt,
+    format_shared_receipt,
     read_figures,
-    write_receipt,
-    write_shared_receipt,
 )
 from everthread.cli.commands.wrap.wrapped_clients import WrappedClient, make_settings
 from everthread.cli.output import escape_controls
-from everthread.cli.upstream_option import parse_upstream
+from everthread.cli.shared_options import parse_upstream
 from everthread.config import load_config
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def run_with_own_gateway(
     from everthread.gateway.monitoring.log_lines import set_up_logs
 
     config = overrides.apply(load_config())
-    set_up_logs("text", verbose=False, quiet=True, file=overrides.log)
+    set_up_logs("text", verbose=False, quiet=True, file=overrides.log_file)
     named_upstreams = [parse_upstream(text, config.gateway.mode) for text in upstreams] or None
     store = await asyncio.to_thread(open_store, store_url(config))
     started_at = time.time()
@@ -80,7 +80,7 @@ async def run_with_own_gateway(
             managed_run_text = await describe_managed_run(config, store, started_at)
     finally:
         await store.close()
-    receipt_text = write_receipt(
+    receipt_text = format_receipt(
         run.client.name, ReceiptFigures.from_insights(insights), comparison
     )
     typer.echo(escape_controls(f"{receipt_text}\n{managed_run_text}".rstrip()), err=True)
@@ -93,7 +93,7 @@ async def run_with_running_gateway(run: ClientRun, url: str) -> int:
     figures_before = await read_figures(url, started_at)
     exit_code = await _run_client(run, url)
     figures_after = await read_figures(url, started_at)
-    receipt = write_shared_receipt(run.client.name, url, figures_before, figures_after)
+    receipt = format_shared_receipt(run.client.name, url, figures_before, figures_after)
     typer.echo(escape_controls(receipt), err=True)
     return exit_code
 
@@ -115,13 +115,13 @@ async def _run_client(run: ClientRun, url: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GatewayOverrides:
-    """How the gateway of one run differs from the configured one."""
+    """The settings in which the gateway of one run differs from the configured one."""
 
     should_compact_when_idle: bool
     """Whether to compact shortly before the provider's cache expires."""
     is_passive: bool
     """Whether to leave every request unchanged."""
-    log: Path | None
+    log_file: Path | None
 
     def apply(self, config: Config) -> Config:
         """Return the configuration with these differences."""

@@ -56,11 +56,9 @@ class ReceiptFigures:
         )
 
     def subtract(self, earlier_figures: ReceiptFigures) -> ReceiptFigures:
-        cost = (
-            None
-            if self.cost is None or earlier_figures.cost is None
-            else self.cost - earlier_figures.cost
-        )
+        cost = None
+        if self.cost is not None and earlier_figures.cost is not None:
+            cost = self.cost - earlier_figures.cost
         return ReceiptFigures(
             self.calls - earlier_figures.calls,
             self.prompt - earlier_figures.prompt,
@@ -91,18 +89,16 @@ async def read_figures(url: str, started_at: float) -> ReceiptFigures | str:
                 params={"days": days},
                 headers={"authorization": f"Bearer {key}"} if key else {},
             )
-        return (
-            ReceiptFigures.from_response(answer.json())
-            if answer.status_code == 200
-            else f"it answers {answer.status_code}"
-        )
+        if answer.status_code != 200:
+            return f"it answers {answer.status_code}"
+        return ReceiptFigures.from_response(answer.json())
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return f"{type(error).__name__}: {error}"
     except (ValueError, KeyError, TypeError):
-        return "it answers something else"
+        return "its answer cannot be read"
 
 
-def write_shared_receipt(
+def format_shared_receipt(
     name: str,
     url: str,
     figures_before: ReceiptFigures | str,
@@ -112,12 +108,15 @@ def write_shared_receipt(
     if isinstance(figures_before, str) or isinstance(figures_after, str):
         problem = figures_before if isinstance(figures_before, str) else figures_after
         return f"Everthread: no receipt, the figures of {url} cannot be read here ({problem}). Look there: {url}/"
-    lines = write_receipt(name, figures_after.subtract(figures_before)).split("\n")[:-1]
-    lines.append(f"These figures count everything that went through {url} meanwhile.")
-    return "\n".join([*lines, f"Look: {url}/"])
+    lines = format_receipt(name, figures_after.subtract(figures_before)).split("\n")
+    lines[-1:] = [
+        f"These figures count everything that went through {url} meanwhile.",
+        f"Look: {url}/",
+    ]
+    return "\n".join(lines)
 
 
-def write_receipt(
+def format_receipt(
     name: str, total: ReceiptFigures, comparison: CostComparison | None = None
 ) -> str:
     """Return the summary of a run: its calls, its compactions and its cost."""
@@ -126,26 +125,22 @@ def write_receipt(
 
     if not total.calls:
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
-    calls = count_noun(total.calls, "call")
+    calls_line = f"Everthread: {name} made {count_noun(total.calls, 'call')}"
     if comparison is not None and comparison.outgrown_count:
-        lines = [
-            f"Everthread: {name} made {calls}, {comparison.outgrown_count:,} of them beyond the window."
-        ]
-    else:
-        lines = [f"Everthread: {name} made {calls}."]
+        calls_line += f", {comparison.outgrown_count:,} of them beyond the window"
+    kept_line = "Kept: every message, searchable"
     if total.compactions:
         compactions = count_noun(total.compactions, "compaction")
-        lines.append(
-            f"Kept: every message, searchable; {compactions} took {total.tokens_saved:,} tokens out of the prompts."
-        )
+        kept_line += f"; {compactions} took {total.tokens_saved:,} tokens out of the prompts"
     else:
-        lines.append("Kept: every message, searchable; nothing had to be compacted.")
-    cost = format_money(total.cost)
+        kept_line += "; nothing had to be compacted"
+    cost_line = (
+        f"Cost: {format_money(total.cost)} for {total.prompt:,} tokens in, {total.output:,} out"
+    )
     difference = describe_difference(comparison) if comparison is not None else None
-    comparison_text = (
-        f"; {difference.value} {difference.label} {difference.detail}" if difference else ""
+    if difference:
+        cost_line += f"; {difference.value} {difference.label} {difference.detail}"
+    return (
+        f"{calls_line}.\n{kept_line}.\n{cost_line}.\n"
+        "Look: everthread dashboard, or everthread sessions list."
     )
-    lines.append(
-        f"Cost: {cost} for {total.prompt:,} tokens in, {total.output:,} out{comparison_text}."
-    )
-    return "\n".join([*lines, "Look: everthread dashboard, or everthread sessions list."])

@@ -24,7 +24,7 @@ from everthread.cli.commands.wrap.wrapped_clients import (
     make_settings,
 )
 from everthread.cli.output import encode_json, indent_further_lines
-from everthread.cli.shared_options import AsJson, LogFile, UpstreamUrls
+from everthread.cli.shared_options import JsonOption, LogFileOption, UpstreamOption
 from everthread.errors import InputError
 
 TYPER_OPTIONS = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
@@ -39,13 +39,13 @@ GatewayOption = Annotated[
 
 ListOption = Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")]
 PrintOption = Annotated[
-    bool, typer.Option("--print", help="Say what would be set, and start nothing.")
+    bool, typer.Option("--print", help="Print what would be set, and start nothing.")
 ]
 McpOption = Annotated[
     bool,
     typer.Option(
         "--mcp",
-        help="Attach our MCP server, where the client takes one, instead of the tool recall.",
+        help="Attach our MCP server, if the client accepts one, instead of the tool recall.",
     ),
 ]
 IdleOption = Annotated[
@@ -68,18 +68,18 @@ def wrap(
     context: typer.Context,
     client: ClientArgument = "",
     gateway: GatewayOption = None,
-    upstream: UpstreamUrls = None,
+    upstream: UpstreamOption = None,
     list_clients: ListOption = False,
     print_only: PrintOption = False,
     mcp: McpOption = False,
     idle: IdleOption = False,
     passive: PassiveOption = False,
-    log: LogFile = None,
-    as_json: AsJson = False,
+    log: LogFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start another agent behind a gateway, and print a summary when it exits.
 
-    Arguments after `--` are passed to the agent; `{url}` in them is replaced by the
+    Arguments after `--` are passed to the agent; `{url}` in them is replaced with the
     gateway's address, which is also in EVERTHREAD_URL. Only this process is changed:
     variables, flags, a configuration in a temporary folder.
     """
@@ -88,21 +88,22 @@ def wrap(
         return
     wrapped_client = _find_client(client, with_mcp=mcp)
     if gateway and (idle or passive):
-        raise InputError("--idle and --passive are settings of the gateway that runs")
-    overrides = GatewayOverrides(should_compact_when_idle=idle, is_passive=passive, log=log)
+        raise InputError(
+            "--idle and --passive are options of a new gateway, not of one that is running"
+        )
+    overrides = GatewayOverrides(should_compact_when_idle=idle, is_passive=passive, log_file=log)
     with tempfile.TemporaryDirectory(prefix="everthread-") as name:
         run = ClientRun(wrapped_client, context.args, Path(name), with_mcp=mcp)
-        url = gateway and gateway.rstrip("/")
+        url = gateway.rstrip("/") if gateway else ""
         if print_only:
             _print_settings(run, url or URL_PLACEHOLDER, as_json=as_json)
             return
         if shutil.which(wrapped_client.program) is None:
             raise InputError(f"{wrapped_client.program} is not installed, or not in PATH")
-        exit_code = asyncio.run(
-            run_with_running_gateway(run, url)
-            if url
-            else run_with_own_gateway(run, upstream or [], overrides)
-        )
+        if url:
+            exit_code = asyncio.run(run_with_running_gateway(run, url))
+        else:
+            exit_code = asyncio.run(run_with_own_gateway(run, upstream or [], overrides))
     raise typer.Exit(exit_code)
 
 
@@ -110,19 +111,19 @@ def _print_clients(*, as_json: bool) -> None:
     """Print every client and whether it is installed."""
     rows = [
         {
-            "client": values.name,
-            "installed": shutil.which(values.program) is not None,
-            "note": values.note,
+            "client": client.name,
+            "installed": shutil.which(client.program) is not None,
+            "note": client.note,
         }
-        for values in CLIENTS.values()
+        for client in CLIENTS.values()
     ]
     if as_json:
         typer.echo(encode_json(rows))
         return
-    for values in rows:
-        state = "installed" if values["installed"] else "–"
-        note = indent_further_lines(str(values["note"]), indent=21)
-        typer.echo(f"{values['client']:9} {state:9}  {note}")
+    for row in rows:
+        state = "installed" if row["installed"] else "–"
+        note = indent_further_lines(str(row["note"]), indent=21)
+        typer.echo(f"{row['client']:9} {state:9}  {note}")
 
 
 def _find_client(name: str, *, with_mcp: bool) -> WrappedClient:
@@ -142,12 +143,6 @@ def _print_settings(run: ClientRun, url: str, *, as_json: bool) -> None:
         typer.echo(format_settings(run.client, run.folder, url, with_mcp=run.with_mcp))
         return
     variables, arguments = make_settings(run.client, url, run.folder, with_mcp=run.with_mcp)
-    typer.echo(
-        encode_json(
-            {
-                "program": run.client.program,
-                "variables": variables,
-                "arguments": arguments,
-            }
-        )
-    )
+    program = run.client.program
+    settings = {"program": program, "variables": variables, "arguments": arguments}
+    typer.echo(encode_json(settings))

@@ -29,13 +29,13 @@ class WrappedClient:
     """Arguments before the user's own."""
     fill_folder: Callable[[Path, str], Mapping[str, str]] | None = None
     """Fills a temporary folder and returns the variables that point there."""
-    mcp: tuple[str, ...] = ()
+    mcp_arguments: tuple[str, ...] = ()
     """Arguments that attach our MCP server, with `--mcp`; before the user's own arguments."""
     note: str = ""
 
     @property
     def takes_mcp(self) -> bool:
-        return bool(self.mcp) or "{opencode}" in self.variables.values()
+        return bool(self.mcp_arguments) or "{opencode}" in self.variables.values()
 
 
 def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
@@ -43,12 +43,10 @@ def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
         "anthropic": {"options": {"baseURL": f"{url}/v1"}},
         "openai": {"options": {"baseURL": f"{url}/v1"}},
     }
-    mcp_setting = (
-        {"mcp": {"everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}}}
-        if with_mcp
-        else {}
-    )
-    return json.dumps({"provider": providers, **mcp_setting})
+    config: dict[str, Any] = {"provider": providers}
+    if with_mcp:
+        config["mcp"] = {"everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}}
+    return json.dumps(config)
 
 
 def _write_pi_extension(folder: Path, url: str) -> Mapping[str, str]:
@@ -70,9 +68,9 @@ def _copy_cline_settings(folder: Path, url: str) -> Mapping[str, str]:
     settings_file = Path(
         os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json"
     )
-    settings: Any = (
-        json.loads(settings_file.read_text("utf-8")) if settings_file.is_file() else {"version": 1}
-    )
+    settings: dict[str, Any] = {"version": 1}
+    if settings_file.is_file():
+        settings = json.loads(settings_file.read_text("utf-8"))
     for name, provider in settings.get("providers", {}).items():
         if name == "anthropic" or name.startswith("openai"):
             address_setting = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
@@ -95,7 +93,7 @@ CLIENTS = {
                 "ENABLE_TOOL_SEARCH": "true",
                 "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(UNREACHABLE_TOKENS),
             },
-            mcp=(
+            mcp_arguments=(
                 "--mcp-config",
                 '{"mcpServers":{"everthread":{"type":"http","url":"{url}/mcp"}}}',
             ),
@@ -110,7 +108,7 @@ CLIENTS = {
                 "-c",
                 f"model_auto_compact_token_limit={UNREACHABLE_TOKENS}",
             ),
-            mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
+            mcp_arguments=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
         ),
         WrappedClient(
@@ -194,15 +192,14 @@ def make_settings(
             text = text.replace(name, value)
         return text
 
-    variables = {
-        "EVERTHREAD_URL": url,
-        **{name: fill(value) for name, value in client.variables.items()},
-    }
+    variables = {"EVERTHREAD_URL": url}
+    variables |= {name: fill(value) for name, value in client.variables.items()}
     if client.fill_folder is not None:
         variables |= client.fill_folder(folder, url)
-    return variables, [
-        fill(argument) for argument in (*client.arguments, *(client.mcp if with_mcp else ()))
-    ]
+    arguments = client.arguments
+    if with_mcp:
+        arguments += client.mcp_arguments
+    return variables, list(map(fill, arguments))
 
 
 def format_settings(
@@ -215,6 +212,5 @@ def format_settings(
     """Format the settings as shell commands; the temporary folder is called FOLDER."""
     variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return "\n".join(
-        [*lines, shlex.join([client.program, *arguments]), f"# {client.note}"]
-    ).replace(str(folder), "FOLDER")
+    lines += [shlex.join([client.program, *arguments]), f"# {client.note}"]
+    return "\n".join(lines).replace(str(folder), "FOLDER")

@@ -10,9 +10,12 @@ from typing import Any
 from everthread.gateway.access.key_creation import digest_of
 from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
+from tests.cli.conftest import Command, RunOnStore
 
 
-def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home: Path) -> None:
+def test_a_key_is_shown_once_listed_and_revoked(
+    everthread: Command, run_on_store: RunOnStore, home: Path
+) -> None:
     result = everthread(
         "keys create --tenant acme --scope proxy --scope threads --mode observe",
         "--requests-per-day 100 --tokens-per-day 2000 --dollars-per-day 2.50",
@@ -32,7 +35,7 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
         await store.count_use("2026-01-31", {key_id: KeyUse(3, 50, Decimal("0.5"))})
         return stored_key
 
-    stored = fill(use).key
+    stored = run_on_store(use).key
     assert (stored.tenant, stored.scopes, stored.mode) == (
         "acme",
         {"proxy", "threads"},
@@ -58,7 +61,7 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
     assert key_id in everthread("keys list --revoked").stdout
 
 
-def test_an_empty_column_is_left_out(everthread: Any) -> None:
+def test_an_empty_column_is_left_out(everthread: Command) -> None:
     everthread("keys create --name laptop")
     for columns in (60, 200):
         table = everthread("keys list", columns=columns).stdout
@@ -68,7 +71,7 @@ def test_an_empty_column_is_left_out(everthread: Any) -> None:
     assert "mode" in everthread("keys list", columns=200).stdout
 
 
-def test_bad_key_options_are_refused(everthread: Any) -> None:
+def test_bad_key_options_are_refused(everthread: Command) -> None:
     everthread("keys create")
     for arguments, problem in (
         ("create --scope root", "there are proxy, threads, tools"),
@@ -80,6 +83,6 @@ def test_bad_key_options_are_refused(everthread: Any) -> None:
         assert problem in everthread.refuses(f"keys {arguments}")
 
 
-def test_keys_list_without_a_store_is_empty(everthread: Any, home: Path) -> None:
+def test_keys_list_without_a_store_is_empty(everthread: Command, home: Path) -> None:
     assert "There is no key" in everthread("keys list").stdout
     assert not home.exists()

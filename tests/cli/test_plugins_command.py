@@ -100,7 +100,7 @@ def check_configured_engine(run: Everthread, path: Path | None = None) -> None:
 
 
 class TestTheExample:
-    def test_as_a_directory_in_the_home(
+    def test_loads_an_engine_from_a_directory_in_the_home(
         self, everthread: Everthread, run: Everthread, home: Path
     ) -> None:
         plugin = write_plugin(home)
@@ -122,7 +122,7 @@ class TestTheExample:
         assert report["problem"] == ""
         check_configured_engine(run)
 
-    def test_as_an_installed_package(
+    def test_loads_an_engine_of_an_installed_package(
         self, everthread: Everthread, run: Everthread, tmp_path: Path
     ) -> None:
         source = tmp_path / "source"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.core.costs.prices import format_dollars
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, RunAtTerminal, configure
 from tests.lab.recorded_histories import make_history
 
 
@@ -23,7 +22,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None:
+def test_writes_a_table_and_a_page(everthread: Command, file: Path, tmp_path: Path) -> None:
     spoilt = tmp_path / "spoilt.jsonl"
     spoilt.write_text(
         "\n".join([*(json.dumps(message) for message in make_history(2)), "{half"]),
@@ -56,7 +55,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
     assert f"--uncached --html {target}</code>" in written, "the page says how it was made"
 
 
-def test_json_and_every_setting(everthread: Any, file: Path) -> None:
+def test_prints_json_with_every_setting(everthread: Command, file: Path) -> None:
     result = everthread(
         f"replay {file} --window 40000 --model claude-opus-4-1 --engine compressor",
         "--threshold 0.2 --ttl 1h --pause 4000 --step 1 --no-recall --json",
@@ -81,7 +80,7 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
 
 
 def test_the_window_of_the_configured_model_is_its_own(
-    everthread: Any, file: Path, home: Path
+    everthread: Command, file: Path, home: Path
 ) -> None:
     configure(home, "model: {default: mine, context_length: 9000}\n")
     others = everthread.json(f"replay {file} --model gpt-4o")
@@ -90,7 +89,7 @@ def test_the_window_of_the_configured_model_is_its_own(
     assert own["replays"][0]["window"] == 9_000
 
 
-def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
+def test_compares_thresholds(everthread: Command, file: Path) -> None:
     command = f"replay {file} --window 24000 --no-recall --no-economics --thresholds 15,50"
     low, high = everthread.json(command)["thresholds"]
     assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
@@ -107,7 +106,7 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
     assert "15%, weighed" not in output
 
 
-def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) -> None:
+def test_each_threshold_is_shown_fixed_and_weighed(everthread: Command, file: Path) -> None:
     command = f"replay {file} --window 24000 --no-recall --thresholds 25,40 --pause 400"
     report = everthread.json(command)
     rows = report["thresholds"]
@@ -127,14 +126,14 @@ def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) 
     } == {True}
 
 
-def test_thresholds_without_prices_are_not_weighed(everthread: Any, file: Path) -> None:
+def test_thresholds_without_prices_are_not_weighed(everthread: Command, file: Path) -> None:
     command = "--model nobodys-model --window 24000 --no-recall --thresholds 25 --json"
     [row] = json.loads(everthread(f"replay {file} {file}", command).stdout)["thresholds"]
     assert (row["economics"], row["dollars"]) == (False, None)
     assert row["compactions"] % 2 == 0, "both conversations"
 
 
-def test_bad_replay_options_are_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:
+def test_bad_replay_options_are_one_line(everthread: Command, file: Path, tmp_path: Path) -> None:
     for arguments, problem in (
         (
             f"{tmp_path / 'absent.json'}",
@@ -155,7 +154,7 @@ def test_bad_replay_options_are_one_line(everthread: Any, file: Path, tmp_path: 
         assert "Traceback" not in result.stderr
 
 
-def test_a_terminal_shows_a_progress_bar(at_terminal: Any, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_progress_bar(at_terminal: RunAtTerminal, tmp_path: Path) -> None:
     long = tmp_path / "long.json"
     long.write_text(json.dumps(make_history(40, words=400)), "utf-8")
     code, screen = at_terminal(f"replay {long} --window 16000 --no-recall")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everthread.lab.importers.read_logs import parse_log, read_log
+from tests.cli.conftest import Command
 
 
 @pytest.mark.parametrize(("client", "folder"), [("codex", ".codex"), ("claude", ".claude")])
 def test_a_session_is_written_for_another_agent(
     client: str,
     folder: str,
-    everthread: Any,
+    everthread: Command,
     user_environment: dict[str, str],
     workspace: Path,
 ) -> None:

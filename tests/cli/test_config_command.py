@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.conftest import configure
+from tests.cli.conftest import Command, configure
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ from tests.cli.conftest import configure
     ],
 )
 def test_check_lists_settings_that_would_fail_at_start(
-    everthread: Any, home: Path, text: str, words: str
+    everthread: Command, home: Path, text: str, words: str
 ) -> None:
     configure(home, text)
     error = everthread.refuses("config check")
@@ -48,7 +47,7 @@ def test_check_lists_settings_that_would_fail_at_start(
     assert words in error
 
 
-def test_show_check_and_path(everthread: Any, home: Path) -> None:
+def test_shows_checks_and_locates_the_configuration(everthread: Command, home: Path) -> None:
     config_file = home / "config.yaml"
     assert everthread("config path").stdout.strip() == str(config_file)
     assert "not there, using defaults" in everthread("config check").stdout
@@ -59,21 +58,21 @@ def test_show_check_and_path(everthread: Any, home: Path) -> None:
     assert everthread.json("config show")["compression"]["threshold"] == 0.6
 
 
-def test_a_key_is_set_if_it_is_valid(everthread: Any) -> None:
+def test_a_key_is_set_if_it_is_valid(everthread: Command) -> None:
     assert everthread("config set compression.threshold 0.4").returncode == 0
     assert everthread("config check").stderr == ""
     result = everthread("config set compression.threshold 7")
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
 
 
-def test_one_value_of_the_configuration(everthread: Any) -> None:
+def test_one_value_of_the_configuration(everthread: Command) -> None:
     assert everthread("config get compression.threshold").stdout == "0.5\n"
     assert "threshold: 0.5" in everthread("config get compression").stdout
     assert everthread.json("config get gateway.upstreams") == []
     assert "known here: enabled, threshold" in everthread.refuses("config get compression.nope")
 
 
-def test_a_setting_that_cannot_work_is_refused_or_named(everthread: Any, home: Path) -> None:
+def test_a_setting_that_cannot_work_is_refused_or_named(everthread: Command, home: Path) -> None:
     assert "there is no context engine 'nope'" in everthread.refuses(
         "config set context.engine nope"
     )

@@ -1,0 +1,10 @@
+"""Choose fields of a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pick_fields(value: object, *names: str) -> dict[str, Any]:
+    """Return the named fields of a value, such as for its JSON form."""
+    return {name: getattr(value, name) for name in names}
