@@ -66,11 +66,14 @@ def insights(
 
 def _print_insights(figures: Insights, first_day: date, days: int) -> None:
     print_text((f"{count_noun(days, 'day')} from {first_day} on", "bold"), " (UTC)")
-    counts_texts = [
-        count_noun(getattr(figures, f"{noun}s"), noun)
-        for noun in ("thread", "session", "message", "compaction")
-    ]
-    print_text(f"{', '.join(counts_texts)}, {count_noun(figures.tokens_saved, 'token')} saved")
+    counts = (
+        count_noun(figures.threads, "thread"),
+        count_noun(figures.sessions, "session"),
+        count_noun(figures.messages, "message"),
+        count_noun(figures.compactions, "compaction"),
+        count_noun(figures.tokens_saved, "token"),
+    )
+    print_text(f"{', '.join(counts)} saved")
     if figures.lookups:
         print_text(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
     total = figures.total
@@ -86,8 +89,8 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         )
     else:
         print_text("no calls to a model are recorded")
-    for name in ("model", "platform", "task"):
-        group_rows: list[UsageRow] = getattr(figures, f"by_{name}")
+    groups = {"model": figures.by_model, "platform": figures.by_platform, "task": figures.by_task}
+    for name, group_rows in groups.items():
         if group_rows:
             by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
             table = [(row.key or "-", *list_usage_values(row, INSIGHT_COLUMNS)) for row in by_size]
