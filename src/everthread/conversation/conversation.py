@@ -16,21 +16,24 @@ from everthread.conversation.compaction_context import (
     ConversationContext,
     make_overflow_error,
 )
-from everthread.conversation.conversation_state import ConversationState
-from everthread.conversation.fixed_prompt import FixedPromptWatch
+from everthread.conversation.conversation_state import (
+    ConversationState,
+    create_session,
+    find_tip,
+    load_state,
+)
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
     make_stub_results,
     split_results,
 )
-from everthread.conversation.offered_tools import FIND_TOOLS, FoundTools, Toolbox
+from everthread.conversation.offered_tools import FIND_TOOLS, FixedPromptWatch, FoundTools, Toolbox
 from everthread.conversation.requests import (
     PreparedRequest,
     build_request,
     find_excerpts,
 )
-from everthread.conversation.session_opening import create_session, find_tip, load_state
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
@@ -47,7 +50,7 @@ from everthread.store.usage_records import UsageRecord
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import Listener
 from everthread.thread.large_results import cite_large_results, store_outputs
-from everthread.thread.managed_thread import ManagedThread, ThreadServices
+from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
 from everthread.thread.thread_context import CompactionOrder
@@ -62,14 +65,7 @@ class Conversation:
     def __init__(self, state: ConversationState) -> None:
         self._state = state
         self._context = ConversationContext(state)
-        options = state.setup.options
-        services = ThreadServices(
-            state.policy,
-            options,
-            state.setup.wall_clock,
-            state.setup.timer,
-        )
-        self._thread = ManagedThread(self._context, services)
+        self._thread = ManagedThread(self._context, state.policy, state.setup.timer)
         self._fixed_prompt_watch = FixedPromptWatch(state)
         self._recovery = RecoveryAttempts()
         self._recorder = AnswerRecorder(state, self._thread.learn_from_usage)
@@ -88,14 +84,8 @@ class Conversation:
     ) -> Self:
         """Open a new conversation, or with `resume` (an id of the thread, or its prefix) the thread at its tip."""
         if resume is None:
-            return cls(
-                await load_state(
-                    setup,
-                    await create_session(setup, new or NewSession()),
-                    tools,
-                    reason="new",
-                )
-            )
+            session = await create_session(setup, new or NewSession())
+            return cls(await load_state(setup, session, tools, reason="new"))
         tip = await find_tip(setup, resume, tenant=None if new is None else new.tenant)
         return cls(await load_state(setup, tip, tools, reason="resume"))
 
@@ -109,9 +99,8 @@ class Conversation:
                 stack.push_async_callback(close)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
-            if (
-                not self._has_ended
-            ):  # end the engine with the conversation, even if the session continues elsewhere
+            if not self._has_ended:
+                # End the engine with the conversation, even if the session continues elsewhere.
                 self._has_ended = True
                 self._state.engine.on_session_end(self._state.session.id)
             if reason is not None:
@@ -252,9 +241,8 @@ class Conversation:
         refusal = ProviderRefusal(
             getattr(error, "status", None), getattr(error, "body", None), error
         )
-        self._context.request = (
-            self._recorder.sent_request.request if self._recorder.sent_request else None
-        )
+        sent_request = self._recorder.sent_request
+        self._context.request = sent_request.request if sent_request else None
         step = await self._thread.recover(self._recovery, refusal)
         if step is None:
             raise error
@@ -379,11 +367,9 @@ class Conversation:
         end = start + len(part)
         if not part:
             return f"[{output_id} has {len(text):,} characters; there is nothing at offset {start}]"
-        return (
-            part
-            if end >= len(text)
-            else f"{part}\n[{len(text) - end:,} more characters; go on with offset {end}]"
-        )
+        if end >= len(text):
+            return part
+        return f"{part}\n[{len(text) - end:,} more characters; go on with offset {end}]"
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
@@ -442,7 +428,8 @@ class Conversation:
             state.learnt.calibration.reset()
             self._forget_failures()
             if state.tokens >= state.budget.threshold and not state.size.is_full:
-                state.learnt.record_failure(state.tokens)  # else the next call would compact again
+                # Otherwise the next call would compact again.
+                state.learnt.record_failure(state.tokens)
             state.notify("The last compaction was taken back.")
             return session
 
@@ -546,11 +533,8 @@ class Conversation:
         if not messages:
             return
         stubs = [NewMessage(stub) for stub in make_stub_results(state.open_calls)]
-        event_ids = (
-            new_id() if event is None else f"{event}.{index}" for index in range(len(messages))
-        )
-        new_messages = [
-            NewMessage(message, event=event_id)
-            for message, event_id in zip(messages, event_ids, strict=True)
-        ]
+        new_messages = []
+        for index, message in enumerate(messages):
+            event_id = new_id() if event is None else f"{event}.{index}"
+            new_messages.append(NewMessage(message, event=event_id))
         await state.append([*stubs, *new_messages])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Services
+from everthread.compaction.engine import Services, StartReason
 from everthread.conversation.offered_tools import Toolbox
 from everthread.conversation.session_archive import SessionArchive
 from everthread.core.messages import Message, ToolCall, calls_of, results_of
@@ -16,7 +16,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request, System
 from everthread.errors import InputError
-from everthread.store.records import LimitKey, NewMessage, Session, StoredMessage
+from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
@@ -311,7 +311,9 @@ class ConversationState:
         )
 
     def _make_services(self) -> Services:
-        archive = SessionArchive(self)
+        archive = SessionArchive(
+            self.setup.store, self.session.tenant, self.session.thread, lambda: self.stored
+        )
         return Services(
             self.summarizer,
             self.counter,
@@ -410,3 +412,37 @@ class ConversationState:
 
 def _read_tools(saved_state: Any) -> Any:
     return saved_state.get(TOOLS_KEY) if isinstance(saved_state, dict) else None
+
+
+async def create_session(setup: Setup, new_session: NewSession) -> Session:
+    """Create a session, with a system prompt written for it."""
+    model = new_session.model or setup.route.name
+    system = setup.build_system() if new_session.system is None else new_session.system
+    return await setup.store.create_session(replace(new_session, model=model, system=system))
+
+
+async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
+    """Return the tip of the thread with this id or id prefix."""
+    session = await setup.store.resolve(prefix, tenant=tenant)
+    return await setup.store.session(await setup.store.get_compression_tip(session.id))
+
+
+async def load_state(
+    setup: Setup,
+    session: Session,
+    tools: Sequence[dict[str, Any]],
+    *,
+    reason: StartReason,
+) -> ConversationState:
+    """Load a session: its messages, the state of its engine, and the learnt limits of its model."""
+    state = ConversationState(setup, session, tools)
+    store = setup.store
+    messages, records = await asyncio.gather(
+        store.messages(session.id), store.compactions(session.thread)
+    )
+    state.show_session(session, messages)
+    state.compaction_count = sum(record.reverted_at is None for record in records)
+    await state.restore()
+    await state.load_limits()
+    state.engine.on_session_start(session.id, reason=reason, previous=session.parent)
+    return state

@@ -17,6 +17,7 @@ from everthread.core.turns import user_text
 from everthread.core.types import System
 from everthread.errors import InputError
 from everthread.thread.events import ToolsChanged
+from everthread.thread.policy.notices import make_fixed_size_notice
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation_state import ConversationState
@@ -356,6 +357,45 @@ class Toolbox:
     def _get_task_text(self) -> str:
         user_texts = (text for body in reversed(self._state.bodies) if (text := user_text(body)))
         return "\n".join(islice(user_texts, TASK_MESSAGES))
+
+
+class FixedPromptWatch:
+    """Keep system prompt and tools together below the threshold; report once if that is impossible."""
+
+    def __init__(self, state: ConversationState) -> None:
+        self._state = state
+        self._is_reported = False
+
+    def reset(self) -> None:
+        """Allow another report, after a change of model or a manual compaction."""
+        self._is_reported = False
+
+    async def choose_tools(self) -> None:
+        """Leave out tools before a session's first request if they take too much of the window."""
+        state = self._state
+        if state.toolbox.is_settled:
+            return
+        fixed_tokens = state.fixed_tokens
+        state.toolbox.choose_tools()
+        if fixed_tokens >= state.nominal_budget.threshold > state.fixed_tokens:
+            self._report(
+                fixed_tokens,
+                f"{len(state.toolbox.left_out)} tools that it does not use are left out.",
+            )
+        if state.toolbox.left_out:
+            await state.save()
+
+    def check(self) -> None:
+        """Report system prompt and tools that reach the threshold alone."""
+        state = self._state
+        fixed_tokens = state.size.fixed_tokens
+        if fixed_tokens >= state.nominal_budget.threshold and not state.toolbox.can_free_enough():
+            self._report(fixed_tokens, "Offer fewer tools, or use a model with a larger window.")
+
+    def _report(self, fixed_tokens: int, advice: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            self._state.notify(make_fixed_size_notice(fixed_tokens, self._state.window, advice))
 
 
 def _read_names(state: Mapping[str, Any], key: str) -> list[str]:

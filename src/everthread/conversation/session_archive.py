@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from everthread.compaction.engine import Original
+from everthread.store.records import StoredMessage
+from everthread.store.store import Store
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.lookup.summary_originals import load_message
-
-if TYPE_CHECKING:
-    from everthread.conversation.conversation_state import ConversationState
 
 
 class SessionArchive(StoreLookup):
     """`Lookup` and `Archive` of one conversation, for its engine."""
 
-    def __init__(self, state: ConversationState) -> None:
-        super().__init__(
-            state.setup.store,
-            state.session.tenant,
-            state.session.thread,
-            reach="all",
-        )
-        self._state = state
+    def __init__(
+        self,
+        store: Store,
+        tenant: str,
+        thread: str,
+        list_messages_in_view: Callable[[], Sequence[StoredMessage]],
+    ) -> None:
+        super().__init__(store, tenant, thread, reach="all")
+        self._thread = thread
+        self._list_messages_in_view = list_messages_in_view
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
         """Return the originals of these messages; messages in view are not read again.
 
         For a shortened message, return the message that it replaces.
         """
-        in_view = {stored_message.id: stored_message for stored_message in self._state.stored}
+        in_view = {message.id: message for message in self._list_messages_in_view()}
         originals: list[Original] = []
         for message_id in ids:
             stored_message = in_view.get(message_id) or await load_message(
@@ -45,12 +45,9 @@ class SessionArchive(StoreLookup):
         return originals
 
     async def covered(self) -> list[int]:
-        records = await self.store.compactions(self._state.session.thread)
-        return sorted(
-            {
-                number
-                for record in records
-                if record.reverted_at is None
-                for number in record.record.covered
-            }
-        )
+        records = await self.store.compactions(self._thread)
+        covered_ids: set[int] = set()
+        for record in records:
+            if record.reverted_at is None:
+                covered_ids.update(record.record.covered)
+        return sorted(covered_ids)

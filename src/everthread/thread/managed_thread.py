@@ -11,8 +11,8 @@ source of messages and its way to commit a compaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Generic
 
 from everthread.compaction.compaction_result import Compaction
@@ -35,7 +35,6 @@ from everthread.thread.policy.compaction_policy import (
     CompactionPolicy,
     PolicyDecision,
 )
-from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.notices import make_pause_notice
 from everthread.thread.preparation import Preparation
 from everthread.thread.recovery import (
@@ -52,34 +51,26 @@ from everthread.thread.thread_context import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadServices:
-    """Services that all threads of a process share."""
-
-    policy: CompactionPolicy
-    options: ContextOptions
-    wall_clock: Callable[[], float]
-    timer: StartTimer
-
-
 class ManagedThread(Generic[DraftT]):
     """Watch the size of one thread's next prompt and carry out the decisions of the policy."""
 
     def __init__(
         self,
         context: ThreadContext[DraftT],
-        services: ThreadServices,
+        policy: CompactionPolicy,
+        timer: StartTimer,
         preparation: Preparation[DraftT] | None = None,
     ) -> None:
         self.context = context
         self.preparation = preparation or Preparation()
-        self._services = services
+        self._policy = policy
+        self._timer = timer
         self._is_wait_reported = False
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
         context = self.context
-        decision = self._services.policy.decide(
+        decision = self._policy.decide(
             context.size,
             context.learnt,
             context.prices,
@@ -91,7 +82,7 @@ class ManagedThread(Generic[DraftT]):
             self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
-            is_background=self._services.options.background,
+            is_background=self._policy.options.background,
             decision=str(decision.cost_decision or ""),
         )
         if decision.should_compact and (
@@ -129,7 +120,7 @@ class ManagedThread(Generic[DraftT]):
         size = context.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._services.policy.should_prepare(size, context.learnt, context.prices):
+        if self._policy.should_prepare(size, context.learnt, context.prices):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -186,13 +177,13 @@ class ManagedThread(Generic[DraftT]):
 
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
-        options = self._services.options
+        options = self._policy.options
         if not options.idle and (not options.background or self.preparation.is_under_way):
             return
         size = self.context.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._services.policy.find_cache_lifetime(self.context.learnt)
-            self.preparation.idle_timer = self._services.timer(
+            lifetime = self._policy.find_cache_lifetime(self.context.learnt)
+            self.preparation.idle_timer = self._timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
@@ -216,8 +207,8 @@ class ManagedThread(Generic[DraftT]):
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
         state = self.context.learnt
-        now = self._services.wall_clock()
-        ttl = find_cache_lifetime(self.context.model, self._services.options.cache_ttl, params)
+        now = self._policy.wall_clock()
+        ttl = find_cache_lifetime(self.context.model, self._policy.options.cache_ttl, params)
         state.observe(usage, now, ttl=ttl)
         if usage.prompt_tokens and state.pause.begin_if_ineffective(usage.prompt_tokens, now):
             self.context.emit(
@@ -228,7 +219,7 @@ class ManagedThread(Generic[DraftT]):
         """Compact if the options say so, or else prepare a summary if that pays."""
         self.preparation.idle_timer = None
         context = self.context
-        policy = self._services.policy
+        policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
         if policy.should_compact_when_idle(context.size, context.learnt):
             work = self._compact_when_idle()
@@ -297,12 +288,12 @@ class ManagedThread(Generic[DraftT]):
     def _start_draft(self, order: CompactionOrder) -> None:
         """Start making a compaction while the thread continues, unless one is being made."""
         if not self.preparation.is_under_way:
-            wait = SummaryWait(self._services.timer)
+            wait = SummaryWait(self._timer)
             self.preparation.start(self.context.draft(order, wait), wait)
 
     async def _make_draft(self, order: CompactionOrder) -> DraftT:
         """Make a compaction and wait for it. If a model is late, the journal writes, unless a person asked."""
-        wait = SummaryWait(self._services.timer)
+        wait = SummaryWait(self._timer)
         task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
         try:
             if not order.is_manual and not await wait.wait_for(task, MAX_SUMMARY_WAIT_SECONDS):

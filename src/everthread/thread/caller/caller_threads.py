@@ -37,7 +37,7 @@ from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
-from everthread.thread.managed_thread import ManagedThread, ThreadServices
+from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.matching.pending_links import PendingLinks
 from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import ThreadMatch
@@ -98,8 +98,7 @@ class CallerThreads:
             hidden_rounds=self._hidden_rounds,
             sizer=self.sizer,
         )
-        policy = CompactionPolicy(setup.options, setup.wall_clock)
-        self._thread_services = ThreadServices(policy, setup.options, setup.wall_clock, setup.timer)
+        self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
     # Finding
 
@@ -168,7 +167,7 @@ class CallerThreads:
 
     async def prepare(self, call: PreparedCall) -> None:
         """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing."""
-        await self._managed_thread(call).cancel_idle_timer()
+        await self._manage(call).cancel_idle_timer()
         try:
             if call.settings.is_rewritable and self.setup.options.enabled:
                 await self._compact_if_needed(call)
@@ -185,7 +184,7 @@ class CallerThreads:
             if call.is_compaction_undone and not context.size.is_full:
                 call.decision = PolicyDecision("send")
                 return
-            thread = ManagedThread(context, self._thread_services, call.memory.preparation)
+            thread = self._manage(call, context)
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
@@ -241,7 +240,7 @@ class CallerThreads:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compaction_lock:
-            compaction = await self._managed_thread(call).compact_manually(order)
+            compaction = await self._manage(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
 
     # After the call
@@ -249,7 +248,7 @@ class CallerThreads:
     async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
         """Prepare the next attempt after a refusal; return whether to send the call again."""
         async with call.memory.compaction_lock:
-            step = await self._managed_thread(call).recover(call.attempts, refusal)
+            step = await self._manage(call).recover(call.attempts, refusal)
         return step is not None and step.action != "give_up"
 
     def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
@@ -284,7 +283,7 @@ class CallerThreads:
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             context = CallerContext(call, self._services)
             context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = ManagedThread(context, self._thread_services, call.memory.preparation)
+            thread = self._manage(call, context)
             await thread.prepare_ahead()
             if self.setup.options.idle:
                 thread.start_idle_timer()
@@ -323,7 +322,7 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.learnt.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            thread = self._managed_thread(call)
+            thread = self._manage(call)
             for observed in (*earlier_usage, reported):
                 thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
@@ -375,10 +374,12 @@ class CallerThreads:
         )
         return [*hidden_records, call_record]
 
-    def _managed_thread(self, call: PreparedCall) -> ManagedThread[RewriteDraft]:
-        """Return the managed thread of a call."""
-        context = CallerContext(call, self._services)
-        return ManagedThread(context, self._thread_services, call.memory.preparation)
+    def _manage(
+        self, call: PreparedCall, context: CallerContext | None = None
+    ) -> ManagedThread[RewriteDraft]:
+        """Return the managed thread of a call. `context`: the call's context, if there is one already."""
+        context = context or CallerContext(call, self._services)
+        return ManagedThread(context, self._policy, self.setup.timer, call.memory.preparation)
 
     # The process
 

@@ -63,8 +63,8 @@ class CompactionPolicy:
     """Decide when to compact. The only side effect is that an expired pause is cleared."""
 
     def __init__(self, options: ContextOptions, wall_clock: Callable[[], float]) -> None:
-        self._options = options
-        self._wall_clock = wall_clock
+        self.options = options
+        self.wall_clock = wall_clock
 
     def decide(
         self,
@@ -76,7 +76,7 @@ class CompactionPolicy:
         is_summary_ready: bool = False,
     ) -> PolicyDecision:
         """Decide whether to compact before a call of this size. `is_summary_ready`: whether a summary is prepared."""
-        if not self._options.enabled:
+        if not self.options.enabled:
             return PolicyDecision("send")
         cost_decision = None
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
@@ -84,7 +84,7 @@ class CompactionPolicy:
         if size.tokens < size.budget.threshold:
             if cost_decision is None or cost_decision.action != "now":
                 return PolicyDecision("send")
-            if self._options.background and not is_summary_ready and not prices.has_free_summary:
+            if self.options.background and not is_summary_ready and not prices.has_free_summary:
                 return PolicyDecision("send")  # the call would wait for a model's summary
             if self._is_too_soon(size, learnt) or self.is_ineffective(
                 size.grown_to_threshold, learnt
@@ -103,7 +103,7 @@ class CompactionPolicy:
 
         Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        if not self._options.economics or not learnt.tokens_after_compaction:
+        if not self.options.economics or not learnt.tokens_after_compaction:
             return False
         calls_by_window = size.budget.window // WINDOW_TOKENS_PER_CALL
         min_calls = min(
@@ -114,7 +114,7 @@ class CompactionPolicy:
 
     def should_prepare(self, size: PromptSize, learnt: LearntUsage, prices: CallPrices) -> bool:
         """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
-        may_prepare = self._options.enabled and self._options.background and not prices.is_journal
+        may_prepare = self.options.enabled and self.options.background and not prices.is_journal
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
         cost_decision = self.weigh_costs(size.grown_to_threshold, learnt, prices)
@@ -127,7 +127,7 @@ class CompactionPolicy:
     ) -> bool:
         """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
         rates = self._find_rates(prices, size.tokens, learnt)
-        may_prepare = self._options.enabled and self._options.background and not prices.is_journal
+        may_prepare = self.options.enabled and self.options.background and not prices.is_journal
         if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
         cost_decision = decide_compaction(
@@ -140,7 +140,7 @@ class CompactionPolicy:
 
     def should_compact_when_idle(self, size: PromptSize, learnt: LearntUsage) -> bool:
         """Return whether to compact shortly before the cache expires."""
-        options = self._options
+        options = self.options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
             options.enabled and options.idle and is_large and not self.is_ineffective(size, learnt)
@@ -149,7 +149,7 @@ class CompactionPolicy:
     def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
         """Return whether the gateway should compact before it takes an incoming message."""
         return (
-            self._options.enabled
+            self.options.enabled
             and message_count >= MIN_HYGIENE_MESSAGES
             and size.tokens >= size.budget.hygiene_limit
         )
@@ -158,7 +158,7 @@ class CompactionPolicy:
         """Return whether the last compactions showed that another would save nothing yet."""
         if size.tokens < learnt.retry_above_tokens:
             return True
-        return learnt.pause.is_active(size.tokens, self._wall_clock())
+        return learnt.pause.is_active(size.tokens, self.wall_clock())
 
     # Dollars
 
@@ -166,7 +166,7 @@ class CompactionPolicy:
         """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
         if learnt.cache_change:
             return learnt.cache_change
-        now = self._wall_clock()
+        now = self.wall_clock()
         last_call = learnt.call_pattern.last
         ttl = self.find_cache_lifetime(learnt)
         if last_call is None or not learnt.call_pattern.is_cold(now, ttl=ttl):
@@ -177,7 +177,7 @@ class CompactionPolicy:
 
     def find_cache_lifetime(self, learnt: LearntUsage) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
-        return learnt.call_pattern.lifetime or self._options.cache_seconds
+        return learnt.call_pattern.lifetime or self.options.cache_seconds
 
     def weigh_costs(
         self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
@@ -198,12 +198,12 @@ class CompactionPolicy:
         return rates.at_read_share(learnt.call_pattern.read_share).miss_cost(size.tokens)
 
     def _find_rates(self, prices: CallPrices, tokens: int, learnt: LearntUsage) -> Rates | None:
-        if not self._options.economics:
+        if not self.options.economics:
             return None
         has_no_prices = prices.provider in PROVIDERS_WITHOUT_PRICES
         list_prices = prices_for(
             prices.model,
-            time=datetime.fromtimestamp(self._wall_clock(), UTC),
+            time=datetime.fromtimestamp(self.wall_clock(), UTC),
             provider=None if has_no_prices else prices.provider,
             prompt_tokens=tokens,
         )
