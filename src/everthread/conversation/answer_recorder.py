@@ -27,6 +27,7 @@ from everthread.errors import ModelError
 from everthread.store.records import NewMessage, new_id
 from everthread.thread.accounting import read_usage
 from everthread.thread.events import LimitLearnt
+from everthread.thread.wire_messages import dump_model
 from everthread.wire.codecs import CODECS
 
 INTERRUPTED_ANSWER_TEXT = "[The answer was interrupted here.]"
@@ -65,15 +66,9 @@ def decode_response(response: Any, *, api: Api, model: str) -> Reply:
     if isinstance(response, list | tuple):
         decoder = CODECS[api].stream_decoder(model=model)
         for chunk in response:
-            decoder.feed(_as_json(chunk))
+            decoder.feed(dump_model(chunk))
         return decoder.reply()
-    return CODECS[api].decode_reply(_as_json(response), model=model)
-
-
-def _as_json(value: Any) -> Any:
-    """Return an SDK's object as JSON values."""
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json", exclude_unset=True) if callable(dump) else value
+    return CODECS[api].decode_reply(dump_model(response), model=model)
 
 
 def make_storable(message: Message) -> Message:
@@ -83,11 +78,9 @@ def make_storable(message: Message) -> Message:
     """
     ids = [call.id for call in calls_of(message)]
     if not ids:
-        return (
-            {**without_native_value(message), "content": ""}
-            if _is_empty_on_wire(message)
-            else message
-        )
+        if not _is_empty_on_wire(message):
+            return message
+        return {**without_native_value(message), "content": ""}
     if all(ids) and len(set(ids)) == len(ids):
         return message
     return with_call_ids(message, list(_make_unique_ids(ids)))
@@ -111,14 +104,16 @@ def _make_unique_ids(ids: list[str]) -> Iterator[str]:
 
 
 class AnswerRecorder:
-    """Stores and accounts for the answers of one conversation."""
+    """The recorder of one conversation: it stores answers and accounts for them."""
 
     def __init__(
         self,
         state: ConversationState,
         learn_usage: Callable[[CanonicalUsage, Mapping[str, Any]], None],
     ) -> None:
-        """`learn_usage` receives each usage that the provider reports for the conversation's own model, and the
+        """Set up the recorder.
+
+        `learn_usage`: called with each usage that the provider reports for the conversation's own model, and the
         parameters of its request.
         """
         self._state = state
@@ -131,23 +126,17 @@ class AnswerRecorder:
     @property
     def _request_facts(self) -> tuple[Api, str, int]:
         """Protocol, model and prompt tokens of the sent request. The conversation may have another model by now."""
-        sent_request = self.sent_request
-        route = self._state.route
-        return (
-            (sent_request.api, sent_request.request.model, sent_request.tokens)
-            if sent_request
-            else (route.api, route.name, self._state.tokens)
-        )
+        if self.sent_request is None:
+            return self._state.route.api, self._state.route.name, self._state.tokens
+        return self.sent_request.api, self.sent_request.request.model, self.sent_request.tokens
 
     @property
     def _answering_model(self) -> str:
         """The model that answers the sent request."""
         _, requested_model, _ = self._request_facts
-        return (
-            self._state.answering_model
-            if requested_model == self._state.route.name
-            else requested_model
-        )
+        if requested_model == self._state.route.name:
+            return self._state.answering_model
+        return requested_model
 
     def _decode(self, response: Any) -> Reply:
         api, model, _ = self._request_facts

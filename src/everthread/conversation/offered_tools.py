@@ -12,15 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.messages import json_text
-from everthread.core.turns import user_text
-from everthread.core.types import System
-from everthread.errors import InputError
-from everthread.thread.events import ToolsChanged
-from everthread.thread.policy.notices import make_fixed_size_notice
-
-if TYPE_CHECKING:
-    from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.tool_selection import (
     ToolCard,
     choose_left_out,
@@ -30,6 +21,15 @@ from everthread.conversation.tool_selection import (
     make_card,
     tool_name,
 )
+from everthread.core.messages import json_text
+from everthread.core.turns import user_text
+from everthread.core.types import System
+from everthread.errors import InputError
+from everthread.thread.events import ToolsChanged
+from everthread.thread.policy.notices import make_fixed_size_notice
+
+if TYPE_CHECKING:
+    from everthread.conversation.conversation_state import ConversationState
 
 FIND_TOOLS = "find_tools"
 FIND_TOOLS_SCHEMA: dict[str, Any] = {
@@ -78,16 +78,11 @@ class FoundTools:
         """The text for the model."""
         if not self.tools:
             names = ", ".join(self.others[:MAX_LISTED_NAMES])
-            more = (
-                f" and {len(self.others) - MAX_LISTED_NAMES:,} more"
-                if len(self.others) > MAX_LISTED_NAMES
-                else ""
-            )
-            hint = (
-                f" These are left out: {names}{more}."
-                if names
-                else " No tool is left out: all are shown to you."
-            )
+            unlisted_count = len(self.others) - MAX_LISTED_NAMES
+            more = f" and {unlisted_count:,} more" if unlisted_count > 0 else ""
+            hint = " No tool is left out: all are shown to you."
+            if names:
+                hint = f" These are left out: {names}{more}."
             return f"No tool that is left out matches {self.query!r}.{hint}"
         lines = [
             f"- {card.name}: {card.description}" if card.description else f"- {card.name}"
@@ -140,16 +135,11 @@ class Toolbox:
         return self._list_offered_tools(self.choose_left_out(self._state.system))
 
     def _list_offered_tools(self, left_out: Sequence[str]) -> list[dict[str, Any]]:
-        offered_tools = (
-            [tool for tool in self.all_tools if tool_name(tool) not in left_out]
-            if left_out
-            else self.all_tools
-        )
-        return [
-            *offered_tools,
-            *self._state.engine.get_tool_schemas(),
-            *([FIND_TOOLS_SCHEMA] if left_out else []),
-        ]
+        engine_tools = self._state.engine.get_tool_schemas()
+        if not left_out:
+            return [*self.all_tools, *engine_tools]
+        offered_tools = [tool for tool in self.all_tools if tool_name(tool) not in left_out]
+        return [*offered_tools, *engine_tools, FIND_TOOLS_SCHEMA]
 
     @property
     def saved_tokens(self) -> int:
@@ -254,12 +244,9 @@ class Toolbox:
     async def answer_call(self, arguments: Mapping[str, Any]) -> str:
         """Return the result of an unapproved `find_tools` call: matches are offered after the next compaction."""
         query = arguments.get("query")
-        return (
-            await self.find(
-                query if isinstance(query, str) else "",
-                was_refused=arguments.get("now") is True,
-            )
-        ).text
+        query_text = query if isinstance(query, str) else ""
+        found_tools = await self.find(query_text, was_refused=arguments.get("now") is True)
+        return found_tools.text
 
     async def find(self, query: str, *, now: bool = False, was_refused: bool = False) -> FoundTools:
         """Find the left-out tools that match; offer them after the next compaction, or with `now` at once.
@@ -286,14 +273,12 @@ class Toolbox:
             raise InputError(
                 f"say in up to {MAX_QUERY_CHARS:,} characters what the tool shall do, or its name"
             )
-        cards = (
-            [card for card in self._make_cards() if card.name in self.left_out]
-            if self.left_out
-            else []
-        )
-        matches = [card for card in cards if card.name == query_text] or find_matching(
-            cards, query_text
-        )[:MAX_FOUND_TOOLS]
+        cards = []
+        if self.left_out:
+            cards = [card for card in self._make_cards() if card.name in self.left_out]
+        matches = [card for card in cards if card.name == query_text]
+        if not matches:
+            matches = find_matching(cards, query_text)[:MAX_FOUND_TOOLS]
         match_names = {card.name for card in matches}
         return FoundTools(
             query_text,
@@ -312,11 +297,9 @@ class Toolbox:
             f"the {state.tokens:,} tokens of the prompt have to be read anew "
             "instead of from the provider's cache"
         )
-        return (
-            f"{explanation}; what that costs is not known"
-            if miss_cost is None
-            else f"about ${miss_cost:.4f}: {explanation}"
-        )
+        if miss_cost is None:
+            return f"{explanation}; what that costs is not known"
+        return f"about ${miss_cost:.4f}: {explanation}"
 
     def dump(self) -> dict[str, Any]:
         return {

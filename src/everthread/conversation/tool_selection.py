@@ -50,11 +50,9 @@ def make_card(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     description = raw_description if isinstance(raw_description, str) else ""
     schema = definition.get("parameters") or definition.get("input_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    parameters = (
-        [name for name in properties if isinstance(name, str)]
-        if isinstance(properties, Mapping)
-        else []
-    )
+    parameters = []
+    if isinstance(properties, Mapping):
+        parameters = [parameter for parameter in properties if isinstance(parameter, str)]
     short_description = clip(" ".join(description.split()), MAX_DESCRIPTION_CHARS)
     name_words = frozenset(terms(name))
     return ToolCard(
@@ -75,13 +73,8 @@ def exceeds_share(
 
 def compute_max_tool_tokens(threshold: int, other_tokens: int, share: float = TOOLS_SHARE) -> int:
     """Return the most tokens for tools: their share of the threshold, or less if `other_tokens` leave too little."""
-    return max(
-        0,
-        min(
-            round(share * threshold),
-            round((1 - MIN_CONVERSATION_SHARE) * threshold) - other_tokens,
-        ),
-    )
+    free_tokens = round((1 - MIN_CONVERSATION_SHARE) * threshold) - other_tokens
+    return max(0, min(round(share * threshold), free_tokens))
 
 
 def choose_left_out(
@@ -116,14 +109,11 @@ def choose_left_out(
     ]
     used_tokens = sum(card.tokens for card in cards if card.name in required_names)
     left_out_names: set[str] = set()
-    for index in sorted(
-        optional_indexes,
-        key=lambda index: (
-            -scores[index],
-            cards[index].name in previously_left_out,
-            index,
-        ),
-    ):
+
+    def rank(index: int) -> tuple[float, bool, int]:
+        return -scores[index], cards[index].name in previously_left_out, index
+
+    for index in sorted(optional_indexes, key=rank):
         if used_tokens + cards[index].tokens <= max_tokens:
             used_tokens += cards[index].tokens
         else:

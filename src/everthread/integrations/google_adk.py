@@ -348,11 +348,10 @@ def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
         open_calls.remove(open_call)
     call_id = response.id or (open_call[0] if open_call is not None else "")
     result = response.response or {}
-    text = (
-        result["result"]
-        if set(result) == {"result"} and isinstance(result["result"], str)
-        else json.dumps(result, default=str)
-    )
+    if set(result) == {"result"} and isinstance(result["result"], str):
+        text = result["result"]
+    else:
+        text = json.dumps(result, default=str)
     return {
         "role": "tool",
         "tool_call_id": call_id,

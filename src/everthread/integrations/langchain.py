@@ -166,16 +166,19 @@ def _read_call(request: Any) -> ModelCall:
         _find_attribute(model, "model_name", "model", "model_id") or type(model).__name__,
         conversation_key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
-        tools=[
-            tool
-            if "function" in tool
-            else {"type": "function", "function": {"name": str(tool.get("type"))}}
-            for tool in map(convert_to_openai_tool, request.tools)
-        ],
+        tools=[_read_tool(tool) for tool in request.tools],
         window=profile.get("max_input_tokens") if isinstance(profile, Mapping) else None,
         base_url=_find_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
         max_tokens=request.model_settings.get("max_tokens") or getattr(model, "max_tokens", None),
     )
+
+
+def _read_tool(tool: Any) -> dict[str, Any]:
+    """Return a tool in OpenAI's form; a provider's own tool by its type."""
+    chat_tool: dict[str, Any] = convert_to_openai_tool(tool)
+    if "function" in chat_tool:
+        return chat_tool
+    return {"type": "function", "function": {"name": str(chat_tool.get("type"))}}
 
 
 def _apply_call(request: Any, fitted_call: FittedCall | None) -> Any:

@@ -65,11 +65,9 @@ class EverthreadLogger(CustomLogger):
         if kwargs["litellm_call_id"] not in self._calls:
             await self._prepare(kwargs)
         fitted_call = self._calls[kwargs["litellm_call_id"]]
-        return (
-            kwargs
-            if fitted_call is None
-            else {**kwargs, **_make_changed_fields(fitted_call, kwargs)}
-        )
+        if fitted_call is None:
+            return kwargs
+        return {**kwargs, **_make_changed_fields(fitted_call, kwargs)}
 
     async def async_post_call_success_deployment_hook(
         self,

@@ -106,12 +106,12 @@ def cite_large_outputs(
             continue
         shortened_messages, new_outputs = cite_large_results(turn, calls, limits)
         large_outputs += new_outputs
-        history += [
-            HistoryMessage(original)
-            if shortened is original
-            else HistoryMessage(replace_reader_name(shortened, reader), is_native=False)
-            for original, shortened in zip(turn, shortened_messages, strict=True)
-        ]
+        for original, shortened in zip(turn, shortened_messages, strict=True):
+            if shortened is original:
+                history.append(HistoryMessage(original))
+            else:
+                message = replace_reader_name(shortened, reader)
+                history.append(HistoryMessage(message, is_native=False))
     return history, large_outputs
 
 

@@ -17,6 +17,7 @@ from everthread.integrations.chat_forms import make_chat_tool, make_chat_usage
 from everthread.integrations.framework_package import check_framework
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
+from everthread.thread.wire_messages import dump_model
 from everthread.wire.openai_responses import (
     decode_assistant_items,
     decode_messages,
@@ -323,18 +324,14 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
 
 def from_core(message: Message) -> list[Item]:
     """Return a message as items. An answer's text is a string, because Chat Completions refuse parts without an id."""
-    items = [dict(item) for item in encode_messages([message])]
-    return [
-        {
-            "role": "assistant",
-            "content": "".join(
-                part.get("text") or part.get("refusal", "") for part in item["content"]
-            ),
-        }
-        if item.get("role") == "assistant"
-        else item
-        for item in items
-    ]
+    items = []
+    for item in encode_messages([message]):
+        if item.get("role") != "assistant":
+            items.append(dict(item))
+            continue
+        texts = [part.get("text") or part.get("refusal", "") for part in item["content"]]
+        items.append({"role": "assistant", "content": "".join(texts)})
+    return items
 
 
 def _strip_native(message: Message) -> Message:
@@ -346,17 +343,14 @@ def _strip_native(message: Message) -> Message:
 
 
 def _read_answer(items: Sequence[Item]) -> Message:
-    return (
-        _strip_native(decode_assistant_items(items))
-        if items
-        else {"role": "assistant", "content": ""}
-    )
+    if not items:
+        return {"role": "assistant", "content": ""}
+    return _strip_native(decode_assistant_items(items))
 
 
 def _as_dict(item: Any) -> Item:
     """Return an item as JSON values."""
-    dump = getattr(item, "model_dump", None)
-    return dump(mode="json", exclude_unset=True) if callable(dump) else dict(item)
+    return dict(dump_model(item))
 
 
 def _items_to_send(fitted_call: FittedCall) -> list[Item]:
@@ -370,11 +364,8 @@ def _with_note(system: Any, fitted_call: FittedCall) -> str | None:
 def _make_retry(fitted_call: FittedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
     """Return the arguments of the next attempt after a refusal."""
     _add_spans(fitted_call)
-    settings = (
-        settings
-        if fitted_call.output_cap is None
-        else replace(settings, max_tokens=fitted_call.output_cap)
-    )
+    if fitted_call.output_cap is not None:
+        settings = replace(settings, max_tokens=fitted_call.output_cap)
     return (
         _with_note(fitted_call.call.system, fitted_call),
         _items_to_send(fitted_call),

@@ -84,11 +84,9 @@ class Everthread(AbstractCapability):
                 self.threads.prepare(_read_call(ctx, request_context))
             )
         self._calls[run_id] = fitted_call, False
-        return (
-            request_context
-            if fitted_call is None
-            else _apply_call(ctx, request_context, fitted_call)
-        )
+        if fitted_call is None:
+            return request_context
+        return _apply_call(ctx, request_context, fitted_call)
 
     async def after_model_request(
         self,
@@ -280,11 +278,8 @@ def to_core(item: Any) -> Message:
         return message
     part = item.parts[0]
     if _is_result(part):
-        text = (
-            part.model_response_str()
-            if hasattr(part, "model_response_str")
-            else part.model_response()
-        )
+        has_text = hasattr(part, "model_response_str")
+        text = part.model_response_str() if has_text else part.model_response()
         return {
             "role": "tool",
             "tool_call_id": part.tool_call_id,
@@ -307,12 +302,12 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
         call_id = message.get("tool_call_id", "")
         name = message.get("name") or (names or {}).get(call_id, "")
         return _NativePart(None, [ToolReturnPart(name, text_of(message), call_id)])
-    content = [
-        ImageUrl(part["image_url"]["url"])
-        if kind_of(part) == "image_url"
-        else str(part.get("text", ""))
-        for part in parts_of(message)
-    ]
+    content: list[Any] = []
+    for part in parts_of(message):
+        if kind_of(part) == "image_url":
+            content.append(ImageUrl(part["image_url"]["url"]))
+        else:
+            content.append(str(part.get("text", "")))
     return _NativePart(None, [UserPromptPart(content[0] if len(content) == 1 else content)])
 
 

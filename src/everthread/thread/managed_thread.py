@@ -206,11 +206,11 @@ class ManagedThread(Generic[DraftT]):
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        state = self.context.learnt
+        learnt = self.context.learnt
         now = self._policy.wall_clock()
         ttl = find_cache_lifetime(self.context.model, self._policy.options.cache_ttl, params)
-        state.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and state.pause.begin_if_ineffective(usage.prompt_tokens, now):
+        learnt.observe(usage, now, ttl=ttl)
+        if usage.prompt_tokens and learnt.pause.begin_if_ineffective(usage.prompt_tokens, now):
             self.context.emit(
                 events.Notice(self.context.session_id, make_pause_notice(usage.prompt_tokens))
             )
@@ -338,20 +338,19 @@ class ManagedThread(Generic[DraftT]):
         self.context.learnt.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
-        plan = decision.cost_decision
-        if plan is None:
+        cost_decision = decision.cost_decision
+        if cost_decision is None:
             return
         context = self.context
-        tokens = context.size.tokens
         context.emit(
             events.Planned(
                 context.session_id,
-                plan.action,
-                plan.reason,
-                tokens=tokens,
-                cost=plan.cost,
-                saves=plan.savings,
-                calls=plan.cheaper_calls,
+                cost_decision.action,
+                cost_decision.reason,
+                tokens=context.size.tokens,
+                cost=cost_decision.cost,
+                saves=cost_decision.savings,
+                calls=cost_decision.cheaper_calls,
             )
         )
 

@@ -34,6 +34,8 @@ TOOLS_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RecallOptions:
+    """Settings of the excerpts that a call gets. The field names are the keys of `config.yaml`."""
+
     enabled: bool = True
     scope: RecallScope = "thread"
     max_tokens: int = MAX_RECALL_TOKENS
@@ -49,7 +51,7 @@ class Route:
     api: Api
     window: int
     source: str = "given"
-    """The source of the window."""
+    """The source of the window, as a text for the user."""
     base_url: str = ""
     provider: str = "auto"
     headers: str = ""
@@ -58,6 +60,7 @@ class Route:
 
     @property
     def caches_by_marks(self) -> bool:
+        """Whether the provider caches only up to marks that a request sets."""
         return find_cache_route(self.name, self.provider, self.base_url) is not None
 
     def ask_for_diagnosis(self, previous_id: str) -> dict[str, Any]:
@@ -74,7 +77,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions(ContextOptions):
-    """Settings of a conversation, named as in the configuration."""
+    """Settings of a thread. The field names are the keys of `config.yaml`."""
 
     tools_share: float = TOOLS_SHARE
     """Share of the threshold for tools; above it, tools that the thread does not use are left out."""
@@ -139,7 +142,7 @@ class Setup:
     close_callbacks: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
     """Called when the conversation is closed."""
     summary_key: bytes = b""
-    """The home's key, used to make the tag of a summary."""
+    """The store's secret, used to tag the summaries made here, so that a forged one is not accepted."""
 
     def build_system(self) -> System:
         return self.system() if callable(self.system) else self.system

@@ -55,11 +55,9 @@ def _drop_attachments(message: Message, *, is_latest: bool) -> Message:
     """Replace the documents of a message, and the images in its tool results, by placeholders."""
     message = edit_results(message, lambda result, _holder: drop_media(result.content)[0])
     parts = message.get("content")
-    if (
-        is_latest
-        or not isinstance(parts, list)
-        or not any(kind_of(part) in DOCUMENT_BLOCKS for part in parts)
-    ):
+    if is_latest or not isinstance(parts, list):
+        return message
+    if not any(kind_of(part) in DOCUMENT_BLOCKS for part in parts):
         return message
     return with_content(
         message,
@@ -75,10 +73,8 @@ def _describe_document(part: Mapping[str, Any]) -> dict[str, str]:
         (names[key] for key in ("title", "filename") if isinstance(names.get(key), str)),
         "",
     )
-    return {
-        "type": "text",
-        "text": f"[document removed: {name[:100]}]" if name else "[document removed]",
-    }
+    text = f"[document removed: {name[:100]}]" if name else "[document removed]"
+    return {"type": "text", "text": text}
 
 
 def _cite_results(
@@ -91,12 +87,9 @@ def _cite_results(
         return message
 
     def replace_content(result: Any, _holder: object) -> Any:
-        is_large = len(result.text) > LARGE_RESULT_CHARS
-        item = (
-            make_output_to_store(index, result.call_id, result.text, preview_chars=preview_chars)
-            if is_large
-            else None
-        )
+        if len(result.text) <= LARGE_RESULT_CHARS:
+            return result.content
+        item = make_output_to_store(index, result.call_id, result.text, preview_chars=preview_chars)
         if item is None:
             return result.content
         outputs.append(item)

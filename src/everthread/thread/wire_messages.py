@@ -22,11 +22,9 @@ def decode_messages(
     api: Api, wire_messages: Sequence[Any], model: str, *, previous_message: Any = None
 ) -> list[Message]:
     """Return wire messages in core form. `previous_message`: the one before, to pair Gemini's results with calls."""
-    context = (
-        {"previous_content": previous_message}
-        if api == "gemini" and previous_message is not None
-        else {}
-    )
+    context = {}
+    if api == "gemini" and previous_message is not None:
+        context["previous_content"] = previous_message
     return CODECS[api].decode_messages(list(wire_messages), model=model, **context)
 
 
@@ -44,6 +42,12 @@ def decode_value(raw: bytes | str) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise WireError(f"the request is no JSON: {error}") from None
+
+
+def dump_model(value: Any) -> Any:
+    """Return an SDK's object as JSON values; any other value unchanged."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_unset=True) if callable(dump) else value
 
 
 class JsonMessages(Sequence[Any]):

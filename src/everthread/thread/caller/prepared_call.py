@@ -181,7 +181,7 @@ class PreparedCall:
         return edits
 
     def list_items(self) -> list[int | dict[str, Any]]:
-        """Return the messages to send: the caller's own by index, and ours in the form of the protocol."""
+        """Return the messages to send: the index of each unchanged caller's message, else a message in JSON form."""
         items: list[int | dict[str, Any]] = []
         index = 0
         for edit in sorted(self.list_edits(), key=lambda edit: edit.start):

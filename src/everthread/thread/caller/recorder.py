@@ -196,12 +196,9 @@ class ThreadRecorder:
         """Store the request and its answer; find the thread again if another process was first."""
         while True:
             requests = [] if call.storage.is_stored else await _make_steps(call)
-            reply = (
-                _make_answer_step(call, answer)
-                if answer is not None and not call.match.is_inside
-                else None
-            )
-            steps = [*requests, *([] if reply is None else [reply])]
+            steps = [*requests]
+            if answer is not None and not call.match.is_inside:
+                steps.append(_make_answer_step(call, answer))
             if not steps and not usage and state is None:
                 call.storage.is_stored = call.memory.is_stored = True
                 return

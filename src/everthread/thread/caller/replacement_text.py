@@ -54,7 +54,7 @@ def split_messages(text: str) -> list[RenderedMessage]:
 def match_unchanged(replacement: Sequence[str], covered: Sequence[str]) -> list[int | None]:
     """Return, for each text of a replacement, the index of the covered message that equals it, or None.
 
-    Compare the beginning in order, then backwards from the end: of equal messages a compaction keeps the newest.
+    Compare the beginning in order, then backwards from the end: among equal messages, a compaction keeps the newest.
     """
     indexes: list[int | None] = [None] * len(replacement)
     shared_count = 0

@@ -88,7 +88,7 @@ class RewriteTask:
         return self.order.find_target_tokens(self.tokens, self.budget.threshold)
 
     def list_messages(self) -> TaskMessages:
-        """Return the messages that are sent now."""
+        """Return the messages that the provider gets without this compaction: a rewrite, then the caller's own."""
         caller_messages = self.caller_history.messages[len(self.caller_history) - self.new_count :]
         messages: list[CallerMessage] = []
         if self.base_rewrite:

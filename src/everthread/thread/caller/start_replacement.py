@@ -59,11 +59,8 @@ def mention_reading_tool(
     replacement = []
     for index, value in enumerate(start_replacement.replacement):
         is_same = index < len(sent) and sent[index] == value
-        replacement.append(
-            value
-            if is_same or OPENING_TAG not in encode_value(value) or value in sent
-            else replace_reader_name(value, tool)
-        )
+        is_ours = not is_same and OPENING_TAG in encode_value(value) and value not in sent
+        replacement.append(replace_reader_name(value, tool) if is_ours else value)
     return replace(start_replacement, replacement=replacement)
 
 

@@ -104,11 +104,10 @@ class ExcerptFinder:
         """Find passages that match, the best first."""
         last_body = visible_thread.messages[-1].body
         is_mid_turn = bool(results_of(last_body))
-        text = (
-            _read_new_arguments(visible_thread.bodies)
-            if is_mid_turn
-            else "\n".join(user_words_in([text_of(last_body)]))
-        )
+        if is_mid_turn:
+            text = _read_new_arguments(visible_thread.bodies)
+        else:
+            text = "\n".join(user_words_in([text_of(last_body)]))
         if not text:
             return []
         query = RecallQuery(
@@ -169,11 +168,8 @@ def _read_new_arguments(bodies: Sequence[Message]) -> str:
         else:
             latest_arguments = arguments
     earlier_terms = set(query_terms("\n".join(earlier_texts)))
-    return (
-        latest_arguments
-        if any(term not in earlier_terms for term in query_terms(latest_arguments))
-        else ""
-    )
+    has_new_term = any(term not in earlier_terms for term in query_terms(latest_arguments))
+    return latest_arguments if has_new_term else ""
 
 
 def _make_recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:

@@ -60,8 +60,8 @@ class StoreLookup:
     ) -> None:
         """Set the scope.
 
-        `family`: also search the threads of the client's session and those it branched from. `skip_visible`: leave out
-        messages that the thread's context still shows, unless a search by words finds nothing else.
+        `include_related`: also search the threads of the client's session and those it branched from. `skip_visible`:
+        leave out messages that the thread's context still shows, unless a search by words finds nothing else.
         """
         self.store = store
         self.tenant = tenant
@@ -78,7 +78,7 @@ class StoreLookup:
         return await self._list_related(self.thread)
 
     async def _list_related(self, thread: str) -> list[str]:
-        """List the threads to search for this one: itself, and its family if that is included."""
+        """Return the threads that a search from this thread covers: itself, and related ones if included."""
         return await self.store.family(thread) if self._includes_related else [thread]
 
     async def search(

@@ -1,4 +1,7 @@
-"""The role that each thread's system prompt and tools give to the assistant."""
+"""Tell a thread's own calls from calls that give the assistant another role, such as a title or a subagent.
+
+The system prompt and the tools of a call show the role.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ A client's prompts in two modes share far more; Qwen Code's prompts for the conv
 
 
 class ThreadRoles:
-    """Distinguish calls that give the assistant another role from a thread's own calls. Remember roles in memory."""
+    """The roles of the threads that this process has seen."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

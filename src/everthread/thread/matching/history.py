@@ -119,14 +119,10 @@ class History:
         """Return the history of the first `length` messages."""
         if length == len(self.identities):
             return self
-        dropped_results = sum(len(identity.result_hashes) for identity in self.identities[length:])
-        result_hashes = (
-            self.result_hashes[
-                : max(0, len(self.result_hashes) - dropped_results * (_HASH_CHARS + 1))
-            ]
-            if dropped_results
-            else self.result_hashes
-        )
+        dropped_count = sum(len(identity.result_hashes) for identity in self.identities[length:])
+        # Each hash has a space before it, except the first.
+        kept_chars = len(self.result_hashes) - dropped_count * (_HASH_CHARS + 1)
+        result_hashes = self.result_hashes[: max(0, kept_chars)]
         return History(
             self.digests[:length],
             self.skeletons[:length],
@@ -149,20 +145,14 @@ class History:
             _chain_skeleton,
             initial=self.skeleton(length),
         )
-        result_hashes = " ".join(
-            filter(
-                None,
-                [
-                    self.result_hashes,
-                    *(result for identity in new_identities for result in identity.result_hashes),
-                ],
-            )
-        )
+        result_hashes = [self.result_hashes] if self.result_hashes else []
+        for identity in new_identities:
+            result_hashes += identity.result_hashes
         return History(
             self.digests + tuple(digests)[1:],
             self.skeletons + tuple(skeletons)[1:],
             (*self.identities, *new_identities),
-            result_hashes,
+            " ".join(result_hashes),
         )
 
 
@@ -296,11 +286,9 @@ def _list_result_contents(value: dict[str, Any]) -> list[Any]:
     if "output" in value and kind_of(value).endswith("_output"):
         return [value["output"]]
     content = value.get("content")
-    return (
-        [part.get("content") for part in content if _is_result(part)]
-        if isinstance(content, list)
-        else []
-    )
+    if not isinstance(content, list):
+        return []
+    return [part.get("content") for part in content if _is_result(part)]
 
 
 def _is_result(part: Any) -> bool:
@@ -316,11 +304,9 @@ def _make_skeleton(value: dict[str, Any], fingerprint: str) -> str:
         text = text_of(value).strip() or str(value.get("refusal") or "").strip()
         return _hash(["assistant", text, calls]) if text or calls else ""
     value_without_results = _without_results(value)
-    return (
-        fingerprint
-        if value_without_results is value
-        else message_fingerprint(value_without_results)
-    )
+    if value_without_results is value:
+        return fingerprint
+    return message_fingerprint(value_without_results)
 
 
 def _without_results(value: dict[str, Any]) -> dict[str, Any]:

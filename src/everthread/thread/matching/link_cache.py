@@ -187,7 +187,7 @@ def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:
     if not link.previous:
         return []
     keys = [(link.tenant, link.scope, link.previous)]
-    for index in range(link.message_count - 1, -1, -1):  # it is mostly close to the end
+    for index in range(link.message_count - 1, -1, -1):  # usually close to the end
         if history.digests[index] == link.previous:
             return [*keys, (link.tenant, link.scope, history.skeletons[index])]
     return keys

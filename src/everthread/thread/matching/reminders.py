@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.thread.matching.history import MessageIdentity
 
 _BLANK_LINE = re.compile(r"\n\n+")
-Reminder = tuple[str, Sequence[dict[str, Any]]]
-"""Text appended to the newest user message, and extra blocks after it."""
+
+
+class Reminder(NamedTuple):
+    """An addition to the newest user message."""
+
+    appended_text: str
+    blocks: Sequence[dict[str, Any]] = ()
+    """Extra blocks after the message's own."""
 
 
 def find_last_user_message(messages: Sequence[MessageIdentity], first: int, end: int) -> int:
@@ -25,19 +31,19 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     """Yield possible reminders: each end of a message after a blank line or a block, the shortest first."""
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
-    yield from ((text[match.start() :], ()) for match in reversed(list(_BLANK_LINE.finditer(text))))
-    yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
+    for match in reversed(list(_BLANK_LINE.finditer(text))):
+        yield Reminder(text[match.start() :])
+    for index in range(len(parts) - 1, 0, -1):
+        yield Reminder("", parts[index:])
 
 
 def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
     """Return a user message with the reminder that it had as the newest message."""
     appended_text, blocks = reminder
     parts = _content_parts(value)
-    parts[-1] = (
-        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{appended_text}"}
-        if appended_text
-        else parts[-1]
-    )
+    if appended_text:
+        last_text = parts[-1].get("text") or ""
+        parts[-1] = {**parts[-1], "text": f"{last_text}{appended_text}"}
     return {**value, "content": [*parts, *blocks]}
 
 

@@ -14,7 +14,7 @@ from everthread.core.tokens.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """Settings of a context, named as in the configuration."""
+    """Settings of a context. The field names are the keys of `config.yaml`."""
 
     enabled: bool = True
     background: bool = True
@@ -38,12 +38,12 @@ class ContextOptions:
     def for_model(self, name: str) -> Self:
         """Return the settings for a model: those under its exact name, or else under the longest glob that matches."""
         matching_patterns = [pattern for pattern in self.models if fnmatchcase(name, pattern)]
-        best_pattern = (
-            name if name in self.models else max(matching_patterns, key=len, default=None)
-        )
-        return (
-            self if best_pattern is None else replace(self, models={}, **self.models[best_pattern])
-        )
+        best_pattern = max(matching_patterns, key=len, default=None)
+        if name in self.models:
+            best_pattern = name
+        if best_pattern is None:
+            return self
+        return replace(self, models={}, **self.models[best_pattern])
 
     def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
         """Return the budget of a window. If system prompt and tools alone reach the threshold, raise it to 85 %."""

@@ -31,12 +31,9 @@ class LearntUsage:
 
     def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
         """Record an answered call. If its prompt is smaller than the last one, assume that it was compacted."""
-        pattern = (
-            self.call_pattern.after_compaction()
-            if usage.prompt_tokens < self.call_pattern.prompt
-            else self.call_pattern
-        )
-        self.call_pattern = pattern.add_call(usage, now, ttl=ttl)
+        if usage.prompt_tokens < self.call_pattern.prompt:
+            self.call_pattern = self.call_pattern.after_compaction()
+        self.call_pattern = self.call_pattern.add_call(usage, now, ttl=ttl)
         self.cache_change = ""
 
     def record_compaction(self, tokens_before: int, *, is_automatic: bool) -> None:
