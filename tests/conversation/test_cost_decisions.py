@@ -44,7 +44,9 @@ class CachingClaude(ScriptedModel):
             window=WINDOW,
             api="anthropic",
         )
-        self._wall, self._at, self._prompt = wall, float("-inf"), 0
+        self._wall = wall
+        self._at = float("-inf")
+        self._prompt = 0
 
     async def complete(self, request: Any) -> Reply:
         reply = await super().complete(request)

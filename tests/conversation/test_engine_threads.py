@@ -98,7 +98,7 @@ class CancelledSummarizer:
     name = "asked"
 
     def __init__(self) -> None:
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.ended = False
         self.loops: list[asyncio.AbstractEventLoop] = []
 
@@ -106,7 +106,7 @@ class CancelledSummarizer:
         self.loops.append(asyncio.get_running_loop())
         if self.ended:
             return SummaryDraft({"Active Task": "To go on."}, self.name)
-        self.begun.set()
+        self.started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -120,7 +120,7 @@ async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
     asked = CancelledSummarizer()
     conversation = await open_full(setup, ContextCompressor, summarizer=asked)
     compacting = asyncio.ensure_future(conversation.compress())
-    await asked.begun.wait()
+    await asked.started.wait()
     compacting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await compacting

@@ -312,17 +312,6 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     await later.aclose()
 
 
-async def test_continues_a_thread_with_a_reworded_answer(
-    threads: FrameworkThreads,
-) -> None:
-    framework = Framework(threads)
-    await framework.ask(user("Hello."), reply=answer("Good morning, and welcome."))
-    framework.history[-1] = answer("Good morning.")
-    turn = await framework.ask(user("Go on."))
-    assert turn.items == [0, 1, 2]
-    assert text_of(framework.sent[-1][1]) == "Good morning."
-
-
 async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
     threads: FrameworkThreads,
 ) -> None:
