@@ -62,7 +62,12 @@ class ConversationSetup(WatchedStore):
     ) -> Conversation:
         """Open a conversation. `settings`: arguments of `make_setup`."""
         setup = self.make_setup(model, **settings)
-        return await Conversation.open(setup, resume=resume, new=new, tools=tools)
+        return await Conversation.open(
+            setup,
+            resume=resume,
+            new=new,
+            tools=tools,
+        )
 
     def make_setup(
         self,

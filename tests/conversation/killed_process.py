@@ -41,7 +41,11 @@ class Writer:
             "prompt_tokens": len(request.messages),
             "completion_tokens": 9,
         }
-        return SummaryDraft({"Goal": "Settle the books."}, self.name, usage=(usage,))
+        return SummaryDraft(
+            {"Goal": "Settle the books."},
+            self.name,
+            usage=(usage,),
+        )
 
 
 class KilledAtStep:
@@ -74,11 +78,21 @@ def answers() -> list[Reply | str]:
         {
             "id": "c1",
             "type": "function",
-            "function": {"name": "report", "arguments": "{}"},
+            "function": {
+                "name": "report",
+                "arguments": "{}",
+            },
         }
     ]
     return [
-        Reply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"),
+        Reply(
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": calls,
+            },
+            "tool_calls",
+        ),
         *["noted"] * 40,
     ]
 
@@ -96,7 +110,13 @@ async def main(folder: Path, step: int) -> None:
         )
         if turn == 0:
             await conversation.add_results(
-                [{"role": "tool", "tool_call_id": "c1", "content": BIG[:12_000]}]
+                [
+                    {
+                        "role": "tool",
+                        "tool_call_id": "c1",
+                        "content": BIG[:12_000],
+                    }
+                ]
             )
             await conversation.send()
     store.armed = True

@@ -18,7 +18,12 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
     watch = PrefixWatch()
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     store = open_store(folder / "store.db")
-    model = LocalModel(file, window=window, api=api, max_tokens=12)
+    model = LocalModel(
+        file,
+        window=window,
+        api=api,
+        max_tokens=12,
+    )
     cached_tokens = []
     thread = None
     sent_words = 0
@@ -77,7 +82,12 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
         assert watch.of(CompactionDone)[0].reason == "overflow"
         thread = conversation.id
         await conversation.close()
-        again = await open_conversation(model, config=parse_config(""), store=store, resume=thread)
+        again = await open_conversation(
+            model,
+            config=parse_config(""),
+            store=store,
+            resume=thread,
+        )
         assert again.window == window, "what was learnt outlives the conversation"
         assert len(await store.history(thread)) == 2 * turns
         await again.close()

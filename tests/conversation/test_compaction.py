@@ -71,7 +71,13 @@ class HeldSummarizer:
         self.asked += 1
         self.started.set()
         await self.released.wait()
-        usage = ({"model": "gpt-4o-mini", "prompt_tokens": 900, "completion_tokens": 90},)
+        usage = (
+            {
+                "model": "gpt-4o-mini",
+                "prompt_tokens": 900,
+                "completion_tokens": 90,
+            },
+        )
         return SummaryDraft({"Goal": "Keep the books."}, self.name, usage=usage)
 
 
@@ -192,8 +198,18 @@ async def test_compacts_by_the_reported_tokens(
     setup: ConversationSetup,
 ) -> None:
     def heavy(_request: Any) -> Reply:
-        usage = {"prompt_tokens": 9_000, "completion_tokens": 5}
-        return Reply({"role": "assistant", "content": "ok"}, "stop", usage=usage)
+        usage = {
+            "prompt_tokens": 9_000,
+            "completion_tokens": 5,
+        }
+        return Reply(
+            {
+                "role": "assistant",
+                "content": "ok",
+            },
+            "stop",
+            usage=usage,
+        )
 
     model = ScriptedModel(heavy, window=16_000)
     conversation = await setup.open(model)
@@ -246,8 +262,18 @@ async def test_notifies_once_about_a_pause(
     size = 9_000
 
     def stubborn(_request: Any) -> Reply:
-        usage = {"prompt_tokens": size, "completion_tokens": 5}
-        return Reply({"role": "assistant", "content": make_text(100)}, "stop", usage=usage)
+        usage = {
+            "prompt_tokens": size,
+            "completion_tokens": 5,
+        }
+        return Reply(
+            {
+                "role": "assistant",
+                "content": make_text(100),
+            },
+            "stop",
+            usage=usage,
+        )
 
     conversation = await setup.open(ScriptedModel(stubborn, window=16_000), background=False)
     for index in range(30):
@@ -261,8 +287,18 @@ async def test_manual_compactions_never_cause_a_pause(
     setup: ConversationSetup,
 ) -> None:
     def stubborn(_request: Any) -> Reply:
-        usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
-        return Reply({"role": "assistant", "content": make_text(100)}, "stop", usage=usage)
+        usage = {
+            "prompt_tokens": 7_000,
+            "completion_tokens": 5,
+        }
+        return Reply(
+            {
+                "role": "assistant",
+                "content": make_text(100),
+            },
+            "stop",
+            usage=usage,
+        )
 
     conversation = await setup.open(ScriptedModel(stubborn, window=16_000), background=False)
     for _ in range(3):

@@ -142,8 +142,14 @@ async def test_usage_of_a_broken_call_is_accounted_for(
     setup: ConversationSetup,
 ) -> None:
     partial = Reply(
-        {"role": "assistant", "content": "half"},
-        usage={"prompt_tokens": 70, "completion_tokens": 1},
+        {
+            "role": "assistant",
+            "content": "half",
+        },
+        usage={
+            "prompt_tokens": 70,
+            "completion_tokens": 1,
+        },
     )
     broken = ModelError("the connection was reset", partial=partial)
     conversation = await setup.open(ScriptedModel([broken]))
@@ -157,7 +163,14 @@ async def test_usage_of_a_broken_call_is_accounted_for(
 
 
 async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> None:
-    silent = Reply({"role": "assistant", "content": "words " * 20}, "stop", usage={})
+    silent = Reply(
+        {
+            "role": "assistant",
+            "content": "words " * 20,
+        },
+        "stop",
+        usage={},
+    )
     conversation = await setup.open(ScriptedModel([silent]))
     answer = await conversation.send("Hi")
     assert answer.usage.output_tokens >= 20
@@ -209,10 +222,16 @@ async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -
         ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
     )
     for message in (
-        {"role": "user", "content": "Build it."},
+        {
+            "role": "user",
+            "content": "Build it.",
+        },
         call_reply("bash", '{"command": "make release"}').message,
         tool_result("built\nexit code: 0"),
-        {"role": "assistant", "content": "It is built."},
+        {
+            "role": "assistant",
+            "content": "It is built.",
+        },
     ):
         await conversation.add(message)
 
@@ -224,7 +243,12 @@ async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -
                     "content": numbered_text(turn, 250, "topic"),
                 }
             )
-            await conversation.add({"role": "assistant", "content": make_text(200, "answer")})
+            await conversation.add(
+                {
+                    "role": "assistant",
+                    "content": make_text(200, "answer"),
+                }
+            )
         return await conversation.compress()
 
     assert "make release" in (await compacted(conversation)).state["commands"]
@@ -243,7 +267,12 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
         ScriptedModel(["ok"], window=16_000),
         changes={"summary_key": b"the home's"},
     )
-    await conversation.add({"role": "user", "content": first_text})
+    await conversation.add(
+        {
+            "role": "user",
+            "content": first_text,
+        }
+    )
     for turn in range(3):
         for step in range(40):
             call_id = f"call_{turn}_{step}"

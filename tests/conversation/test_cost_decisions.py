@@ -93,7 +93,10 @@ async def open_with_cache(
     model: CachingClaude | None = None,
     **settings: Any,
 ) -> Conversation:
-    changes = {"wall_clock": wall, "timer": timers or ManualTimers()}
+    changes = {
+        "wall_clock": wall,
+        "timer": timers or ManualTimers(),
+    }
     return await setup.open(
         model or CachingClaude(wall),
         provider="anthropic",
@@ -207,7 +210,11 @@ async def test_other_tools_make_the_cache_cold(
     await fill(conversation, wall, 6_000)
     tool = {
         "type": "function",
-        "function": {"name": "look", "description": "Look.", "parameters": {}},
+        "function": {
+            "name": "look",
+            "description": "Look.",
+            "parameters": {},
+        },
     }
     conversation.use_tools([tool])
     await conversation.send("Look.")
@@ -284,7 +291,10 @@ class DiagnosingClaude(CachingClaude):
     async def complete(self, request: Any) -> Reply:
         reply = await super().complete(request)
         self.asked.append(request.params.get("diagnostics"))
-        reason = {"type": "tools_changed", "cache_missed_input_tokens": 9}
+        reason = {
+            "type": "tools_changed",
+            "cache_missed_input_tokens": 9,
+        }
         raw = {"diagnostics": {"cache_miss_reason": reason}}
         return replace(reply, id=f"msg_{len(self.asked)}", raw=raw)
 

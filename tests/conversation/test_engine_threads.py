@@ -47,7 +47,12 @@ class HoldPoint:
 
 async def open_full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-    conversation = await setup.open(model, engine=engine, protect_last_n=2, **settings)
+    conversation = await setup.open(
+        model,
+        engine=engine,
+        protect_last_n=2,
+        **settings,
+    )
     await send_texts(conversation, 6, 900, "account")
     return conversation
 

@@ -60,7 +60,11 @@ async def send_past_threshold(setup: ConversationSetup, **settings: Any) -> Conv
 
 SPOILT: dict[str, Callable[[Compaction], Any]] = {
     "nothing": lambda _: None,
-    "no messages": lambda made: replace(made, messages=[], kept=()),
+    "no messages": lambda made: replace(
+        made,
+        messages=[],
+        kept=(),
+    ),
     "texts for messages": lambda made: replace(
         made, messages=[cast("Any", "x")] * len(made.messages)
     ),
@@ -169,7 +173,12 @@ async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
 ) -> None:
     engine = engine_with(spoil=staticmethod(raise_error))
     model = ScriptedModel(["Noted."], window=16_000)
-    conversation = await setup.open(model, engine=engine, background=False, protect_last_n=2)
+    conversation = await setup.open(
+        model,
+        engine=engine,
+        background=False,
+        protect_last_n=2,
+    )
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.compact_for_hygiene()
@@ -222,8 +231,22 @@ async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_requ
         changes={"before_compaction": fail_to_save},
     )
     for number in range(6):
-        await conversation.add([{"role": "user", "content": f"Entry {number}. " + make_text(600)}])
-        await conversation.add([{"role": "assistant", "content": "Noted."}])
+        await conversation.add(
+            [
+                {
+                    "role": "user",
+                    "content": f"Entry {number}. " + make_text(600),
+                }
+            ]
+        )
+        await conversation.add(
+            [
+                {
+                    "role": "assistant",
+                    "content": "Noted.",
+                }
+            ]
+        )
     with pytest.raises(ContextOverflowError):
         await conversation.send("Go on.")
     assert len(model.requests) == 1

@@ -74,7 +74,10 @@ async def test_a_conversation_passes_its_window_several_times(
 async def test_compacts_before_the_first_call_of_a_smaller_model(
     open_http: OpenHttp,
 ) -> None:
-    served = [served_model("gpt-4o", 128_000), served_model("gpt-4o-mini", 8_000)]
+    served = [
+        served_model("gpt-4o", 128_000),
+        served_model("gpt-4o-mini", 8_000),
+    ]
     setup = await open_http(served, make_answers(200))
     conversation = await setup.open("gpt-4o")
     await send_texts(conversation, 12, 1_200, "page")
@@ -303,7 +306,11 @@ async def test_a_summary_on_the_warm_prefix_reads_the_cache(
 
 
 async def test_retries_temporary_failures(open_http: OpenHttp) -> None:
-    script = [Fault("rate_limit", retry_after=0.01), Fault("overloaded"), "at last"]
+    script = [
+        Fault("rate_limit", retry_after=0.01),
+        Fault("overloaded"),
+        "at last",
+    ]
     setup = await open_http([served_model("gpt-4o", 16_000)], script)
     conversation = await setup.open("gpt-4o")
     assert (await conversation.send("Hi")).text == "at last"

@@ -41,8 +41,18 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
 async def test_a_compaction_killed_at_any_step_leaves_a_consistent_thread(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, str(CHILD), str(tmp_path)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        str(CHILD),
+        str(tmp_path),
+    ]
+    process = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert process.returncode == 0, process.stderr
     steps, exit_codes = json.loads(process.stdout)
     assert "continue_session" in steps

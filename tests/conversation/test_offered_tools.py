@@ -35,7 +35,10 @@ TOPICS = (
 
 def tool(topic: str, size: int = 60) -> dict[str, Any]:
     description = f"Works on the {topic}. " + make_text(size, f"{topic} detail")
-    schema = {"type": "object", "properties": {f"{topic}_id": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {f"{topic}_id": {"type": "string"}},
+    }
     return {
         "type": "function",
         "function": {
@@ -47,7 +50,10 @@ def tool(topic: str, size: int = 60) -> dict[str, Any]:
 
 
 TOOLS = [tool(topic) for topic in TOPICS]
-SHARE: dict[str, Any] = {"tools_share": 0.1, "background": False}
+SHARE: dict[str, Any] = {
+    "tools_share": 0.1,
+    "background": False,
+}
 """Of a threshold of 4,000 tokens: about four of the eight tools."""
 
 
@@ -96,7 +102,12 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     ) * 2 + (8, "the session begins")
     assert change.tokens_saved > 200
     await conversation.send("And now the weather, please, and the payroll.")
-    again = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
+    again = await setup.open(
+        scripted,
+        resume=conversation.id,
+        tools=TOOLS,
+        **SHARE,
+    )
     await again.send("What about the warehouse?")
     assert [offered_names(request) for request in scripted.requests] == [first_names] * 3
     await send_until_compacted(again, "warehouse payroll")
@@ -133,12 +144,21 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     )
     assert answer_text.endswith("They are shown to you again from the next compaction on.")
     answer_text = await conversation.handle_tool_call(
-        FIND_TOOLS, {"query": "warehouses", "now": True}
+        FIND_TOOLS,
+        {
+            "query": "warehouses",
+            "now": True,
+        },
     )
     assert "The user did not allow to show them at once." in answer_text
     assert "next compaction" in answer_text
     assert conversation.toolbox.left_out == left_out
-    resumed = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
+    resumed = await setup.open(
+        scripted,
+        resume=conversation.id,
+        tools=TOOLS,
+        **SHARE,
+    )
     assert resumed.toolbox.left_out == left_out
     await send_until_compacted(resumed)
     offered = set(offered_names(scripted.requests[-1]))
@@ -165,7 +185,12 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     out = conversation.toolbox.left_out
     assert out != previous
     await setup.store.put_state(conversation.session.id, "calibration", None)
-    other = await setup.open(scripted, resume=conversation.id, tools=TOOLS, **SHARE)
+    other = await setup.open(
+        scripted,
+        resume=conversation.id,
+        tools=TOOLS,
+        **SHARE,
+    )
     assert other.toolbox.left_out == out
     await other.undo()
     assert other.toolbox.left_out == previous
@@ -173,7 +198,12 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
 
 async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> None:
     scripted = model(name="claude-sonnet-4-5", api="anthropic")
-    conversation = await setup.open(scripted, tools=TOOLS, provider="anthropic", **SHARE)
+    conversation = await setup.open(
+        scripted,
+        tools=TOOLS,
+        provider="anthropic",
+        **SHARE,
+    )
     await conversation.send("Book me a flight.")
     price = conversation.toolbox.describe_price()
     assert price.startswith("about $0.00")
@@ -258,7 +288,12 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
         return LosslessEngine(services)
 
     scripted = model()
-    conversation = await setup.open(scripted, tools=TOOLS, engine=engine, **SHARE)
+    conversation = await setup.open(
+        scripted,
+        tools=TOOLS,
+        engine=engine,
+        **SHARE,
+    )
     await conversation.send("Book me a flight.")
     names = offered_names(scripted.requests[-1])
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
@@ -272,11 +307,20 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
     setup.watch.broken.clear()
     mine = {
         "type": "function",
-        "function": {"name": FIND_TOOLS, "description": "mine", "parameters": {}},
+        "function": {
+            "name": FIND_TOOLS,
+            "description": "mine",
+            "parameters": {},
+        },
     }
     own = await setup.open(scripted, tools=[*TOOLS, mine], **SHARE)
     await own.send("Hello")
-    off = await setup.open(scripted, tools=TOOLS, enabled=False, **SHARE)
+    off = await setup.open(
+        scripted,
+        tools=TOOLS,
+        enabled=False,
+        **SHARE,
+    )
     await off.send("Hello")
     assert own.toolbox.left_out == off.toolbox.left_out == ()
 

@@ -68,7 +68,10 @@ async def test_a_missing_engine_is_an_error_not_replaced(
 
 
 async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> None:
-    served = [served_model("gpt-4o", 16_000), served_model("gpt-4o-mini", 128_000)]
+    served = [
+        served_model("gpt-4o", 16_000),
+        served_model("gpt-4o-mini", 128_000),
+    ]
     setup = await open_http(
         served,
         answer_script(lambda _: make_text(150), lambda _: make_summary_text("By the small one.")),
@@ -96,7 +99,12 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
         Provider({"small": 4_000}, ["from the other"]) as second,
     ):
         watch = PrefixWatch()
-        fallback = OpenAIChatModel("small", window=4_000, base_url=f"{second.url}/v1", api_key="x")
+        fallback = OpenAIChatModel(
+            "small",
+            window=4_000,
+            base_url=f"{second.url}/v1",
+            api_key="x",
+        )
         config = parse_config(
             f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}"
         )
@@ -120,7 +128,15 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
 
 
 async def test_a_request_that_fits_is_left_alone() -> None:
-    request = Request("big", [{"role": "user", "content": "Hi"}])
+    request = Request(
+        "big",
+        [
+            {
+                "role": "user",
+                "content": "Hi",
+            }
+        ],
+    )
     assert await fit_request(request, ScriptedModel(window=8_000)) is request
 
 

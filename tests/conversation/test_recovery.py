@@ -59,7 +59,10 @@ async def open_long_conversation(
             {
                 "choices": [
                     {
-                        "message": {"role": "assistant", "content": "ok"},
+                        "message": {
+                            "role": "assistant",
+                            "content": "ok",
+                        },
                         "finish_reason": "stop",
                     }
                 ]
@@ -177,8 +180,19 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
     refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
     model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
     conversation = await setup.open(model)
-    image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
-    await conversation.send([{"type": "text", "text": "What is this?"}, image])
+    image = {
+        "type": "image_url",
+        "image_url": {"url": IMAGE_URL},
+    }
+    await conversation.send(
+        [
+            {
+                "type": "text",
+                "text": "What is this?",
+            },
+            image,
+        ]
+    )
     await conversation.add_results([tool_result(big)])
     await conversation.send()
     assert (await conversation.send("Thanks. Next.")).text == "fine"

@@ -37,7 +37,11 @@ async def test_two_conversations_compact_append_and_undo_concurrently(
         await first.send(text)
     assert setup.compactions
     second = await setup.open(model, resume=first.session.id, protect_last_n=2)
-    await asyncio.gather(first.compress(), second.add("Turn in between"), second.compress())
+    await asyncio.gather(
+        first.compress(),
+        second.add("Turn in between"),
+        second.compress(),
+    )
     await first.send("Turn of the first")
     await second.send("Turn of the second")
     await first.undo()
@@ -77,7 +81,12 @@ async def test_a_second_conversation_follows_a_compaction_of_the_first(
         "base_url": "https://api.anthropic.com",
     }
     model = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
-    first = await setup.open(model, engine=make, provider="anthropic", protect_last_n=2)
+    first = await setup.open(
+        model,
+        engine=make,
+        provider="anthropic",
+        protect_last_n=2,
+    )
     await send_texts(first, 40, 60, "account")
     second = await setup.open(
         model, engine=make, provider="anthropic", protect_last_n=2, resume=first.id

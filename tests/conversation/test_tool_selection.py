@@ -27,7 +27,11 @@ def tool(name: str, description: Any = "", *parameters: str) -> dict[str, Any]:
     }
     return {
         "type": "function",
-        "function": {"name": name, "description": description, "parameters": schema},
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": schema,
+        },
     }
 
 
@@ -66,18 +70,36 @@ def test_reads_both_tool_formats_and_keeps_unnamed_tools() -> None:
     assert len(card.description) == MAX_DESCRIPTION_CHARS
     assert card.description[-1] == "…"
     assert {"zip", "code"} <= card.words
-    nameless = {"name": 3, "description": 4, "input_schema": {"properties": []}}
-    odd: list[dict[str, Any]] = [{"type": "web_search"}, nameless, tool("b", None)]
+    nameless = {
+        "name": 3,
+        "description": 4,
+        "input_schema": {"properties": []},
+    }
+    odd: list[dict[str, Any]] = [
+        {"type": "web_search"},
+        nameless,
+        tool("b", None),
+    ]
     cards = [make_card(each, 50) for each in odd]
     assert [card.name for card in cards] == ["", "", "b"]
-    assert choose_left_out(cards, max_tokens=0, used_names=(), task_text="") == ("b",)
+    assert choose_left_out(
+        cards,
+        max_tokens=0,
+        used_names=(),
+        task_text="",
+    ) == ("b",)
 
 
 def test_limits_tools_by_their_share_and_by_the_remaining_tokens() -> None:
     assert not exceeds_share(250, threshold=1_000, other_tokens=100)
     assert exceeds_share(251, threshold=1_000, other_tokens=100)
     assert exceeds_share(200, threshold=1_000, other_tokens=800)
-    assert not exceeds_share(900, threshold=1_000, other_tokens=0, share=1.0)
+    assert not exceeds_share(
+        900,
+        threshold=1_000,
+        other_tokens=0,
+        share=1.0,
+    )
     assert compute_max_tool_tokens(1_000, 100) == 250
     assert compute_max_tool_tokens(1_000, 600) == 150
     assert compute_max_tool_tokens(1_000, 5_000) == 0
@@ -106,7 +128,11 @@ def test_tools_that_match_the_task_or_are_in_use_stay() -> None:
 
 def test_keeps_the_previous_choice_while_the_other_tools_fit() -> None:
     assert left_out_names(300, "weather", previous=("weather",)) == ("weather",)
-    assert left_out_names(300, used_names=("weather",), previous=("weather",)) == ("refund",)
+    assert left_out_names(
+        300,
+        used_names=("weather",),
+        previous=("weather",),
+    ) == ("refund",)
     assert left_out_names(200, "weather", previous=("weather",)) == (
         "sendEmail",
         "refund",

@@ -44,12 +44,29 @@ async def next_messages(conversation: Conversation, message: Any = None) -> list
     "given",
     [
         {"role": "user"},
-        {"role": "user", "content": "  "},
-        {"role": "user", "content": []},
-        {"role": "user", "content": 5},
-        [{"type": "text", "text": ""}],
+        {
+            "role": "user",
+            "content": "  ",
+        },
+        {
+            "role": "user",
+            "content": [],
+        },
+        {
+            "role": "user",
+            "content": 5,
+        },
+        [
+            {
+                "type": "text",
+                "text": "",
+            }
+        ],
         result_message(["a"], "x"),
-        {"role": "system", "content": "x"},
+        {
+            "role": "system",
+            "content": "x",
+        },
         {"content": "no role"},
         "",
         "   ",
@@ -86,16 +103,29 @@ async def test_results_may_come_as_blocks_of_a_user_message(
     await conversation.prepare("Go.")
     await conversation.record(calls_with_ids("a", "b"))
     blocks = [
-        {"type": "tool_result", "tool_use_id": "a", "content": "done"},
+        {
+            "type": "tool_result",
+            "tool_use_id": "a",
+            "content": "done",
+        },
         {
             "type": "tool_result",
             "tool_use_id": "b",
             "content": "no",
             "is_error": True,
         },
-        {"type": "text", "text": "Hurry up."},
+        {
+            "type": "text",
+            "text": "Hurry up.",
+        },
     ]
-    messages = await next_messages(conversation, {"role": "user", "content": blocks})
+    messages = await next_messages(
+        conversation,
+        {
+            "role": "user",
+            "content": blocks,
+        },
+    )
     assert [item.get("tool_call_id") for item in messages] == [
         None,
         None,
@@ -112,9 +142,21 @@ async def test_a_call_has_one_result(setup: ConversationSetup) -> None:
     await conversation.prepare("Go.")
     await conversation.record(call_reply("terminal", "{}"))
     with pytest.raises(InputError, match="several for call_1"):
-        await conversation.add_results([tool_result("one"), tool_result("two")])
+        await conversation.add_results(
+            [
+                tool_result("one"),
+                tool_result("two"),
+            ]
+        )
     with pytest.raises(InputError, match="tool results only"):
-        await conversation.add_results([{"role": "user", "content": "x"}])
+        await conversation.add_results(
+            [
+                {
+                    "role": "user",
+                    "content": "x",
+                }
+            ]
+        )
     assert len(conversation.messages) == 2
 
 
@@ -128,11 +170,27 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     messages = await next_messages(conversation)
     assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(calls_with_ids("c"))
-    await conversation.record(Reply({"role": "assistant", "content": "Never mind."}, "stop"))
+    await conversation.record(
+        Reply(
+            {
+                "role": "assistant",
+                "content": "Never mind.",
+            },
+            "stop",
+        )
+    )
     await next_messages(conversation, "And now?")
 
 
-@pytest.mark.parametrize("ids", [(None, None), ("", ""), ("a", "a"), (3, "b")])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        (None, None),
+        ("", ""),
+        ("a", "a"),
+        (3, "b"),
+    ],
+)
 async def test_every_call_gets_an_id_of_its_own(
     setup: ConversationSetup, ids: tuple[Any, ...]
 ) -> None:
@@ -149,18 +207,42 @@ async def test_every_call_gets_an_id_of_its_own(
 async def test_sends_valid_requests_after_an_empty_answer(
     open_http: OpenHttp, api: Api, said: str | None
 ) -> None:
-    replies = iter([Reply({"role": "assistant", "content": said}, "stop"), "Here I am."])
+    replies = iter(
+        [
+            Reply(
+                {
+                    "role": "assistant",
+                    "content": said,
+                },
+                "stop",
+            ),
+            "Here I am.",
+        ]
+    )
     setup = await open_http(
         [served_model(NAMES[api], 16_000)], answer_script(lambda _: next(replies))
     )
     provider = "anthropic" if api == "anthropic" else "custom"
-    conversation = await setup.open(NAMES[api], api=api, provider=provider, tools=[TOOL])
+    conversation = await setup.open(
+        NAMES[api],
+        api=api,
+        provider=provider,
+        tools=[TOOL],
+    )
     await conversation.send("Are you there?")
     assert (await conversation.send("Hello?")).text == "Here I am."
 
 
 @pytest.mark.parametrize(
-    "response", [None, {}, {"choices": []}, {"choices": [{"message": None}]}, "text", 5]
+    "response",
+    [
+        None,
+        {},
+        {"choices": []},
+        {"choices": [{"message": None}]},
+        "text",
+        5,
+    ],
 )
 async def test_rejects_an_invalid_answer_and_continues(
     setup: ConversationSetup, response: Any
@@ -180,10 +262,24 @@ async def test_decodes_an_answer_in_the_protocol_of_its_request(
     await conversation.use_model(
         Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")
     )
-    message = {"role": "assistant", "content": "Yes."}
-    usage = {"prompt_tokens": 20, "completion_tokens": 2}
+    message = {
+        "role": "assistant",
+        "content": "Yes.",
+    }
+    usage = {
+        "prompt_tokens": 20,
+        "completion_tokens": 2,
+    }
     answer = await conversation.record(
-        {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+        {
+            "choices": [
+                {
+                    "message": message,
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": usage,
+        }
     )
     assert answer.text == "Yes."
     assert answer.usage.prompt_tokens == 20

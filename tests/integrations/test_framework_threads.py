@@ -28,11 +28,17 @@ USAGE = {
 
 
 def user(text: str) -> Message:
-    return {"role": "user", "content": text}
+    return {
+        "role": "user",
+        "content": text,
+    }
 
 
 def answer(text: str) -> Message:
-    return {"role": "assistant", "content": text}
+    return {
+        "role": "assistant",
+        "content": text,
+    }
 
 
 def calls(*ids: str) -> Any:
@@ -353,14 +359,30 @@ async def test_the_framework_continues_after_a_failure(
     unread = ModelCall(other.history, other.history, "gpt-4o", "others", window=WINDOW)
     assert await threads.prepare(unread) is None
     assert "could not prepare a model call" in caplog.text
-    assert await threads.prepare(ModelCall([], [], "gpt-4o")) is None
+    assert (
+        await threads.prepare(
+            ModelCall(
+                [],
+                [],
+                "gpt-4o",
+            )
+        )
+        is None
+    )
     await threads.record(None, answer("Hi."))
 
 
 def test_works_without_a_running_event_loop(tmp_path: Path, events: list[Event]) -> None:
     threads = open_threads(tmp_path, events)
     turn = threads.run_in_own_loop_and_wait(
-        threads.prepare(ModelCall([user("Hello.")], [], "gpt-4o", "books"))
+        threads.prepare(
+            ModelCall(
+                [user("Hello.")],
+                [],
+                "gpt-4o",
+                "books",
+            )
+        )
     )
     assert turn is not None
     threads.run_in_own_loop_and_wait(threads.record(turn, answer("Hi."), USAGE))

@@ -31,14 +31,24 @@ class Proxy:
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.key = SimpleNamespace(api_key="hashed")
-        self.history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+        self.history: list[dict[str, Any]] = [
+            {
+                "role": "system",
+                "content": "Be brief.",
+            }
+        ]
         self.calls = 0
 
     async def ask(
         self, text: str, *, refused: bool = False, streamed: bool = False
     ) -> list[dict[str, Any]]:
         """The messages sent to the model."""
-        self.history.append({"role": "user", "content": text})
+        self.history.append(
+            {
+                "role": "user",
+                "content": text,
+            }
+        )
         self.calls += 1
         data = {
             "model": "gpt-4o",
@@ -50,12 +60,23 @@ class Proxy:
             data, SimpleNamespace(value="acompletion")
         )
         if refused:
-            failed = {**data, "exception": RuntimeError(REFUSAL)}
+            failed = {
+                **data,
+                "exception": RuntimeError(REFUSAL),
+            }
             await self.handler.async_log_failure_event(failed, None, 0, 0)
             sent = await self.handler.async_pre_call_deployment_hook(data, "acompletion")
-        answer = {"role": "assistant", "content": f"Noted {self.calls}."}
+        answer = {
+            "role": "assistant",
+            "content": f"Noted {self.calls}.",
+        }
         usage = SimpleNamespace(prompt_tokens=1_000, completion_tokens=5)
-        message = SimpleNamespace(model_dump=lambda **_: {**answer, "provider_specific_fields": {}})
+        message = SimpleNamespace(
+            model_dump=lambda **_: {
+                **answer,
+                "provider_specific_fields": {},
+            }
+        )
         response = SimpleNamespace(
             choices=[SimpleNamespace(message=message, finish_reason="stop")],
             usage=usage,
@@ -90,14 +111,23 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
     proxy = Proxy(handler)
     sent = await proxy.ask("Hello.")
     assert sent == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hello."},
+        {
+            "role": "system",
+            "content": "Be brief.",
+        },
+        {
+            "role": "user",
+            "content": "Hello.",
+        },
     ]
     for number in range(12):
         sent = await proxy.ask(f"Entry {number}: {FILLER * 8}", streamed=bool(number % 2))
     smaller = await proxy.ask(f"Entry 13: {FILLER * 8}", refused=True)
     assert len(smaller) < len(sent)
-    assert smaller[0]["content"][0] == {"type": "text", "text": "Be brief."}
+    assert smaller[0]["content"][0] == {
+        "type": "text",
+        "text": "Be brief.",
+    }
     assert "compacted into a summary" in smaller[0]["content"][-1]["text"]
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     (thread,) = await handler.threads.run_in_own_loop(store.list_threads())
@@ -115,8 +145,14 @@ async def test_separates_the_conversations_of_two_keys(stand_in: Any, tmp_path: 
     second.calls = 100
     for proxy in (first, second):
         proxy.history = [
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "Hello."},
+            {
+                "role": "user",
+                "content": "Hi",
+            },
+            {
+                "role": "assistant",
+                "content": "Hello.",
+            },
         ]
         await proxy.ask("Go on.")
     await first.ask("And on.")

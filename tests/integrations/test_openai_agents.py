@@ -28,16 +28,35 @@ async def test_items_survive_the_conversion_to_messages_and_back(stand_in: Any) 
         "name": "look_up",
         "arguments": "{}",
     }
-    result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
-    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+    result = {
+        "type": "function_call_output",
+        "call_id": "call_1",
+        "output": "settled",
+    }
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+    }
     answer = {
         "type": "message",
         "role": "assistant",
-        "content": [{"type": "output_text", "text": "Hi."}],
+        "content": [
+            {
+                "type": "output_text",
+                "text": "Hi.",
+            }
+        ],
     }
     items = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "Hello."},
+        {
+            "role": "developer",
+            "content": "Be brief.",
+        },
+        {
+            "role": "user",
+            "content": "Hello.",
+        },
         reasoning,
         call,
         result,
@@ -54,9 +73,10 @@ async def test_items_survive_the_conversion_to_messages_and_back(stand_in: Any) 
     assert [item for group in groups for item in group] == items
     written = [item for message in messages for item in module.from_core(message)]
     assert module.to_core(written)[0] == messages
-    assert written[-1] == {"role": "assistant", "content": "Hi."}, (
-        "parts need an id, where Chat Completions are used"
-    )
+    assert written[-1] == {
+        "role": "assistant",
+        "content": "Hi.",
+    }, "parts need an id, where Chat Completions are used"
 
 
 async def test_a_session_stores_items_and_filters_them_for_the_model(
@@ -65,16 +85,28 @@ async def test_a_session_stores_items_and_filters_them_for_the_model(
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
     session = module.EverthreadSession("books", **options(tmp_path))
     items: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Entry {number}: {FILLER * 8}"} for number in range(30)
+        {
+            "role": "user",
+            "content": f"Entry {number}: {FILLER * 8}",
+        }
+        for number in range(30)
     ]
     await session.add_items(items)
     assert await session.get_items() == items
     assert await session.get_items(2) == items[-2:]
     settings = SimpleNamespace(max_tokens=None)
-    agent = SimpleNamespace(model="gpt-4o", tools=[session.recall_tool], model_settings=settings)
+    agent = SimpleNamespace(
+        model="gpt-4o",
+        tools=[session.recall_tool],
+        model_settings=settings,
+    )
     model_data = SimpleNamespace(input=items, instructions="Be brief.")
     filtered = await session.filter(
-        SimpleNamespace(model_data=model_data, agent=agent, context=None)
+        SimpleNamespace(
+            model_data=model_data,
+            agent=agent,
+            context=None,
+        )
     )
     assert len(filtered.input) < len(items)
     assert filtered.input[-1] is not None

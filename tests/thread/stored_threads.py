@@ -11,7 +11,10 @@ from everthread.thread.lookup.store_lookup import StoreLookup
 
 
 def user_message(text: str) -> Message:
-    return {"role": "user", "content": text}
+    return {
+        "role": "user",
+        "content": text,
+    }
 
 
 async def append(store: Store, thread: str, *bodies: Any) -> list[StoredMessage]:

@@ -13,7 +13,13 @@ from everthread.factory import open_store
 from everthread.thread.accounting import Accounting
 
 
-@pytest.mark.parametrize(("provider", "price"), [("local", Decimal(0)), ("auto", None)])
+@pytest.mark.parametrize(
+    ("provider", "price"),
+    [
+        ("local", Decimal(0)),
+        ("auto", None),
+    ],
+)
 def test_a_model_on_this_machine_costs_nothing(
     tmp_path: Path, provider: str, price: Decimal | None
 ) -> None:

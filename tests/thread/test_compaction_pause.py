@@ -35,7 +35,15 @@ def test_pauses_after_two_ineffective_compactions() -> None:
     assert not pause.is_active(20_500, 1_003), "it is over"
 
 
-@pytest.mark.parametrize(("seconds", "holds"), [(0, True), (299, True), (300, False), (-1, False)])
+@pytest.mark.parametrize(
+    ("seconds", "holds"),
+    [
+        (0, True),
+        (299, True),
+        (300, False),
+        (-1, False),
+    ],
+)
 def test_the_pause_ends_after_five_minutes(seconds: int, holds: bool) -> None:
     assert pause_after(HARDLY_LESS, HARDLY_LESS).is_active(HARDLY_LESS, 1_000 + seconds) is holds
 
@@ -59,6 +67,15 @@ def test_the_pause_is_stored_with_the_thread() -> None:
     assert other.pause.is_active(BEFORE, 1_001)
 
 
-@pytest.mark.parametrize("state", [None, {"paused_at": "x", "ineffective_count": None}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {
+            "paused_at": "x",
+            "ineffective_count": None,
+        },
+    ],
+)
 def test_ignores_an_invalid_stored_pause(state: Any) -> None:
     assert CompactionPause.load(state) == CompactionPause()

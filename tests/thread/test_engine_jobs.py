@@ -166,12 +166,25 @@ async def test_a_worker_process_makes_the_same_compaction_as_the_engine(
     engine: type[ContextCompressor | LosslessEngine], *, has_model: bool
 ) -> None:
     def writer() -> Summarizer:
-        sections = {"Goal": "Tidy the modules.", "Critical Context": "None is lost."}
+        sections = {
+            "Goal": "Tidy the modules.",
+            "Critical Context": "None is lost.",
+        }
         return ScriptedSummarizer(sections) if has_model else JournalWriter(TokenCounter(MODEL))
 
-    made, pid, _ = await run(CompactionRunner(uses_processes=True), writer(), engine)
+    made, pid, _ = await run(
+        CompactionRunner(uses_processes=True),
+        writer(),
+        engine,
+    )
     assert pid != os.getpid()
-    services = Services(writer(), TokenCounter(MODEL), BUDGET, clock=lambda: 0.0, is_stored=True)
+    services = Services(
+        writer(),
+        TokenCounter(MODEL),
+        BUDGET,
+        clock=lambda: 0.0,
+        is_stored=True,
+    )
     own = engine(services)
     own.pin(["Keep the tests green."])
     direct = await own.compress(CONVERSATION)
@@ -237,9 +250,17 @@ async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> No
 
 async def test_raises_the_failure_of_an_engine() -> None:
     with pytest.raises(EngineError, match="compressor failed"):
-        await run(CompactionRunner(uses_processes=True), LoopOnly(), conversation=["?"])  # type: ignore[list-item]
+        await run(
+            CompactionRunner(uses_processes=True),
+            LoopOnly(),
+            conversation=["?"],
+        )  # type: ignore[list-item]
     with pytest.raises(EngineError, match="does not plan"):
-        await run(CompactionRunner(uses_processes=True), LoopOnly(), OnlyCompress)
+        await run(
+            CompactionRunner(uses_processes=True),
+            LoopOnly(),
+            OnlyCompress,
+        )
 
 
 async def test_a_compaction_that_takes_too_long_raises_an_error() -> None:

@@ -12,7 +12,13 @@ FAMILY = ClientScope("t", "")
 
 
 def history_of(*texts: str) -> History:
-    messages = [{"role": "user", "content": text} for text in texts]
+    messages = [
+        {
+            "role": "user",
+            "content": text,
+        }
+        for text in texts
+    ]
     return build_history([identify_message("openai_chat", message) for message in messages])
 
 

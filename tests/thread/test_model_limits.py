@@ -172,7 +172,12 @@ async def test_learns_the_stated_output_maximum(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "is_kept"),
-    [(3_000, False), (9_000, True), (31_000, True), (33_000, False)],
+    [
+        (3_000, False),
+        (9_000, True),
+        (31_000, True),
+        (33_000, False),
+    ],
 )
 async def test_stores_a_guessed_window_after_a_success_of_its_size(
     store: Store, prompt: int, is_kept: bool
@@ -188,7 +193,11 @@ async def test_stores_a_guessed_window_after_a_success_of_its_size(
 
 @pytest.mark.parametrize(
     ("prompt", "unreported", "cap"),
-    [(40_000, 0, 23_200), (40_000, 3_000, 22_200), (40_000, 40_000, 12_000)],
+    [
+        (40_000, 0, 23_200),
+        (40_000, 3_000, 22_200),
+        (40_000, 40_000, 12_000),
+    ],
 )
 def test_keeps_at_most_half_of_the_free_tokens_as_margin(
     prompt: int, unreported: int, cap: int

@@ -23,7 +23,7 @@ def policy(**options: Any) -> CompactionPolicy:
 
 
 def compacted_state(calls: int) -> LearntUsage:
-    """The state of a thread with this many calls since its last compaction."""
+    """Return the state of a thread with this many calls since its last compaction."""
     state = LearntUsage(tokens_after_compaction=3_000)
     state.call_pattern = state.call_pattern.after_compaction()
     for number in range(calls):
@@ -111,7 +111,14 @@ def test_a_cold_cache_compacts_early_only_after_as_many_calls() -> None:
         (4_000, {"idle": True}, True),
         (2_900, {"idle": True}, False),
         (4_000, {}, False),
-        (4_000, {"idle": True, "enabled": False}, False),
+        (
+            4_000,
+            {
+                "idle": True,
+                "enabled": False,
+            },
+            False,
+        ),
     ],
 )
 def test_an_idle_thread_is_compacted_from_half_the_threshold_on(

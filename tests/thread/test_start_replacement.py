@@ -13,14 +13,24 @@ from everthread.thread.caller.start_replacement import (
 )
 from tests.chat_messages import result_message
 
-RECALL: Any = {"type": "function", "function": {"name": "recall"}}
+RECALL: Any = {
+    "type": "function",
+    "function": {"name": "recall"},
+}
 BLOCK = make_persisted_block("line\n" * 500, preview_chars=40)
 
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
-    own: Any = {"role": "tool", "content": BLOCK}
+    own: Any = {
+        "role": "tool",
+        "content": BLOCK,
+    }
     start = StartReplacement(1, [own, result_message("a", BLOCK)])
-    named = mention_reading_tool(start, [own], [RECALL]).replacement
+    named = mention_reading_tool(
+        start,
+        [own],
+        [RECALL],
+    ).replacement
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
     unnamed = mention_reading_tool(start, [own], None).replacement
@@ -29,9 +39,31 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:
     start = StartReplacement(0, [result_message("a", BLOCK)])
-    [named] = mention_reading_tool(start, [], [RECALL]).replacement
+    [named] = mention_reading_tool(
+        start,
+        [],
+        [RECALL],
+    ).replacement
     stored = json.dumps(named)
-    text = rename_reading_tools(stored, ["recall"], ["mcp__notes__expand"])
+    text = rename_reading_tools(
+        stored,
+        ["recall"],
+        ["mcp__notes__expand"],
+    )
     assert "call mcp__notes__expand with id" in text
-    assert rename_reading_tools(text, ["mcp__notes__expand"], ["recall"]) == stored
-    assert rename_reading_tools(text, ["mcp__notes__search"], ["recall"]) == text
+    assert (
+        rename_reading_tools(
+            text,
+            ["mcp__notes__expand"],
+            ["recall"],
+        )
+        == stored
+    )
+    assert (
+        rename_reading_tools(
+            text,
+            ["mcp__notes__search"],
+            ["recall"],
+        )
+        == text
+    )

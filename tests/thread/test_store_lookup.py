@@ -27,7 +27,10 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 async def store_thread(store: Store, *texts: str, tenant: str = "default") -> str:
     """Store a thread in which each of these messages of the user gets an answer."""
     session = await store.create_session(NewSession(tenant=tenant))
-    answer = {"role": "assistant", "content": "Noted."}
+    answer = {
+        "role": "assistant",
+        "content": "Noted.",
+    }
     for text in texts:
         await append(store, session.id, user_message(text), answer)
     return session.thread
@@ -47,7 +50,13 @@ async def search_all_pages(lookup: StoreLookup, query: str, **options: Any) -> l
     return excerpts
 
 
-@pytest.mark.parametrize(("mode", "query"), [("text", "invoice"), ("regex", r"^Invoice \d+:")])
+@pytest.mark.parametrize(
+    ("mode", "query"),
+    [
+        ("text", "invoice"),
+        ("regex", r"^Invoice \d+:"),
+    ],
+)
 async def test_pages_contain_every_match_once(store: Store, mode: Any, query: str) -> None:
     thread = await store_thread(
         store, *(f"Invoice {n}: {make_text(200, f'item {n}')}" for n in range(110))
@@ -72,9 +81,16 @@ async def test_pages_contain_every_match_once(store: Store, mode: Any, query: st
 async def test_every_search_returns_the_same_turn_number(store: Store) -> None:
     """Text that a client injects does not count as a turn, and a branch continues its parent's numbers."""
     reminder = "<system-reminder>\nThe date has changed.\n</system-reminder>"
-    result = {"type": "tool_result", "tool_use_id": "t", "content": "3 files"}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": "3 files",
+    }
     thread = await store_thread(store, "Good morning.", "We measure the office.")
-    results: Any = {"role": "user", "content": [result]}
+    results: Any = {
+        "role": "user",
+        "content": [result],
+    }
     await append(store, thread, user_message(reminder), results)
     last_message = (await store.messages(thread))[-1].id
     branch = await store.branch(thread, last_message, new=NewSession(kind="branch"))
@@ -105,7 +121,12 @@ async def test_a_question_finds_the_users_message_before_tool_results(
     call = function_call("c", "terminal", '{"command": "cat \\"a\\""}')
     for number in range(12):
         text = f"where should the theme test go: test theme tests go where should, line {number}"
-        await append(store, thread, calls_message(call), result_message("c", text))
+        await append(
+            store,
+            thread,
+            calls_message(call),
+            result_message("c", text),
+        )
     lookup = look_up(store, thread)
     page = await lookup.search("where should the theme test go")
     texts = [excerpt.text for excerpt in page.excerpts]
@@ -161,7 +182,10 @@ async def test_finds_stored_outputs_but_not_earlier_searches(store: Store) -> No
 async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
     thread = await store_thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
     lookup = look_up(store, thread)
-    for query, mode in (("staging", "text"), (r"to \w+\.", "regex")):
+    for query, mode in (
+        ("staging", "text"),
+        (r"to \w+\.", "regex"),
+    ):
         excerpts = await search_all_pages(lookup, query, mode=mode)
         assert "staging" in excerpts[0].text
         assert TOKEN not in excerpts[0].text

@@ -71,7 +71,12 @@ async def test_reads_only_the_messages_of_the_requested_part(store: Store) -> No
         until=2.0,
         sources=tuple(map(str, covered)),
     )
-    await store.continue_session(thread, ids, seen_count=len(ids), nodes=[node])
+    await store.continue_session(
+        thread,
+        ids,
+        seen_count=len(ids),
+        nodes=[node],
+    )
     counting_store: Any = CountingStore(store)
     cache = LookupCache()
     read_counts = []

@@ -21,4 +21,9 @@ def test_messages_are_pickled_as_texts() -> None:
     assert list(arrived) == list(sent) == sent[:]
     assert arrived[1]["content"].endswith("\ud83d")
     assert arrived[2]["n"] == 123456789012345678901234567890
-    assert arrived[:1] == [{"role": "user", "content": "größer 设置"}]
+    assert arrived[:1] == [
+        {
+            "role": "user",
+            "content": "größer 设置",
+        }
+    ]
