@@ -213,11 +213,13 @@ async def test_compacts_by_the_reported_tokens(
 
     model = ScriptedModel(heavy, window=16_000)
     conversation = await setup.open(model)
-    for index in range(30):
-        await conversation.send(f"{index} {make_text(60)}")
+    for turn in range(30):
+        await conversation.send(f"{turn} {make_text(60)}")
         if setup.compactions:
             break
-    assert setup.compactions
+    estimate = conversation.threshold // 2
+    assert turn * 60 < estimate, "by our own count the prompt is far below the threshold"
+    assert setup.compactions[0].tokens_before >= 9_000
 
 
 async def test_compresses_with_a_focus_and_undoes_it(setup: ConversationSetup) -> None:
