@@ -54,7 +54,7 @@ GATEWAY = (
         "Which thread it continues; its new messages go into the store.",
     ),
     Box(
-        "thread/caller/caller_context.py",
+        "thread/caller/caller_prompt.py",
         "The rewrite that stands for the beginning of this history, if there is one.",
     ),
     Box(
@@ -88,7 +88,7 @@ SEND = (
         "send: one turn at a time; the message goes into the store first.",
     ),
     Box(
-        "conversation/compaction_context.py",
+        "conversation/conversation_prompt.py",
         "How large is the next prompt? The provider's count plus an estimate.",
     ),
     Box(

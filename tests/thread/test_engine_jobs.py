@@ -253,8 +253,8 @@ async def test_raises_the_failure_of_an_engine() -> None:
         await run(
             CompactionRunner(uses_processes=True),
             LoopOnly(),
-            conversation=["?"],
-        )  # type: ignore[list-item]
+            conversation=["?"],  # type: ignore[list-item]
+        )
     with pytest.raises(EngineError, match="does not plan"):
         await run(
             CompactionRunner(uses_processes=True),

@@ -28,8 +28,8 @@ from everthread.store.records import (
 from everthread.thread import events
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.large_results import add_tool_names, store_outputs
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
-from everthread.thread.thread_context import CompactionOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, Self
 from everthread.compaction.compaction_result import Compaction
 from everthread.conversation.answer_recorder import AnswerRecorder, ModelAnswer
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.conversation.compaction_context import (
-    ConversationContext,
+from everthread.conversation.conversation_prompt import (
+    ConversationPrompt,
     make_overflow_error,
 )
 from everthread.conversation.conversation_state import (
@@ -50,10 +50,10 @@ from everthread.store.usage_records import UsageRecord
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import Listener
 from everthread.thread.large_results import cite_large_results, store_outputs
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.options import Route, Setup
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
-from everthread.thread.thread_context import CompactionOrder
 
 MAX_READ_CHARS = 50_000
 """Maximum characters per read of a stored output, so that the result is not stored again."""
@@ -64,8 +64,8 @@ class Conversation:
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state
-        self._context = ConversationContext(state)
-        self._thread = ManagedThread(self._context, state.policy, state.setup.timer)
+        self._prompt = ConversationPrompt(state)
+        self._thread = ManagedThread(self._prompt, state.policy, state.setup.timer)
         self._fixed_prompt_watch = FixedPromptWatch(state)
         self._recovery = RecoveryAttempts()
         self._recorder = AnswerRecorder(state, self._thread.learn_from_usage)
@@ -242,7 +242,7 @@ class Conversation:
             getattr(error, "status", None), getattr(error, "body", None), error
         )
         sent_request = self._recorder.sent_request
-        self._context.request = sent_request.request if sent_request else None
+        self._prompt.request = sent_request.request if sent_request else None
         step = await self._thread.recover(self._recovery, refusal)
         if step is None:
             raise error
@@ -398,7 +398,7 @@ class Conversation:
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
         order = CompactionOrder("preview", focus=focus, is_manual=True, is_preview=True)
-        draft = await self._thread.context.draft(order, SummaryWait())
+        draft = await self._thread.prompt.draft(order, SummaryWait())
         return draft.compaction
 
     async def compact_for_hygiene(self) -> None:

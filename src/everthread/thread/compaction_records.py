@@ -8,7 +8,7 @@ from decimal import Decimal
 from everthread.compaction.compaction_result import Compaction
 from everthread.store.records import NewCompaction
 from everthread.thread.events import CompactionDone
-from everthread.thread.thread_context import CompactionOrder
+from everthread.thread.managed_prompt import CompactionOrder
 
 
 def make_compaction_record(

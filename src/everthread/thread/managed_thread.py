@@ -4,7 +4,7 @@
     await thread.recover(refusal)                      # after a refusal
     await thread.prepare_ahead()                       # after an answer
 
-A conversation, the gateway and the integrations use the same `ManagedThread`. They differ only in its context: its
+A conversation, the gateway and the integrations use the same `ManagedThread`. They differ only in its prompt: its
 source of messages and its way to commit a compaction.
 """
 
@@ -28,6 +28,11 @@ from everthread.thread.engines.summary_wait import (
     StartTimer,
     SummaryWait,
 )
+from everthread.thread.managed_prompt import (
+    CompactionOrder,
+    DraftT,
+    ManagedPrompt,
+)
 from everthread.thread.policy.compaction_policy import (
     CACHE_LIFETIME_SHARE,
     COLD_CACHE,
@@ -44,11 +49,6 @@ from everthread.thread.recovery import (
     RecoveryAttempts,
     RecoveryStep,
 )
-from everthread.thread.thread_context import (
-    CompactionOrder,
-    DraftT,
-    ThreadContext,
-)
 
 
 class ManagedThread(Generic[DraftT]):
@@ -56,12 +56,12 @@ class ManagedThread(Generic[DraftT]):
 
     def __init__(
         self,
-        context: ThreadContext[DraftT],
+        prompt: ManagedPrompt[DraftT],
         policy: CompactionPolicy,
         timer: StartTimer,
         preparation: Preparation[DraftT] | None = None,
     ) -> None:
-        self.context = context
+        self.prompt = prompt
         self.preparation = preparation or Preparation()
         self._policy = policy
         self._timer = timer
@@ -69,11 +69,11 @@ class ManagedThread(Generic[DraftT]):
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
-        context = self.context
+        prompt = self.prompt
         decision = self._policy.decide(
-            context.size,
-            context.learnt,
-            context.prices,
+            prompt.size,
+            prompt.learnt,
+            prompt.prices,
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
@@ -86,7 +86,7 @@ class ManagedThread(Generic[DraftT]):
             decision=str(decision.cost_decision or ""),
         )
         if decision.should_compact and (
-            self.preparation.is_under_way or await context.can_compact(order)
+            self.preparation.is_under_way or await prompt.can_compact(order)
         ):
             self._is_wait_reported = False
             self._report_cost_decision(decision)
@@ -106,9 +106,9 @@ class ManagedThread(Generic[DraftT]):
         draft = await self._make_draft(order)
         compaction = draft.compaction
         if not compaction.changed:
-            await self.context.discard(draft, compaction.reason)
+            await self.prompt.discard(draft, compaction.reason)
             return compaction
-        unused_reason = await self.context.commit(draft, order)
+        unused_reason = await self.prompt.commit(draft, order)
         if unused_reason:
             return replace(compaction, changed=False, reason=unused_reason)
         self._record_success()
@@ -116,11 +116,11 @@ class ManagedThread(Generic[DraftT]):
 
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on, let a model write the next summary while the thread continues."""
-        context = self.context
-        size = context.size
+        prompt = self.prompt
+        size = prompt.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._policy.should_prepare(size, context.learnt, context.prices):
+        if self._policy.should_prepare(size, prompt.learnt, prompt.prices):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -130,34 +130,32 @@ class ManagedThread(Generic[DraftT]):
 
         Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
         """
-        context = self.context
-        size = context.size
+        prompt = self.prompt
+        size = prompt.size
         verdict = refusal.classify(near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window)
         if verdict.kind not in SIZE_REFUSALS:
             return None
         await self.drop_preparation("the provider refused the request")
-        learnt_window = await context.learn_limit(verdict, refusal)
+        learnt_window = await prompt.learn_limit(verdict, refusal)
         if learnt_window is not None:
-            context.emit(
+            prompt.emit(
                 events.LimitLearnt(
-                    context.session_id,
-                    context.model,
+                    prompt.session_id,
+                    prompt.model,
                     learnt_window.tokens,
                     source=learnt_window.source,
                     stored=learnt_window.is_stored,
                 )
             )
         while True:
-            step = context.choose_step(attempts, verdict)
+            step = prompt.choose_step(attempts, verdict)
             if step.action == "give_up":
                 return step
-            context.emit(
-                events.Recovery(context.session_id, verdict.kind, step.attempt, step.notice)
-            )
+            prompt.emit(events.Recovery(prompt.session_id, verdict.kind, step.attempt, step.notice))
             if step.action == "lower_cap":
                 return step
             if step.action == "slim":
-                if await context.shrink_payload():
+                if await prompt.shrink_payload():
                     return step
             elif await self._compact_harder(step, verdict):
                 attempts.effective_compactions += 1
@@ -166,12 +164,12 @@ class ManagedThread(Generic[DraftT]):
     async def drop_preparation(self, reason: str) -> None:
         """Cancel the compaction that is being prepared, or discard it if it is finished."""
         task = await self.preparation.cancel()
-        await self.context.account_cancelled()
+        await self.prompt.account_cancelled()
         if task is None or task.cancelled():
             return
         failure = task.exception()
         if failure is None:
-            await self.context.discard(task.result(), reason)
+            await self.prompt.discard(task.result(), reason)
         else:
             self._report_failure(failure)
 
@@ -180,9 +178,9 @@ class ManagedThread(Generic[DraftT]):
         options = self._policy.options
         if not options.idle and (not options.background or self.preparation.is_under_way):
             return
-        size = self.context.size
+        size = self.prompt.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._policy.find_cache_lifetime(self.context.learnt)
+            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt)
             self.preparation.idle_timer = self._timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
@@ -206,25 +204,25 @@ class ManagedThread(Generic[DraftT]):
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        learnt = self.context.learnt
+        learnt = self.prompt.learnt
         now = self._policy.wall_clock()
-        ttl = find_cache_lifetime(self.context.model, self._policy.options.cache_ttl, params)
+        ttl = find_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
         learnt.observe(usage, now, ttl=ttl)
         if usage.prompt_tokens and learnt.pause.begin_if_ineffective(usage.prompt_tokens, now):
-            self.context.emit(
-                events.Notice(self.context.session_id, make_pause_notice(usage.prompt_tokens))
+            self.prompt.emit(
+                events.Notice(self.prompt.session_id, make_pause_notice(usage.prompt_tokens))
             )
 
     def _use_idle_time(self) -> None:
         """Compact if the options say so, or else prepare a summary if that pays."""
         self.preparation.idle_timer = None
-        context = self.context
+        prompt = self.prompt
         policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(context.size, context.learnt):
+        if policy.should_compact_when_idle(prompt.size, prompt.learnt):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            context.size, context.learnt, context.prices
+            prompt.size, prompt.learnt, prompt.prices
         ):
             work = self._prepare_summary(COLD_CACHE)
         if work is not None:
@@ -232,16 +230,16 @@ class ManagedThread(Generic[DraftT]):
 
     async def _compact_when_idle(self) -> None:
         order = CompactionOrder(IDLE)
-        if await self.context.can_compact(order):
+        if await self.prompt.can_compact(order):
             await self.compact_now(order)
 
     async def _prepare_summary(self, reason: str) -> None:
         order = CompactionOrder(reason, is_background=True)
-        if await self.context.can_compact(order):
+        if await self.prompt.can_compact(order):
             self._start_draft(order)
 
     async def _run_order(self, order: CompactionOrder, *, must_wait: bool) -> None:
-        context = self.context
+        prompt = self.prompt
         if not order.is_background:
             await self.compact_now(order)
             return
@@ -255,7 +253,7 @@ class ManagedThread(Generic[DraftT]):
         draft = await self._take_draft()
         if self._is_outdated(draft, was_prepared=was_prepared):
             if draft is not None:
-                await context.discard(draft, "the conversation changed meanwhile")
+                await prompt.discard(draft, "the conversation changed meanwhile")
             await self.compact_now(order)
         else:
             await self._commit_draft(draft, order)
@@ -267,7 +265,7 @@ class ManagedThread(Generic[DraftT]):
         """
         if draft is None or not draft.compaction.changed:
             return was_prepared
-        return not self.context.is_usable(draft)
+        return not self.prompt.is_usable(draft)
 
     async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
         """Compact after an overflow; return whether the request is smaller."""
@@ -278,7 +276,7 @@ class ManagedThread(Generic[DraftT]):
             self._report_failure(failure)
             return False
         if not draft.compaction.changed:
-            await self.context.discard(draft, draft.compaction.reason)
+            await self.prompt.discard(draft, draft.compaction.reason)
             return False
         if not await self._commit_changed_draft(draft, order):
             return False
@@ -289,12 +287,12 @@ class ManagedThread(Generic[DraftT]):
         """Start making a compaction while the thread continues, unless one is being made."""
         if not self.preparation.is_under_way:
             wait = SummaryWait(self._timer)
-            self.preparation.start(self.context.draft(order, wait), wait)
+            self.preparation.start(self.prompt.draft(order, wait), wait)
 
     async def _make_draft(self, order: CompactionOrder) -> DraftT:
         """Make a compaction and wait for it. If a model is late, the journal writes, unless a person asked."""
         wait = SummaryWait(self._timer)
-        task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
+        task = asyncio.get_running_loop().create_task(self.prompt.draft(order, wait))
         try:
             if not order.is_manual and not await wait.wait_for(task, MAX_SUMMARY_WAIT_SECONDS):
                 wait.end()
@@ -313,41 +311,41 @@ class ManagedThread(Generic[DraftT]):
 
     async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> bool:
         """Commit a compaction and return whether it helped. If not, the next one waits until the thread has grown."""
-        context = self.context
-        tokens = context.size.tokens
+        prompt = self.prompt
+        tokens = prompt.size.tokens
         is_done = False
         if draft is not None and draft.compaction.changed:
             is_done = await self._commit_changed_draft(draft, order)
         elif draft is not None:
-            await context.discard(draft, draft.compaction.reason)
+            await prompt.discard(draft, draft.compaction.reason)
         if is_done:
             self._record_success()
         else:
-            context.learnt.record_failure(tokens)
+            prompt.learnt.record_failure(tokens)
         return is_done
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
-        tokens = self.context.size.tokens
-        failure = await self.context.commit(draft, order)
+        tokens = self.prompt.size.tokens
+        failure = await self.prompt.commit(draft, order)
         # If another process committed first, the context is smaller too.
-        return not failure or self.context.size.tokens < tokens
+        return not failure or self.prompt.size.tokens < tokens
 
     def _record_success(self) -> None:
-        size = self.context.size
-        self.context.learnt.record_success(size.tokens, size.budget.threshold)
+        size = self.prompt.size
+        self.prompt.learnt.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
         cost_decision = decision.cost_decision
         if cost_decision is None:
             return
-        context = self.context
-        context.emit(
+        prompt = self.prompt
+        prompt.emit(
             events.Planned(
-                context.session_id,
+                prompt.session_id,
                 cost_decision.action,
                 cost_decision.reason,
-                tokens=context.size.tokens,
+                tokens=prompt.size.tokens,
                 cost=cost_decision.cost,
                 saves=cost_decision.savings,
                 calls=cost_decision.cheaper_calls,
@@ -355,4 +353,4 @@ class ManagedThread(Generic[DraftT]):
         )
 
     def _report_failure(self, error: object) -> None:
-        self.context.emit(events.CompactionFailed(self.context.session_id, str(error)))
+        self.prompt.emit(events.CompactionFailed(self.prompt.session_id, str(error)))

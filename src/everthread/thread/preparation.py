@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Generic
 
 from everthread.thread.engines.summary_wait import SummaryWait, Timer
-from everthread.thread.thread_context import DraftT
+from everthread.thread.managed_prompt import DraftT
 
 
 class Preparation(Generic[DraftT]):

@@ -6,7 +6,7 @@ Other processes know the settings and the catalogue of models, but not the windo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from everthread.store.records import ThreadRow
@@ -32,13 +32,7 @@ class UsedWindow:
 
     def dump(self) -> dict[str, Any]:
         """Return the field to add to the stored state."""
-        fields = {
-            "model": self.model,
-            "tokens": self.tokens,
-            "threshold": self.threshold,
-            "source": self.source,
-        }
-        return {_WINDOW_FIELD: fields}
+        return {_WINDOW_FIELD: asdict(self)}
 
 
 def describe_window(window: int, route: Route) -> str:

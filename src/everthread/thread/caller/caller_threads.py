@@ -24,7 +24,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
 from everthread.store.usage_records import NewUsage
 from everthread.thread.accounting import Accounting, complete_usage
-from everthread.thread.caller.caller_context import CallerContext, CallerServices
+from everthread.thread.caller.caller_prompt import CallerPrompt, CallerServices
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings, Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.message_caches import SizeCache
@@ -37,6 +37,7 @@ from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.matching.pending_links import PendingLinks
 from everthread.thread.matching.thread_index import ThreadIndex
@@ -44,7 +45,6 @@ from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
 from everthread.thread.recovery import ProviderRefusal
-from everthread.thread.thread_context import CompactionOrder
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
@@ -177,13 +177,13 @@ class CallerThreads:
         """Look up the call's rewrite and hidden rounds, and compact if the policy says so."""
         if call.caller_history.is_single_text or self._needs_no_compaction(call):
             return
-        context = CallerContext(call, self._services)
+        prompt = CallerPrompt(call, self._services)
         async with call.memory.compaction_lock:
-            await context.load_rewrite_state()
-            if call.is_compaction_undone and not context.size.is_full:
+            await prompt.load_rewrite_state()
+            if call.is_compaction_undone and not prompt.size.is_full:
                 call.decision = PolicyDecision("send")
                 return
-            thread = self._manage(call, context)
+            thread = self._manage(call, prompt)
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
@@ -227,7 +227,7 @@ class CallerThreads:
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
         try:
-            excerpts = await CallerContext(call, self._services).find_excerpts()
+            excerpts = await CallerPrompt(call, self._services).find_excerpts()
         except EverthreadError as error:  # the call goes without
             text = f"Nothing was recalled for this call: {error}"
             self.setup.listener(Notice(call.thread, text))
@@ -280,9 +280,9 @@ class CallerThreads:
                 self._hidden_rounds.stop_expecting(call.rounds.rows)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
-            context = CallerContext(call, self._services)
-            context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = self._manage(call, context)
+            prompt = CallerPrompt(call, self._services)
+            prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
+            thread = self._manage(call, prompt)
             await thread.prepare_ahead()
             if self.setup.options.idle:
                 thread.start_idle_timer()
@@ -374,11 +374,11 @@ class CallerThreads:
         return [*hidden_records, call_record]
 
     def _manage(
-        self, call: PreparedCall, context: CallerContext | None = None
+        self, call: PreparedCall, prompt: CallerPrompt | None = None
     ) -> ManagedThread[RewriteDraft]:
-        """Return the managed thread of a call. `context`: the call's context, if there is one already."""
-        context = context or CallerContext(call, self._services)
-        return ManagedThread(context, self._policy, self.setup.timer, call.memory.preparation)
+        """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""
+        prompt = prompt or CallerPrompt(call, self._services)
+        return ManagedThread(prompt, self._policy, self.setup.timer, call.memory.preparation)
 
     # The process
 

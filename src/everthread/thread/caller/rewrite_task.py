@@ -11,7 +11,7 @@ from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallerMessage, CallSettings
 from everthread.thread.caller.provider_compactions import count_protected_messages
 from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.thread_context import CompactionOrder
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.wire_messages import JsonMessages
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 MAX_EFFECTIVE_SHARE = 0.90
@@ -65,7 +65,7 @@ class CompactionPause:
         return False
 
     def dump(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
     @classmethod
     def load(cls, state: Any) -> CompactionPause:

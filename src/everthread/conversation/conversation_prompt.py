@@ -1,4 +1,4 @@
-"""The `ThreadContext` of a conversation: make a compaction with its engine, learn from refusals."""
+"""The `ManagedPrompt` of a conversation: make a compaction with its engine, learn from refusals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from everthread.providers.catalog import get_output_cap
 from everthread.thread import events
 from everthread.thread.engines.engine_jobs import compress_off_loop, refit_off_loop
 from everthread.thread.engines.summary_wait import SummaryWait
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow
 from everthread.thread.payload_shrinking import shrink_messages
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
-from everthread.thread.thread_context import CompactionOrder
 
 
 def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> CompactionInput:
@@ -43,8 +43,8 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
     )
 
 
-class ConversationContext:
-    """`ThreadContext` of a conversation: the store has its messages, a compaction continues the session."""
+class ConversationPrompt:
+    """`ManagedPrompt` of a conversation: the store has its messages, a compaction continues the session."""
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state

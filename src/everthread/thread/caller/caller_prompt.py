@@ -1,4 +1,4 @@
-"""The context of a client that sends its whole history: a rewrite of its beginning, then the client's own messages."""
+"""The prompt of a client that sends its whole history: a rewrite of its beginning, then the client's own messages."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import CompactionSummarizer, EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
+from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
@@ -41,7 +42,6 @@ from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
-from everthread.thread.thread_context import CompactionOrder
 
 MAX_SECOND_REWRITE_SHARE = 0.85
 """A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
@@ -49,7 +49,7 @@ MAX_SECOND_REWRITE_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class CallerServices:
-    """Services that the contexts of all requests share."""
+    """Services that the prompts of all requests share."""
 
     setup: CallerSetup
     accounting: Accounting
@@ -61,8 +61,8 @@ class CallerServices:
     sizer: PromptSizer
 
 
-class CallerContext:
-    """The `ThreadContext` of one request: its prompt, and methods to compact more of its history."""
+class CallerPrompt:
+    """The `ManagedPrompt` of one call of a caller."""
 
     def __init__(self, call: PreparedCall, services: CallerServices) -> None:
         self._call = call

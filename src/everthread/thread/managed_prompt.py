@@ -54,7 +54,7 @@ class CompactionDraft(Protocol):
 DraftT = TypeVar("DraftT", bound=CompactionDraft)
 
 
-class ThreadContext(Protocol[DraftT]):
+class ManagedPrompt(Protocol[DraftT]):
     """The next prompt of a thread, with methods to make and commit a compaction of it."""
 
     @property
