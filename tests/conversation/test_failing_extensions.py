@@ -194,7 +194,7 @@ async def test_keeps_the_system_prompt_if_rebuilding_it_fails(
     written = iter([SYSTEM])
     conversation = await send_past_threshold(setup, system=lambda: next(written), background=False)
     assert setup.compactions
-    assert any("could not be written anew" in event.text for event in setup.events(Notice))
+    assert any("could not be rebuilt" in event.text for event in setup.events(Notice))
     assert str(conversation.session.system).count(SYSTEM) == 1
 
 

@@ -56,7 +56,7 @@ async def commit_compaction(
         if state.setup.before_compaction is not None:
             await state.setup.before_compaction(state.session.id)
     except Exception as error:  # noqa: BLE001 - it is reported; do not compact before the data is saved
-        reason = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
+        reason = f"data that must outlive it could not be saved ({type(error).__name__}: {error})"
         state.report_failure(reason)
         return reason
     return await finish_despite_cancellation(_continue_session(state, draft, order, cost))
@@ -191,6 +191,6 @@ def _rebuild_system(state: ConversationState, compaction: Compaction) -> System:
         except Exception as error:  # noqa: BLE001 - it is reported; the previous prompt still holds
             reason = f"{type(error).__name__}: {error}"
             state.notify(
-                f"The system prompt could not be written anew, the old one stays: {reason}"
+                f"The system prompt could not be rebuilt; the previous one stays: {reason}"
             )
     return with_note(prompt, note)

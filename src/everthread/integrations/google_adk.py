@@ -57,7 +57,7 @@ class EverthreadPlugin(BasePlugin):
         self._calls: RecentDict[tuple[str, str], FittedCall | None] = RecentDict(MAX_OPEN_CALLS)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Make the request fit."""
+        """Compact the request if it exceeds the window."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
         fitted_call = await self.threads.run_in_own_loop(

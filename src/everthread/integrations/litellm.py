@@ -59,7 +59,7 @@ class EverthreadLogger(CustomLogger):
     async def async_pre_call_deployment_hook(
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
-        """Make the request fit before each attempt."""
+        """Compact the request before each attempt if it exceeds the window."""
         if _call_type_name(call_type) not in _CHAT_CALL_TYPES or not kwargs.get("litellm_call_id"):
             return None
         if kwargs["litellm_call_id"] not in self._calls:

@@ -42,7 +42,7 @@ logger = logging.getLogger("openai.agents.everthread")
 ITEMS_PER_WRITE = 50
 """Number of items that are stored together."""
 
-Item = dict[str, Any]
+SessionItem = dict[str, Any]
 
 
 class EverthreadSession:
@@ -69,16 +69,16 @@ class EverthreadSession:
 
     # The session's protocol
 
-    async def get_items(self, limit: int | None = None) -> list[Item]:
+    async def get_items(self, limit: int | None = None) -> list[SessionItem]:
         """Return every item, or the latest ones."""
         items = await self.threads.run_in_own_loop(self._read_items())
         return items if limit is None else items[max(0, len(items) - limit) :]
 
-    async def add_items(self, items: list[Item]) -> None:
+    async def add_items(self, items: list[SessionItem]) -> None:
         """Store items unchanged."""
         await self.threads.run_in_own_loop(self._append_items(items))
 
-    async def pop_item(self) -> Item | None:
+    async def pop_item(self) -> SessionItem | None:
         """Remove and return the latest item. It stays in the thread, and the next message starts a branch."""
         items = await self.get_items()
         if not items:
@@ -185,7 +185,7 @@ class EverthreadSession:
         clear_count = await store.get_state(self._state_scope, "cleared") or 0
         await store.put_state(self._state_scope, "cleared", clear_count + 1)
 
-    async def _read_items(self) -> list[Item]:
+    async def _read_items(self) -> list[SessionItem]:
         store = await self.threads.get_store()
         count = await store.get_state(self._state_scope, "count") or 0
         chunks = [
@@ -201,7 +201,7 @@ class EverthreadSession:
             len(stored_items) // ITEMS_PER_WRITE * ITEMS_PER_WRITE,
         )
 
-    async def _write_items(self, items: list[Item], start: int) -> None:
+    async def _write_items(self, items: list[SessionItem], start: int) -> None:
         """Write the chunks from `start` on, then the count, so that a reader sees either the old or the new items."""
         store = await self.threads.get_store()
         for offset in range(start, len(items), ITEMS_PER_WRITE):
@@ -311,10 +311,10 @@ class _ManagedModel(Model):
 # Items
 
 
-def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
+def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[SessionItem]]]:
     """Return the messages and the items of each message. An answer's reasoning, text and calls are one message."""
     messages: list[Message] = []
-    groups: list[list[Item]] = []
+    groups: list[list[SessionItem]] = []
     for message in decode_messages([_as_dict(item) for item in items]):
         value: Any = message.get("_native", {}).get("value")
         groups.append(value if isinstance(value, list) else [value])
@@ -322,7 +322,7 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
     return messages, groups
 
 
-def from_core(message: Message) -> list[Item]:
+def from_core(message: Message) -> list[SessionItem]:
     """Return a message as items. An answer's text is a string, because Chat Completions refuse parts without an id."""
     items = []
     for item in encode_messages([message]):
@@ -342,18 +342,18 @@ def _strip_native(message: Message) -> Message:
     return core_message
 
 
-def _read_answer(items: Sequence[Item]) -> Message:
+def _read_answer(items: Sequence[SessionItem]) -> Message:
     if not items:
         return {"role": "assistant", "content": ""}
     return _strip_native(decode_assistant_items(items))
 
 
-def _as_dict(item: Any) -> Item:
+def _as_dict(item: Any) -> SessionItem:
     """Return an item as JSON values."""
     return dict(dump_model(item))
 
 
-def _items_to_send(fitted_call: FittedCall) -> list[Item]:
+def _items_to_send(fitted_call: FittedCall) -> list[SessionItem]:
     return [item for group in fitted_call.messages_to_send(from_core) for item in group]
 
 
@@ -361,7 +361,9 @@ def _with_note(system: Any, fitted_call: FittedCall) -> str | None:
     return f"{system}\n\n{fitted_call.note}" if system and fitted_call.note else system
 
 
-def _make_retry(fitted_call: FittedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
+def _make_retry(
+    fitted_call: FittedCall, settings: Any
+) -> tuple[str | None, list[SessionItem], Any]:
     """Return the arguments of the next attempt after a refusal."""
     _add_spans(fitted_call)
     if fitted_call.output_cap is not None:

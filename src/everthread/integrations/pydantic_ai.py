@@ -76,7 +76,7 @@ class Everthread(AbstractCapability):
         return FunctionToolset([self._make_recall_tool()]) if self._offers_recall else None
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
-        """Make the request fit."""
+        """Compact the request if it exceeds the window."""
         run_id = ctx.run_id or ""
         fitted_call, is_retry = self._calls.pop(run_id, (None, False))
         if not is_retry:

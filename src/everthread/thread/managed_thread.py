@@ -158,7 +158,7 @@ class ManagedThread(Generic[DraftT]):
                 if await prompt.shrink_payload():
                     return step
             elif await self._compact_harder(step, verdict):
-                attempts.effective_compactions += 1
+                attempts.effective_compaction_count += 1
                 return step
 
     async def drop_preparation(self, reason: str) -> None:

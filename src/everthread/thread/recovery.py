@@ -67,10 +67,10 @@ GIVE_UP = RecoveryStep("give_up")
 class RecoveryAttempts:
     """The recovery attempts for one request."""
 
-    compactions: int = 0
-    effective_compactions: int = 0
+    compaction_count: int = 0
+    effective_compaction_count: int = 0
     """Compactions that made the request smaller."""
-    cap_attempts: int = 0
+    cap_attempt_count: int = 0
     cap: int | None = None
     """The output cap for the next attempt."""
     is_payload_shrunk: bool = False
@@ -90,30 +90,30 @@ class RecoveryAttempts:
         if verdict.kind not in SIZE_REFUSALS:
             return GIVE_UP
         if verdict.kind == "max_tokens_too_large":
-            self.cap_attempts += 1
+            self.cap_attempt_count += 1
             new_cap = find_lower_cap(verdict, self.cap or output_cap, thinking_budget)
-            if new_cap is not None and self.cap_attempts <= MAX_CAP_ATTEMPTS:
+            if new_cap is not None and self.cap_attempt_count <= MAX_CAP_ATTEMPTS:
                 self.cap = new_cap
                 notice = f"asking for at most {new_cap:,} tokens of output"
-                return RecoveryStep("lower_cap", notice, self.cap_attempts)
+                return RecoveryStep("lower_cap", notice, self.cap_attempt_count)
         if not enabled:
             return GIVE_UP
         if verdict.kind == "payload_too_large" and not self.is_payload_shrunk:
             self.is_payload_shrunk = True
             return RecoveryStep("slim", "dropping old images and storing big results")
-        if self.compactions == len(ATTEMPT_LEVELS):
+        if self.compaction_count == len(ATTEMPT_LEVELS):
             return GIVE_UP
-        level = ATTEMPT_LEVELS[self.compactions]
-        self.compactions += 1
-        return RecoveryStep("compact", _NOTICE_BY_LEVEL[level], self.compactions, level=level)
+        level = ATTEMPT_LEVELS[self.compaction_count]
+        self.compaction_count += 1
+        return RecoveryStep("compact", _NOTICE_BY_LEVEL[level], self.compaction_count, level=level)
 
     @property
     def failure_text(self) -> str:
         """The attempts so far, as a sentence for a person."""
-        if not self.effective_compactions:
+        if not self.effective_compaction_count:
             return "and nothing in it could be made smaller"
-        plural = "s" if self.effective_compactions > 1 else ""
-        return f"even after {self.effective_compactions} compaction{plural}"
+        plural = "s" if self.effective_compaction_count > 1 else ""
+        return f"even after {self.effective_compaction_count} compaction{plural}"
 
 
 def find_lower_cap(

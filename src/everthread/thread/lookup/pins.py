@@ -19,6 +19,6 @@ async def add_pin(store: Store, thread: str, text: str) -> Pin:
         raise InputError("there is nothing to pin: give a text, or the id of a message")
     if len(note) > MAX_PIN_CHARS:
         raise InputError(
-            f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
+            f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin only the part that matters"
         )
     return await store.put_pin(thread, note, max_pins=MAX_PINS)

@@ -11,7 +11,7 @@ def make_fading_notice(
 ) -> str:
     return (
         f"This conversation was compacted {compaction_count} times; older detail may fade. {advice}; "
-        "what must last belongs into the system prompt or a memory."
+        "keep what must last in the system prompt or a memory."
     )
 
 
@@ -26,6 +26,6 @@ def make_fixed_size_notice(fixed_tokens: int, window: int, advice: str) -> str:
 
 def make_pause_notice(tokens: int) -> str:
     return (
-        f"Automatic compaction is paused: two in a row made the prompt hardly smaller ({tokens:,} tokens). It resumes "
+        f"Automatic compaction is paused: two in a row hardly made the prompt smaller ({tokens:,} tokens). It resumes "
         "when the history has grown by a tenth or after five minutes."
     )
