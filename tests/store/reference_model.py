@@ -184,7 +184,8 @@ class Model:
                 assert await store.get_compression_tip(key) == thread.tip.id
             assert await read_context(store, thread.id) == ", ".join(thread.tip.shows)
             assert await read_history(store, thread.every_id[-1]) == ", ".join(thread.history)
-            assert (await store.session(thread.tip.id)).is_live is not thread.ended
+            session = await store.session(thread.tip.id)
+            assert session.is_live is not thread.ended
 
 
 OPERATIONS = (

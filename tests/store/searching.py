@@ -38,7 +38,8 @@ async def assert_bounds_find(
 ) -> None:
     """Check which texts a query finds within each of several bounds."""
     for bounds, expected in cases:
-        assert set(await search_texts(store, query, **bounds)) == expected, bounds
+        texts = await search_texts(store, query, **bounds)
+        assert set(texts) == expected, bounds
 
 
 async def recall_texts(store: Store, question: str, **bounds: Any) -> list[str]:

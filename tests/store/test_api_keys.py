@@ -32,10 +32,13 @@ async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
     clock.now += 1
     plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
     await store.create_key(plain)
-    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NO_USE)
+    stored_key = await store.find_key(KEY.digest, DAY)
+    assert stored_key == StoredKey(KEY, made, None, None, NO_USE)
     assert await store.find_key("0" * 64, DAY) is None
-    assert [found.key for found in await store.list_keys(DAY)] == [plain, KEY]
-    assert [found.key for found in await store.list_keys(DAY, tenant="acme")] == [KEY]
+    keys = await store.list_keys(DAY)
+    assert [found.key for found in keys] == [plain, KEY]
+    keys = await store.list_keys(DAY, tenant="acme")
+    assert [found.key for found in keys] == [KEY]
     for same in (replace(KEY, id="c" * 12), replace(KEY, digest="c" * 64)):
         with pytest.raises(InputError):
             await store.create_key(same)
@@ -50,7 +53,8 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
     assert found.revoked_at == at
-    assert len(await store.list_keys(DAY)) == 1
+    keys = await store.list_keys(DAY)
+    assert len(keys) == 1
     with pytest.raises(UnknownIdError, match="keys list"):
         await store.revoke_key("nobody")
 
@@ -58,17 +62,20 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock
 async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None:
     await store.create_key(KEY)
     first = KeyUse(1, 2**33, Decimal("0.000000000001"))
-    assert await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)}) == {
+    stored_sums = await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)})
+    assert stored_sums == {
         KEY.id: first,
         "b" * 12: KeyUse(5),
     }
     clock.now += 60
     sums = await store.count_use(DAY, {KEY.id: KeyUse(2, 1, Decimal("1.25"))})
     assert sums == {KEY.id: KeyUse(3, 2**33 + 1, Decimal("1.250000000001"))}
-    assert await store.count_use(NEXT, {KEY.id: KeyUse(1)}) == {KEY.id: KeyUse(1)}
+    stored_sums = await store.count_use(NEXT, {KEY.id: KeyUse(1)})
+    assert stored_sums == {KEY.id: KeyUse(1)}
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
-    assert (found.use_of_day, found.last_used_at) == (sums[KEY.id], clock.now)
+    assert found.use_of_day == sums[KEY.id]
+    assert found.last_used_at == clock.now
     assert await store.count_use(DAY, {}) == {}
 
 
@@ -77,7 +84,8 @@ async def test_two_processes_count_together_and_share_one_secret(
 ) -> None:
     uses = {f"k{number}": KeyUse(1, 10) for number in range(5)}
     await asyncio.gather(*(store.count_use(DAY, uses) for store in stores for _ in range(10)))
-    assert set((await stores[0].count_use(DAY, uses)).values()) == {KeyUse(41, 410)}
+    sums = await stores[0].count_use(DAY, uses)
+    assert set(sums.values()) == {KeyUse(41, 410)}
     secrets = await asyncio.gather(
         *(store.shared_secret("tenants") for store in stores for _ in range(3))
     )

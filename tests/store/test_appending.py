@@ -45,14 +45,16 @@ async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
     )
     for thread in threads:
         expected = [text for each, text in calls if each == thread]
-        assert texts_of(await store.history(thread)) == expected
+        history = await store.history(thread)
+        assert texts_of(history) == expected
         placed = [
             stored for (each, _), [stored] in zip(calls, results, strict=True) if each == thread
         ]
         assert [message.seq for message in placed] == list(range(20))
         assert placed == await store.messages(thread)
     assert len({stored.id for [stored] in results}) == len(calls)
-    assert len(await search(store, "19")) == 4
+    hits = await search(store, "19")
+    assert len(hits) == 4
 
 
 async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
@@ -138,7 +140,8 @@ async def test_any_number_of_messages_in_one_append(store: Store, count: int) ->
         ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    assert texts_of(await store.messages(thread)) == [
+    messages = await store.messages(thread)
+    assert texts_of(messages) == [
         "first",
         *numbered_texts(1, count),
         "x",

@@ -34,8 +34,9 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     )
     ids = await ids_of(store, thread)
     branch = await store.branch(thread, ids["m3"])
+    session = await store.session(thread)
     assert branch == replace(
-        await store.session(thread),
+        session,
         id=branch.id,
         kind="branch",
         parent=thread,
@@ -58,12 +59,10 @@ async def test_branch_with_a_given_id_is_created_once(store: Store) -> None:
     first = await store.branch(thread, ids["m2"], new=new)
     await store.append("mine", user_messages("b1"))
     again = await store.branch(thread, ids["m2"], new=new)
-    assert (first.title, first.tenant, again.id, again.message_count) == (
-        "Mine",
-        "default",
-        "mine",
-        3,
-    )
+    assert first.title == "Mine"
+    assert first.tenant == "default"
+    assert again.id == "mine"
+    assert again.message_count == 3
     with pytest.raises(InputError, match="taken"):
         await store.branch(thread, ids["m3"], new=new)
     with pytest.raises(InputError, match="taken"):
@@ -87,8 +86,10 @@ async def test_branch_of_a_continuation_has_its_context_and_the_whole_history(
         assert await read_context(store, branch.id) == f"{context}, b"
         shared = ", ".join(numbered_texts(1, int(name[1:])))
         assert await read_history(store, branch.id) == f"{shared}, b"
-    assert (await store.branch(thread, ids["m9"])).parent == tip
-    assert (await store.branch(thread, ids["m4"])).parent == thread
+    stored_branch = await store.branch(thread, ids["m9"])
+    assert stored_branch.parent == tip
+    stored_branch = await store.branch(thread, ids["m4"])
+    assert stored_branch.parent == thread
 
 
 async def test_a_branch_has_no_summary_of_later_messages(store: Store) -> None:

@@ -63,7 +63,8 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
         await store.record_usage(
             NewUsage(session, "m", CanonicalUsage(input_tokens=1), event="same")
         )
-    assert (await store.insights(since=0, until=1e12)).total.calls == 2
+    insights = await store.insights(since=0, until=1e12)
+    assert insights.total.calls == 2
 
 
 @pytest.mark.parametrize("cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12])
@@ -88,7 +89,8 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
         )
     total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
     assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
-    assert (total.calls, total.unpriced_calls) == (len(costs), costs.count(None))
+    assert total.calls == len(costs)
+    assert total.unpriced_calls == costs.count(None)
 
 
 async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
@@ -183,14 +185,10 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                         sum_rows(key, [row for row in chosen if row[group] == key]) for key in keys
                     ]
                 compacted = sum(row["tool"] % 4 == 0 for row in chosen)
-                assert (found.compactions, found.tokens_saved) == (
-                    compacted,
-                    60 * compacted,
-                )
-                assert (found.threads, found.sessions) == (
-                    len(chosen),
-                    len(chosen) + compacted,
-                )
+                assert found.compactions == compacted
+                assert found.tokens_saved == 60 * compacted
+                assert found.threads == len(chosen)
+                assert found.sessions == len(chosen) + compacted
                 assert found.messages == 3 * len(chosen)
                 tools = {row.tool: (row.results, row.tokens) for row in found.by_tool}
                 for number in (0, 1):
@@ -204,7 +202,8 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     await compact_session(store, tip)
     await store.undo(thread)
     found = await store.insights(since=0, until=1e12)
-    assert (found.compactions, found.tokens_saved) == (1, 60)
+    assert found.compactions == 1
+    assert found.tokens_saved == 60
 
 
 async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock) -> None:
@@ -221,7 +220,9 @@ async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock
 
 
 async def test_computes_the_share_read_from_the_cache(store: Store, thread: str) -> None:
-    assert (await store.insights(since=0, until=1e12)).total.cache_share is None
+    insights = await store.insights(since=0, until=1e12)
+    assert insights.total.cache_share is None
     usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
     await store.record_usage(NewUsage(thread, "m", usage))
-    assert (await store.insights(since=0, until=1e12)).total.cache_share == 0.5
+    insights = await store.insights(since=0, until=1e12)
+    assert insights.total.cache_share == 0.5

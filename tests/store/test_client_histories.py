@@ -140,7 +140,8 @@ async def test_stores_nothing_if_another_link_follows_already(store: Store) -> N
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     links = await store.extend_thread("A", late_links, [usage], ("key", 1))
     assert links == [None]
-    assert len(await store.messages("A")) == 2
+    messages = await store.messages("A")
+    assert len(messages) == 2
     assert await store.usage("A") == []
     assert await store.get_state("A", "key") is None
 
@@ -160,14 +161,17 @@ async def test_usage_goes_to_the_thread_that_has_the_link_already(
 
 async def test_repeated_link_is_stored_once(store: Store) -> None:
     links = await store.extend_thread("A", new_chain(2))
-    assert await extend(store, new_chain(2)[-1]) == links[-1]
-    assert len(await store.messages("A")) == 2
+    link = await extend(store, new_chain(2)[-1])
+    assert link == links[-1]
+    messages = await store.messages("A")
+    assert len(messages) == 2
 
 
 async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
     first, _ = await store.extend_thread("A", new_chain(2))
     assert await extend(store, new_link("other", "d1", length=2)) is None
-    assert len(await store.messages("A")) == 2
+    messages = await store.messages("A")
+    assert len(messages) == 2
     assert first is not None
     assert first.last_message_id is not None
     branch = replace(
@@ -177,7 +181,8 @@ async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
     )
     await store_link(store, branch)
     assert await read_context(store, "B") == "said d1, said other"
-    assert (await store.session("B")).kind == "branch"
+    session = await store.session("B")
+    assert session.kind == "branch"
 
 
 async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> None:
@@ -213,7 +218,8 @@ async def test_check_reports_broken_links(
     await store.extend_thread("A", new_chain(2))
     with transaction(store) as tx:
         tx.run(f"UPDATE links SET {damage} WHERE digest = 'd2'")  # noqa: S608 - from this test
-    assert (await store.check()).problems == (problem,)
+    health = await store.check()
+    assert health.problems == (problem,)
     await store.close()
 
 
@@ -327,8 +333,10 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
     assert summary.kind == "summary"
     assert kept.id == history[3].id, "each message is stored once"
     await extend(store, new_link("d5", "d4", length=5))
-    assert len(await store.messages(rewrite.session)) == 3
-    assert texts_of((await store.history("A"))[:4]) == texts_of(history)
+    messages = await store.messages(rewrite.session)
+    assert len(messages) == 3
+    stored_history = await store.history("A")
+    assert texts_of(stored_history[:4]) == texts_of(history)
     insights = await store.insights(since=0, until=1e12, platform="gateway")
     assert insights.compactions == 1
     assert insights.tokens_saved == 600
@@ -362,15 +370,18 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
     assert shortened.origin == history[3].id
     assert kept.id == history[5].id
     assert await store.commit_rewrite(new) == second
-    assert len(await store.compactions("A")) == 2
+    compactions = await store.compactions("A")
+    assert len(compactions) == 2
 
 
 async def test_undone_rewrite_is_not_used_again(store: Store) -> None:
     await store.extend_thread("A", new_chain(4))
     await store.commit_rewrite(new_rewrite())
     await extend(store, new_link("d5", "d4", length=5))
-    assert (await store.undo("A")).id == "A"
-    assert len(await store.messages("A")) == 5, "later messages stay"
+    reopened = await store.undo("A")
+    assert reopened.id == "A"
+    messages = await store.messages("A")
+    assert len(messages) == 5, "later messages stay"
     assert await match_rewrites(store, ["d3"], ["s1", "s2", "s3"]) == ([], [])
     undone = await store.get_state("A", UNDONE_STATE_KEY)
     assert undone is not None
@@ -434,7 +445,8 @@ async def test_long_history_keeps_no_other_write_waiting(
     assert not writing.done()
     may_end.set()
     await writing
-    assert len(await store.history("A")) == 100
+    history = await store.history("A")
+    assert len(history) == 100
 
 
 async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
@@ -443,7 +455,8 @@ async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
         await store.create_session(
             NewSession(id=thread, platform=platform, client_session="support")
         )
-    assert set(await store.family("first")) == {"first", "second"}
+    family = await store.family("first")
+    assert set(family) == {"first", "second"}
     assert await store.family("other") == ["other"]
     find_conversation = store.find_conversation
     assert await find_conversation("default", "support", "google-adk") == "other"
@@ -478,9 +491,8 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
     store: Store,
 ) -> None:
     await extend(store, client_link("title", "side", ask("Find a title")))
-    assert [row.first.id for row in await store.list_threads()] == ["title"], (
-        "nobody knows of a conversation yet"
-    )
+    rows = await store.list_threads()
+    assert [row.first.id for row in rows] == ["title"], "nobody knows of a conversation yet"
     asked: tuple[Message, Message] = (
         ask("Mend the parser"),
         calls_message(CALL, text=""),
@@ -489,9 +501,12 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
     await extend(store, client_link("agent", "main", ask("Look for tests")))
     await extend(store, client_link("count", "side", ask("How many?")))
     [row] = await store.list_threads()
-    assert (row.first.id, row.side_call_count) == ("talk", 3)
-    assert set(await store.subagents("talk")) == {"title", "agent", "count"}
-    assert (await store.thread_row("talk")).side_call_count == 3
+    assert row.first.id == "talk"
+    assert row.side_call_count == 3
+    subagents = await store.subagents("talk")
+    assert set(subagents) == {"title", "agent", "count"}
+    stored_row = await store.thread_row("talk")
+    assert stored_row.side_call_count == 3
     assert await store.delete_thread("talk") == 4
 
 
@@ -506,9 +521,11 @@ async def test_a_second_conversation_of_one_client_session_is_separate(
     await extend(store, client_link("first", "main", *answered))
     await extend(store, client_link("second", "main", ask("Now the printer")))
     await extend(store, client_link("words", "side", ask("Just a word")))
-    assert {row.first.id for row in await store.list_threads()} == {"first", "second"}
+    rows = await store.list_threads()
+    assert {row.first.id for row in rows} == {"first", "second"}
     await extend(store, client_link("words", "side", ask("And another"), previous="words-1-"))
-    assert {row.first.id for row in await store.list_threads()} == {
+    rows = await store.list_threads()
+    assert {row.first.id for row in rows} == {
         "first",
         "second",
         "words",

@@ -47,9 +47,8 @@ async def test_compaction_continues_the_thread_in_a_new_session(store: Store, cl
         message_count=5,
     )
     assert await read_context(store, new.id) == "m1, summary, m7, m8, late"
-    assert await store.session(old) == replace(
-        before, ended=clock.now, end_reason="compression", message_count=9
-    )
+    session = await store.session(old)
+    assert session == replace(before, ended=clock.now, end_reason="compression", message_count=9)
     assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, late"
 
 
@@ -67,7 +66,8 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     )
     assert await store.get_compression_tip(branch.id) == branch.id
     assert await store.get_compression_tip(agent) == agent
-    assert [s.id for s in await store.thread_sessions(ids[3]) if s.is_live] == [ids[-1]]
+    sessions = await store.thread_sessions(ids[3])
+    assert [s.id for s in sessions if s.is_live] == [ids[-1]]
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
@@ -77,7 +77,8 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
         thread, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
     )
     assert continuation.session.system == [{"type": "text", "text": "new"}]
-    assert (await store.session(thread)).system == "old"
+    session = await store.session(thread)
+    assert session.system == "old"
 
 
 async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
@@ -92,7 +93,8 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         [seen[0].id, summary_message(), seen[5].id],
         seen_count=6,
     )
-    assert texts_of(await store.messages(continuation.session.id)) == [
+    messages = await store.messages(continuation.session.id)
+    assert texts_of(messages) == [
         "m1",
         "summary",
         "m6",
@@ -110,9 +112,11 @@ async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) 
     first = await compact_session(store, thread)
     third = await commit_compaction(store, first)
     second = await commit_compaction(store, thread)
-    assert (second.is_committed, second.session) == (False, third.session)
+    assert not second.is_committed
+    assert second.session == third.session
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
-    assert len(await store.compactions(thread)) == 2
+    compactions = await store.compactions(thread)
+    assert len(compactions) == 2
 
 
 async def test_one_of_many_simultaneous_compactions_wins(store: Store, stores: list[Store]) -> None:
@@ -120,7 +124,8 @@ async def test_one_of_many_simultaneous_compactions_wins(store: Store, stores: l
     made = await asyncio.gather(*(commit_compaction(one, thread) for one in stores * 3))
     assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
-    assert len(await store.thread_sessions(thread)) == 2
+    sessions = await store.thread_sessions(thread)
+    assert len(sessions) == 2
 
 
 async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
@@ -162,12 +167,11 @@ async def test_compaction_record_is_stored_unchanged(store: Store, clock: Clock)
         thread, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
     )
     [stored] = await store.compactions(continuation.session.id)
-    assert (stored.thread, stored.parent, stored.session) == (
-        thread,
-        thread,
-        continuation.session.id,
-    )
-    assert (stored.created, stored.reverted_at) == (clock.now, None)
+    assert stored.thread == thread
+    assert stored.parent == thread
+    assert stored.session == continuation.session.id
+    assert stored.created == clock.now
+    assert stored.reverted_at is None
     assert stored.record == record
     clock.now += 3
     await store.undo(thread)
@@ -196,13 +200,13 @@ async def test_undo_restores_the_parent_with_messages_added_since(
     await append_texts(store, thread, "after 1", "after 2")
     clock.now += 1
     undone = await store.undo(tip)
-    assert (undone.id, undone.is_live, undone.end_reason) == (thread, True, None)
+    assert undone.id == thread
+    assert undone.is_live
+    assert undone.end_reason is None
     reverted = await store.session(tip)
-    assert (reverted.kind, reverted.ended, reverted.end_reason) == (
-        "reverted",
-        clock.now,
-        "reverted",
-    )
+    assert reverted.kind == "reverted"
+    assert reverted.ended == clock.now
+    assert reverted.end_reason == "reverted"
     assert await store.get_compression_tip(tip) == thread
     everything = "m1, m2, m3, m4, m5, m6, after 1, after 2"
     assert await read_context(store, thread) == everything
@@ -219,9 +223,11 @@ async def test_undo_goes_back_step_by_step(store: Store) -> None:
     await append_texts(store, thread, "a")
     second = await compact_session(store, first)
     await append_texts(store, thread, "b")
-    assert (await store.undo(thread)).id == first
+    reopened = await store.undo(thread)
+    assert reopened.id == first
     assert await read_context(store, thread) == "m1, summary, m5, m6, a, b"
-    assert (await store.undo(second)).id == thread
+    reopened = await store.undo(second)
+    assert reopened.id == thread
     assert await read_context(store, thread) == "m1, m2, m3, m4, m5, m6, a, b"
     with pytest.raises(NothingToUndoError):
         await store.undo(thread)
@@ -260,6 +266,7 @@ async def test_continuation_needs_little_space(store: Store) -> None:
     before = stored_bytes(store)
     tip = await compact_session(store, thread, head=2, tail=100, words="summary " * 500)
     added = stored_bytes(store) - before
-    assert len(await store.messages(tip)) == 103
+    messages = await store.messages(tip)
+    assert len(messages) == 103
     assert added < 0.1 * (before - empty)
     assert count_rows(store, "messages") == 1001

@@ -64,7 +64,8 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
     """
     asked, confirmed = read_logs(logs)
     store = open_store(url)
-    assert (await store.check()).problems == ()
+    health = await store.check()
+    assert health.problems == ()
     for thread in threads:
         history = texts_of(await store.history(thread))
         assert [text for text, count in Counter(history).items() if count > 1] == []

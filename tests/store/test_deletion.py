@@ -124,7 +124,8 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
         assert {h.message for h in await search(store, "shared", thread=key, limit=50)} == {
             message.id for message in await store.history(key)
         }
-    assert (await store.session(one.id)).system == "S"
+    session = await store.session(one.id)
+    assert session.system == "S"
     assert await found_threads(store, "later") == set()
     assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
     await append_texts(store, two.id, "goes on")
@@ -174,7 +175,8 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
         stored = await store.put_output(thread, text, call_id="c", tool="run")
         await append_texts(store, thread, f"see {stored.id} for it")
     branch = await store.branch(thread, (await store.messages(thread))[0].id)
-    assert [stored.id for stored in await store.outputs(branch.id)] == [output_id(early)]
+    outputs = await store.outputs(branch.id)
+    assert [stored.id for stored in outputs] == [output_id(early)]
     await store.delete_thread(thread)
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
@@ -204,8 +206,10 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
         assert all(
             isinstance(each, UnknownIdError) for each in results if isinstance(each, BaseException)
         ), results
-        assert (await store.session(fresh.id)).system == "the only prompt"
-        assert (await store.check()).problems == ()
+        session = await store.session(fresh.id)
+        assert session.system == "the only prompt"
+        health = await store.check()
+        assert health.problems == ()
         for left in await store.list_sessions():
             if left.thread == left.id:
                 await store.delete_thread(left.id)

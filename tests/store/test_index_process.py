@@ -86,7 +86,8 @@ async def test_indexing_continues_after_its_process_was_killed(
     await new_thread(store, *WORDS)
     await worker.is_done.wait()
     await wait_until_indexed(store)
-    assert len(await search(store, "needle", limit=100)) == 2 * len(WORDS)
+    hits = await search(store, "needle", limit=100)
+    assert len(hits) == 2 * len(WORDS)
     assert all("indexing in this process" in one for one in caplog.messages)
     await worker.processes.close(10)
 

@@ -174,7 +174,8 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     rest = prepare(store)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
-        assert len(await search(store, f"line{number}")) == 1
+        hits = await search(store, f"line{number}")
+        assert len(hits) == 1
     with transaction(store) as tx:
         starts = tx.all("SELECT start FROM pieces")
     assert len(starts) == len(set(starts))
@@ -200,7 +201,8 @@ async def test_indexing_pauses_less_when_many_texts_wait(
     assert pauses == [DELAY_SECONDS, 0.0, DELAY_SECONDS], (
         "before the first, after a long text, after a short one"
     )
-    assert len(await search(store, "last")) == 1
+    hits = await search(store, "last")
+    assert len(hits) == 1
 
 
 async def test_two_stores_index_a_text_once(store: Store, stores: list[Store]) -> None:
@@ -215,7 +217,8 @@ async def test_two_stores_index_a_text_once(store: Store, stores: list[Store]) -
     await new_thread(store, user_message("needle left"))
     for parts in second:
         index(other, parts)
-    assert len(await search(other, "needle")) == 1
+    hits = await search(other, "needle")
+    assert len(hits) == 1
 
 
 async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
@@ -225,7 +228,8 @@ async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     await store.append(thread.id, [user_message(f"{big} needle{number}") for number in range(4)])
     batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
-    assert len(await search(store, "needle*")) == 4
+    hits = await search(store, "needle*")
+    assert len(hits) == 4
 
 
 async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
@@ -245,7 +249,8 @@ async def test_a_damaged_output_stops_no_search(
     thread = await new_thread(store, "needle one")
     await store.put_output(thread, "needle two", tool="terminal")
     if indexed:
-        assert len(await search(store, "needle")) == 2
+        stored_hits = await search(store, "needle")
+        assert len(stored_hits) == 2
     with transaction(store) as tx:
         tx.run("UPDATE outputs SET content = ?", (b"broken",))
     hits = await search(store, "needle")

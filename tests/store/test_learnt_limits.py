@@ -109,7 +109,8 @@ async def test_forget_limits_by_address_and_model(store: Store) -> None:
     await store.learn_limit(LimitKey("u1", "m2"), 20, source="error")
     await store.learn_limit(LimitKey("u2", "m1"), 30, source="error")
     assert await store.forget_limits(base_url="u1", model="m1") == 1
-    assert [limit.limit for limit in await store.limits()] == [20, 30]
+    limits = await store.limits()
+    assert [limit.limit for limit in limits] == [20, 30]
     assert await store.forget_limits(model="m1") == 1
     assert await store.forget_limits() == 1
     assert await store.limits() == []

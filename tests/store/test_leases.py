@@ -24,7 +24,8 @@ from tests.store.messages import (
 async def test_one_holder_at_a_time(store: Store, thread: str) -> None:
     other = await new_thread(store)
     mine = await acquire_lease(store, thread, "me")
-    assert (mine.thread, mine.holder) == (thread, "me")
+    assert mine.thread == thread
+    assert mine.holder == "me"
     assert await store.acquire(thread, "you", 60) is None
     assert await store.acquire(other, "you", 60) is not None, "another thread is another lease"
     await store.release(mine)
@@ -89,7 +90,8 @@ async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store, th
     mine = await acquire_lease(store, thread, "me", 0.0)
     await append_texts(store, thread, "fine", lease=mine)
     longer = await store.renew(mine, 60)
-    assert (longer.fence, longer.expires_at > mine.expires_at) == (mine.fence, True)
+    assert longer.fence == mine.fence
+    assert longer.expires_at > mine.expires_at
     assert await store.acquire(thread, "you", 60) is None
 
 

@@ -76,7 +76,8 @@ async def test_invented_tool_names_are_accepted(store: Store, names: list[str]) 
         "content": "x",
     }
     thread = await new_thread(store, NewMessage(body), NewMessage(answer))
-    assert [message.body for message in await store.messages(thread)] == [
+    messages = await store.messages(thread)
+    assert [message.body for message in messages] == [
         body,
         answer,
     ]
@@ -162,7 +163,8 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     [small] = await store.append(
         thread, [tool_result("read", "short", kind="derived", origin=whole.id)]
     )
-    assert (await store.message(small.id)).origin == whole.id
+    message = await store.message(small.id)
+    assert message.origin == whole.id
     assert await read_context(store, thread) == f"{long}, short"
     assert await read_history(store, thread) == long
 
@@ -200,10 +202,13 @@ async def test_repeated_event_returns_its_current_position(
     thread = await new_thread(store, *events)
     continued = await compact_session(store, thread, head=1, tail=2)
     covered, carried = await store.append(thread, [events[2], events[5]])
-    assert (covered.session, covered.seq) == (thread, 2)
-    assert (carried.session, carried.seq) == (continued, 3)
+    assert covered.session == thread
+    assert covered.seq == 2
+    assert carried.session == continued
+    assert carried.seq == 3
     await store.undo(thread)
-    assert [m.session for m in await store.append(thread, events)] == [thread] * 6
+    appended = await store.append(thread, events)
+    assert [m.session for m in appended] == [thread] * 6
 
 
 async def test_simultaneous_appends_keep_the_order_of_their_calls(
@@ -212,7 +217,8 @@ async def test_simultaneous_appends_keep_the_order_of_their_calls(
     await asyncio.gather(*(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40)))
     expected = ", ".join(f"{n}a, {n}b" for n in range(40))
     assert await read_context(store, thread) == expected
-    assert [message.seq for message in await store.messages(thread)] == list(range(80))
+    messages = await store.messages(thread)
+    assert [message.seq for message in messages] == list(range(80))
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
@@ -222,21 +228,22 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
     whole = await store.history(thread)
     for start in range(11):
         for limit in (0, 1, 3, 20):
-            assert (
-                await store.history(thread, start=start, limit=limit)
-                == whole[start : start + limit]
-            )
+            history = await store.history(thread, start=start, limit=limit)
+            assert history == whole[start : start + limit]
         assert await store.history(thread, start=start) == whole[start:]
-    assert texts_of(await store.messages(continued, start=1, limit=2)) == [
+    messages = await store.messages(continued, start=1, limit=2)
+    assert texts_of(messages) == [
         "summary",
         "m5",
     ]
-    assert texts_of(await store.messages(continued, start=-5, limit=1)) == ["m1"]
+    messages = await store.messages(continued, start=-5, limit=1)
+    assert texts_of(messages) == ["m1"]
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
     thread = await new_thread(store, "private", tenant="a")
     [message] = await store.messages(thread)
-    assert (await store.message(message.id, tenant="a")).id == message.id
+    stored_message = await store.message(message.id, tenant="a")
+    assert stored_message.id == message.id
     with pytest.raises(UnknownIdError):
         await store.message(message.id, tenant="b")

@@ -90,7 +90,8 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
             == -9
         )
     store = open_later(url)
-    assert (await store.check()).schema == latest_of(store)
+    health = await store.check()
+    assert health.schema == latest_of(store)
     thread = await new_thread(store, "works")
     assert await read_history(store, thread) == "works"
     await close_sound(store)
@@ -104,7 +105,8 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
     thread = await new_thread(store, "kept")
     await store.close()
     later = open_later(url)
-    assert (await later.check()).schema == LATER.number
+    health = await later.check()
+    assert health.schema == LATER.number
     assert await read_history(later, thread) == "kept"
     await close_sound(later)
     number = LATER.number
@@ -122,7 +124,8 @@ async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..
             children = [nursery.start("migrate", url=url) for _ in range(5)]
             assert [nursery.wait(child) for child in children] == [0] * 5
             store = open_at(url, Clock())
-            assert (await store.check()).schema == latest_of(store)
+            health = await store.check()
+            assert health.schema == latest_of(store)
             await close_sound(store)
 
 
@@ -199,11 +202,14 @@ async def test_ids_sort_alike_whatever_the_servers_language(postgres: Postgres) 
     try:
         for name in ("abc-1", "ABD", "ab"):
             await store.create_session(NewSession(id=name))
-        assert (await store.resolve("abc")).id == "abc-1"
-        assert (await store.resolve("AB")).id == "ABD"
+        stored_session = await store.resolve("abc")
+        assert stored_session.id == "abc-1"
+        stored_session = await store.resolve("AB")
+        assert stored_session.id == "ABD"
         with pytest.raises(UnknownIdError):
             await store.resolve("abd")
-        assert [session.id for session in await store.list_sessions()] == [
+        sessions = await store.list_sessions()
+        assert [session.id for session in sessions] == [
             "ABD",
             "ab",
             "abc-1",
@@ -222,5 +228,6 @@ async def test_a_copy_is_made_before_the_store_is_brought_up_to_date(
     await store.close()
     latest = latest_of(store)
     _, before, after = migrate_store(url, backup=str(copy))
-    assert (before, after) == (latest, latest)
+    assert before == latest
+    assert after == latest
     assert copy.stat().st_size > 0

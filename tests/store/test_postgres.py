@@ -79,7 +79,8 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.gather(*waiting)
         await compact_session(store, await store.get_compression_tip(thread))
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, stop, crash"
-    assert (await store.check()).problems == ()
+    health = await store.check()
+    assert health.problems == ()
     await store.close()
 
 
@@ -120,7 +121,8 @@ async def test_a_crash_before_the_commit_is_not_taken_for_success(
     await append_texts(store, thread, "asked for twice, there once")
     assert not database.armed
     assert await read_history(store, thread) == "before, asked for twice, there once"
-    assert (await store.check()).problems == ()
+    health = await store.check()
+    assert health.problems == ()
     await store.close()
 
 
@@ -435,7 +437,8 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
         )
         await one.release(lease)
     assert not [record for record in caplog.records if "tried again" in record.getMessage()]
-    assert len(await one.history(thread)) == 2 + 4 * 20
+    history = await one.history(thread)
+    assert len(history) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
 
@@ -482,7 +485,8 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         for call in calls[together:]:
             await asyncio.gather(call, return_exceptions=True)
         await append_texts(store, thread, f"{number} third")
-    assert len(await store.messages(thread)) == 36
+    messages = await store.messages(thread)
+    assert len(messages) == 36
     assert await store.get_state("scope", "key") == 11
     await close_sound(store)
 
@@ -516,5 +520,6 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
         await append_texts(store, thread, *texts)
         history = texts_of(await store.history(thread))
         assert history[len(history) - count :] == texts
-    assert len(await search(store, "130", limit=500)) == 130
+    hits = await search(store, "130", limit=500)
+    assert len(hits) == 130
     await close_sound(store)

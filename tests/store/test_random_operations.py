@@ -35,7 +35,8 @@ async def test_any_sequence_of_operations(
     assert [await other_store.export(thread.id) for thread in model.threads] == exported
     await model.compare(other_store)
     for each in (store, other_store):
-        assert (await each.check()).problems == ()
+        health = await each.check()
+        assert health.problems == ()
     for thread in model.threads:
         await store.delete_thread(thread.id)
         await other_store.delete_thread(thread.id)

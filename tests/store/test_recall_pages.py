@@ -48,7 +48,8 @@ async def test_shows_a_call_with_its_result_as_one_passage(store: Store) -> None
     ]
     assert text.startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
     query = RecallQuery(question, "default", thread=thread, role="tool", for_page=True)
-    assert {passage.role for passage in await store.recall(query)} == {"tool"}
+    passages = await store.recall(query)
+    assert {passage.role for passage in passages} == {"tool"}
     assert await recall_page(store, question, thread, tool="other") == []
 
 
@@ -215,7 +216,8 @@ async def test_named_month_counts_although_the_text_does_not_mention_it(
         for_page=True,
         now=june,
     )
-    assert {passage.created < june for passage in await store.recall(query)} == {True}
+    passages = await store.recall(query)
+    assert {passage.created < june for passage in passages} == {True}
 
 
 @pytest.mark.parametrize(

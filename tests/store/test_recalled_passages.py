@@ -100,7 +100,8 @@ async def test_leaves_out_visible_foreign_and_distant_texts(store: Store) -> Non
         return await recall_texts(store, question, thread=thread, **bounds)
 
     assert await recall_in_thread("harbour crane", visible_messages=visible) == [yellow]
-    assert set(await recall_texts(store, "harbour crane")) == {yellow, again, bought}
+    texts = await recall_texts(store, "harbour crane")
+    assert set(texts) == {yellow, again, bought}
     near = "colour of the harbour crane"
     far = "harbour pilots, tariffs, moorings, dredging and bollards"
     assert await recall_in_thread(near, min_closeness=0.4)
@@ -140,7 +141,8 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(store: Store, cl
     assert not any(secret in passage.text for passage in passages)
     lookup = tool_result("recall", "FluxCapacitor overheated, says message:7")
     await store.append(thread, [lookup])
-    assert len(await store.recall(query)) == len(passages), "a lookup is not recalled"
+    stored_passages = await store.recall(query)
+    assert len(stored_passages) == len(passages), "a lookup is not recalled"
     speech = await store.recall(replace(query, speech_only=True))
     assert not any(passage.tool for passage in speech)
 

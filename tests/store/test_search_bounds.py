@@ -128,7 +128,8 @@ async def test_searches_the_messages_and_outputs_of_a_session(store: Store, cloc
     )
     hits = await search(store, "needle", session=tip)
     assert {hit.session for hit in hits} == {tip}
-    assert len(await search(store, "output", session=thread)) == 1
+    stored_hits = await search(store, "output", session=thread)
+    assert len(stored_hits) == 1
     assert await search(store, "output", session=tip) == []
 
 
@@ -158,7 +159,8 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     of_trunk = {*shared, "needle of the trunk"}
     await assert_finds(store, {"needle": of_trunk}, thread=thread)
     await check_branches()
-    assert len(await search_texts(store, "needle")) == 6
+    texts = await search_texts(store, "needle")
+    assert len(texts) == 6
     await store.delete_thread(thread)
     await check_branches()
     hits = await search(store, "needle")
@@ -170,7 +172,8 @@ async def test_hits_after_an_undo_name_the_reopened_session(store: Store) -> Non
     await compact_session(store, thread)
     await append_texts(store, thread, "needle 6")
     await store.undo(thread)
-    assert len(await search(store, "needle", session=thread)) == 6
+    stored_hits = await search(store, "needle", session=thread)
+    assert len(stored_hits) == 6
     hits = await search(store, "needle")
     assert {hit.session for hit in hits} == {thread}
 

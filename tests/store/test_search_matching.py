@@ -107,7 +107,8 @@ async def test_finds_identifiers_as_typed(
     store: Store, query: str, matching_text: str, other_text: str
 ) -> None:
     await new_thread(store, other_text, matching_text)
-    assert (await search_texts(store, query))[:1] == [matching_text]
+    texts = await search_texts(store, query)
+    assert texts[:1] == [matching_text]
     await assert_finds(store, {f'"{query}"': {matching_text}})
 
 
@@ -138,7 +139,8 @@ async def test_finds_chinese_japanese_and_korean_characters(
     store: Store, query: str, matching_text: str, other_text: str
 ) -> None:
     await new_thread(store, other_text, matching_text)
-    assert (await search_texts(store, query))[:1] == [matching_text]
+    texts = await search_texts(store, query)
+    assert texts[:1] == [matching_text]
     assert other_text not in await search_texts(store, f'"{query.rstrip("*")}"')
 
 
@@ -322,7 +324,8 @@ async def test_finds_words_in_different_chunks_of_a_long_text(store: Store) -> N
         'cherry "ipsum banana"': set(),
     }
     await assert_finds(store, expected)
-    assert (await search_texts(store, "apricot banana"))[0] == pair
+    texts = await search_texts(store, "apricot banana")
+    assert texts[0] == pair
 
 
 async def test_finds_a_phrase_across_the_border_of_two_chunks(store: Store) -> None:
@@ -344,7 +347,8 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
     deleted = await new_thread(store, "needle one", FILLER * 300 + "needle two")
     await store.put_output(deleted, "needle output", tool="terminal")
     await new_thread(store, "needle three")
-    assert len(await search(store, "needle")) == 4
+    hits = await search(store, "needle")
+    assert len(hits) == 4
     unindexed = await new_thread(store, "needle never indexed")
     await store.delete_thread(deleted)
     await store.delete_thread(unindexed)

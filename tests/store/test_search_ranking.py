@@ -34,7 +34,8 @@ async def test_rarer_word_weighs_more(store: Store) -> None:
     rare = "zebra zebra zebra common pad"
     frequent = "zebra common common common pad"
     await new_thread(store, rare, frequent, *numbered_texts(1, 60, "common "))
-    assert (await search_texts(store, "common zebra"))[0] == rare
+    texts = await search_texts(store, "common zebra")
+    assert texts[0] == rare
 
 
 async def test_newest_of_equal_texts_comes_first(store: Store, thread: str) -> None:
@@ -116,7 +117,8 @@ async def test_query_with_a_phrase_prefix_or_path_finds_no_close_texts(
     store: Store, query: SearchQuery
 ) -> None:
     await new_thread(store, "The harbour crane was painted red.", "A crane is tall.")
-    assert (await store.find(query)).hits == ()
+    page = await store.find(query)
+    assert page.hits == ()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,9 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     main = await new_thread(store, "go")
     agent = await store.session(await new_thread(store, "sub", kind="subagent", parent=main))
-    assert (agent.kind, agent.parent, agent.thread) == ("subagent", main, agent.id)
+    assert agent.kind == "subagent"
+    assert agent.parent == main
+    assert agent.thread == agent.id
     assert await store.get_compression_tip(main) == main
     assert await store.threads_started_by(main) == [agent]
     listed = {row.first.id for row in await store.list_threads()}
@@ -115,11 +117,16 @@ async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
 async def test_resolve_by_unique_prefix(store: Store) -> None:
     for name in ("abc-1", "abc-2", "abd", "ab", "ABC", "é1"):
         await store.create_session(NewSession(id=name))
-    assert (await store.resolve("abd")).id == "abd"
-    assert (await store.resolve("abc-2")).id == "abc-2"
-    assert (await store.resolve("ab")).id == "ab", "an exact id wins over those it begins"
-    assert (await store.resolve("A")).id == "ABC"
-    assert (await store.resolve("é")).id == "é1"
+    session = await store.resolve("abd")
+    assert session.id == "abd"
+    session = await store.resolve("abc-2")
+    assert session.id == "abc-2"
+    session = await store.resolve("ab")
+    assert session.id == "ab", "an exact id wins over those it begins"
+    session = await store.resolve("A")
+    assert session.id == "ABC"
+    session = await store.resolve("é")
+    assert session.id == "é1"
     with pytest.raises(AmbiguousIdError, match="abc-1"):
         await store.resolve("abc")
     for nothing in ("abx", "", "b", "%", "_b"):
@@ -131,8 +138,10 @@ async def test_a_prefix_is_unique_within_its_tenant(store: Store) -> None:
     await store.create_session(NewSession(id="aa1", tenant="a"))
     for number in range(30):
         await store.create_session(NewSession(id=f"a{number:02}", tenant="b"))
-    assert (await store.resolve("aa", tenant="a")).id == "aa1"
-    assert (await store.resolve("a", tenant="a")).id == "aa1"
+    session = await store.resolve("aa", tenant="a")
+    assert session.id == "aa1"
+    session = await store.resolve("a", tenant="a")
+    assert session.id == "aa1"
     with pytest.raises(UnknownIdError):
         await store.resolve("a01", tenant="a")
 
@@ -144,24 +153,30 @@ async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Cl
     agent = await store.create_session(
         NewSession(id="agent", kind="subagent", parent="s6", tenant="a", started=5.0)
     )
-    assert [s.id for s in await store.list_sessions(kind="main", limit=3)] == [
+    sessions = await store.list_sessions(kind="main", limit=3)
+    assert [s.id for s in sessions] == [
         "s6",
         "s5",
         "s4",
     ]
-    assert [s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)] == ["s0"]
-    assert [s.id for s in await store.list_sessions(tenant="b")] == ["s5", "s3", "s1"]
+    sessions = await store.list_sessions(kind="main", limit=3, offset=6)
+    assert [s.id for s in sessions] == ["s0"]
+    sessions = await store.list_sessions(tenant="b")
+    assert [s.id for s in sessions] == ["s5", "s3", "s1"]
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
 async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, "one")
     ended = await store.end_session(thread, "user")
-    assert (ended.ended, ended.end_reason, ended.is_live) == (clock.now, "user", False)
+    assert ended.ended == clock.now
+    assert ended.end_reason == "user"
+    assert not ended.is_live
     clock.now += 9
     assert await store.end_session(thread, "again") == ended, "the first end stands"
     await append_texts(store, thread, "two")
-    assert (await store.session(thread)).is_live
+    session = await store.session(thread)
+    assert session.is_live
     assert await read_context(store, thread) == "one, two"
 
 
@@ -178,8 +193,10 @@ async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
     thread = await numbered_thread(store, 5)
     continued = await compact_session(store, thread)
     ended = await store.end_session(thread, "user")
-    assert (ended.id, ended.end_reason) == (continued, "user")
-    assert (await store.session(thread)).end_reason == "compression"
+    assert ended.id == continued
+    assert ended.end_reason == "user"
+    session = await store.session(thread)
+    assert session.end_reason == "compression"
     [row] = await store.list_threads()
     assert row.tip == ended
 

@@ -72,7 +72,8 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     copied_texts = texts_of(await copy.history(thread))
     assert copied_texts[:500] == numbered_texts(1, 500)
     assert len(copied_texts) in (500, 900)
-    assert (await copy.check()).problems == ()
+    health = await copy.check()
+    assert health.problems == ()
     for target in (tmp_path / "copy.db", tmp_path / "no" / "folder.db"):
         with pytest.raises(StoreError, match=str(target)):
             await store.backup(str(target))
@@ -88,9 +89,11 @@ async def test_vacuum_frees_space(tmp_path: Path) -> None:
     await store.delete_thread(gone)
     before = (await store.check()).size
     await store.vacuum()
-    assert (await store.check()).size < before / 2
+    health = await store.check()
+    assert health.size < before / 2
     assert await read_history(store, keep) == "kept words"
-    assert len(await search(store, "kept")) == 1
+    hits = await search(store, "kept")
+    assert len(hits) == 1
     await store.close()
 
 
@@ -172,10 +175,10 @@ async def test_the_intact_part_of_a_damaged_store_is_exported(tmp_path: Path) ->
     assert len(kept) > DAMAGED_MESSAGES / 2
     again = open_store(tmp_path / "again.db")
     assert await again.import_lines(lines) == [session]
-    assert [message.body for message in await again.history(session)] == [
-        line["body"] for line in kept
-    ]
-    assert (await again.check()).problems == ()
+    history = await again.history(session)
+    assert [message.body for message in history] == [line["body"] for line in kept]
+    health = await again.check()
+    assert health.problems == ()
     await again.close()
 
 

@@ -28,7 +28,8 @@ from tests.store.tables import transaction
 async def test_any_text_is_returned_unchanged(store: Store, text: str, call: str) -> None:
     thread = await new_thread(store)
     stored = await store.put_output(thread, text, call_id=call, tool=call)
-    assert (stored.id, stored.size) == (output_id(text), len(text))
+    assert stored.id == output_id(text)
+    assert stored.size == len(text)
     assert await store.output(stored.id) == text
     assert await store.outputs(thread) == [stored]
 
@@ -42,7 +43,8 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
     clock.now += 1
     await store.put_output(one, text, call_id="c2", tool="run")
     await store.put_output(two, text, call_id="c3", tool="run")
-    assert [cited.call_id for cited in await store.outputs(one)] == ["c1", "c2"]
+    outputs = await store.outputs(one)
+    assert [cited.call_id for cited in outputs] == ["c1", "c2"]
     assert first.size == len(text)
     with transaction(store) as tx:
         [(key, stored_length)] = tx.all("SELECT id, LENGTH(content) FROM outputs")
@@ -82,7 +84,8 @@ async def test_a_damaged_output_is_reported_and_never_cited(
         await store.output(key)
     with pytest.raises(StoreDamagedError, match=key):
         await store.put_output(thread, "good", call_id="again")
-    assert len(await store.outputs(thread)) == 1
+    outputs = await store.outputs(thread)
+    assert len(outputs) == 1
     await store.delete_thread(thread)
 
 
@@ -97,4 +100,5 @@ async def test_an_output_is_deleted_while_another_thread_cites_it(
         await store.put_output(gone, text)
         await asyncio.gather(store.delete_thread(gone), other.put_output(keep, text))
         assert await store.output(output_id(text)) == text
-    assert len(await store.outputs(keep)) == 15
+    outputs = await store.outputs(keep)
+    assert len(outputs) == 15

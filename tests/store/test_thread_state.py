@@ -88,7 +88,8 @@ async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> Non
     thread = await new_thread(store, *numbered_messages(0, 1))
     first = await store.put_pin(thread, "Never push to main.")
     assert await store.put_pin(thread, "Never push to main.") == first
-    assert [pin.text for pin in await store.pins(thread)] == ["Never push to main."]
+    pins = await store.pins(thread)
+    assert [pin.text for pin in pins] == ["Never push to main."]
     await store.put_pin(thread, "note", max_pins=2)
     with pytest.raises(InputError, match="2 texts are pinned"):
         await store.put_pin(thread, "one more", max_pins=2)

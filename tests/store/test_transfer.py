@@ -123,10 +123,8 @@ async def test_export_and_import_keep_everything(
     [node, _] = await other_store.nodes(thread)
     first_three = (await other_store.history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
-    assert (node.first_message, node.last_message) == (
-        first_three[0].id,
-        first_three[2].id,
-    )
+    assert node.first_message == first_three[0].id
+    assert node.last_message == first_three[2].id
     await other_store.undo(thread)
     await store.undo(thread)
     assert await read_context(other_store, thread) == await read_context(store, thread)
@@ -171,7 +169,8 @@ async def test_existing_threads_are_refused_and_nothing_changes(store: Store, cl
     await store.delete_thread(thread)
     await store.import_lines(lines)
     assert await store.export(thread) == lines
-    assert (await store.insights(since=0, until=1e12)).total.calls == 3, "accounts are not doubled"
+    insights = await store.insights(since=0, until=1e12)
+    assert insights.total.calls == 3, "accounts are not doubled"
 
 
 async def test_malformed_lines_are_refused_and_nothing_is_stored(
@@ -231,7 +230,8 @@ async def test_malformed_lines_are_refused_and_nothing_is_stored(
             refused += 1
             assert await other_store.list_sessions() == []
         else:  # harmless changes may be accepted, but the result is always sound and readable
-            assert (await other_store.check()).problems == ()
+            health = await other_store.check()
+            assert health.problems == ()
             await other_store.export(thread)
             await other_store.delete_thread(thread)
     assert refused > len(wrong) / 3
@@ -261,16 +261,19 @@ async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     assert await store.import_lines(lines) == ["a", "early", "second", "of user"]
     for name in ("a", "next", "last"):
         assert await store.get_compression_tip(name) == "last"
-        assert (await store.session(name)).thread == "a"
+        stored_session = await store.session(name)
+        assert stored_session.thread == "a"
     for name in ("early", "second", "of user"):
         assert await store.get_compression_tip(name) == name
-        assert (await store.session(name)).kind == "subagent"
+        stored_session = await store.session(name)
+        assert stored_session.kind == "subagent"
     assert await read_history(store, "a") == "one, two"
     assert await read_history(store, "early") == "three"
     [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
     assert await store.append("early", [user_message("e")])
-    assert texts_of(await store.messages("early")) == ["three", "e"]
+    messages = await store.messages("early")
+    assert texts_of(messages) == ["three", "e"]
 
 
 async def test_a_parent_may_follow_its_child_or_be_in_another_file(
@@ -285,7 +288,8 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
     )
     assert await store.get_compression_tip("a") == "b"
     await store.import_lines([{**HEAD, "thread": "c"}, session("c", "b", started=3.0)])
-    assert (await store.session("c")).kind == "subagent"
+    stored_session = await store.session("c")
+    assert stored_session.kind == "subagent"
     later = NewSession(id="d")
     await store.create_session(later)
     assert await store.get_compression_tip("a") == "b"
@@ -296,7 +300,8 @@ async def test_import_without_the_continuation_can_be_continued(
 ) -> None:
     await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
     await store.append("a", numbered_messages(1, 6))
-    assert (await commit_compaction(store, "a")).is_committed
+    continuation = await commit_compaction(store, "a")
+    assert continuation.is_committed
     assert await read_history(store, "a") == "m1, m2, m3, m4, m5, m6"
 
 

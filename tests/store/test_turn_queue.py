@@ -39,18 +39,21 @@ async def test_turns_are_answered_in_order_and_queued_once(store: Store, thread:
     lease = await acquire_lease(store, thread)
     begun = await store.begin_turn(lease)
     assert begun.turn is not None
-    assert (begun.turn.id, begun.turn.message, begun.lost_turns) == (
-        first.id,
-        message("one \0 \ud800"),
-        (),
-    )
+    assert begun.turn.id == first.id
+    assert begun.turn.message == message("one \0 \ud800")
+    assert begun.lost_turns == ()
     ended = await store.end_turn(first.id, "answered", {"text": "yes"}, lease=lease)
-    assert (ended.state, ended.result) == ("answered", {"text": "yes"})
-    assert (await store.end_turn(first.id, "failed", {}, lease=lease)).state == "answered"
-    assert [turn.id for turn in await store.turns(thread, only_open=True)] == [second.id]
-    assert [turn.position for turn in await store.turns(thread)] == [2, 1]
+    assert ended.state == "answered"
+    assert ended.result == {"text": "yes"}
+    stored_turn = await store.end_turn(first.id, "failed", {}, lease=lease)
+    assert stored_turn.state == "answered"
+    turns = await store.turns(thread, only_open=True)
+    assert [turn.id for turn in turns] == [second.id]
+    turns = await store.turns(thread)
+    assert [turn.position for turn in turns] == [2, 1]
     assert (await store.cancel_turn(second.id, tenant="default")).state == "cancelled"
-    assert (await store.begin_turn(lease)).turn is None
+    claim = await store.begin_turn(lease)
+    assert claim.turn is None
 
 
 async def test_simultaneous_turns_get_different_positions(store: Store, thread: str) -> None:
@@ -69,7 +72,8 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store, thread: str
     await store.begin_turn(old)
     assert await store.list_idle_queues() == []
     asked = await store.cancel_turn(turn.id, tenant="default")
-    assert (asked.state, asked.cancel_requested) == ("running", True)
+    assert asked.state == "running"
+    assert asked.cancel_requested
     # The same holder again: its unfinished turns are lost.
     lease = await acquire_lease(store, thread)
     with pytest.raises(LeaseLostError):
@@ -93,7 +97,8 @@ async def test_turns_belong_to_their_tenant_and_thread(store: Store, thread: str
     for call in (store.turn, store.cancel_turn):
         with pytest.raises(UnknownIdError):
             await call(turn.id, tenant="other")
-    assert (await store.turn(turn.id, tenant="default")).state == "queued"
+    stored_turn = await store.turn(turn.id, tenant="default")
+    assert stored_turn.state == "queued"
     await store.delete_thread(thread)
     with pytest.raises(UnknownIdError):
         await store.turn(turn.id, tenant="default")

@@ -39,7 +39,8 @@ async def test_message_with_unusual_text_is_stored_and_found(
     snippets = []
     for each in (store, other_store):
         thread = await new_thread(each, *messages, id="s")
-        assert texts_of(await each.history(thread))[:3] == texts
+        history = await each.history(thread)
+        assert texts_of(history)[:3] == texts
         await each.put_output(thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}")
         hits = await search(each, "walnut")
         assert SECRET not in "".join(hit.snippet for hit in hits)
@@ -88,5 +89,7 @@ async def test_unusual_tool_and_role_names_are_found(
         NewMessage({"role": "r\ud800", "content": "walnut"}),
         tool_result("t\0", "walnut"),
     )
-    assert [hit.tool for hit in await search(store, "walnut", tool="t\0")] == ["t?"]
-    assert [hit.role for hit in await search(store, "walnut", role="r\ud800")] == ["r?"]
+    hits = await search(store, "walnut", tool="t\0")
+    assert [hit.tool for hit in hits] == ["t?"]
+    hits = await search(store, "walnut", role="r\ud800")
+    assert [hit.role for hit in hits] == ["r?"]
