@@ -44,7 +44,11 @@ def _forking_process() -> subprocess.Popen[str]:
     """One process for all tests of a worker: its imports cost more than most tests. It ends with its input."""
     command = [sys.executable, "-m", "tests.store.killed_processes"]
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
 
 
@@ -183,7 +187,13 @@ def talk(
         store = open_store(url)
         await asyncio.gather(
             *(
-                Speaker(file, f"{seed}.{number}", threads, amount, undo).speak(store)
+                Speaker(
+                    file,
+                    f"{seed}.{number}",
+                    threads,
+                    amount,
+                    undo,
+                ).speak(store)
                 for number in range(2)
             )
         )

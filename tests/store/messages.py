@@ -22,7 +22,12 @@ def user_message(text: str, **more: Any) -> NewMessage:
 
 
 def tool_result(tool: str, text: str, call_id: str = "call", **more: Any) -> NewMessage:
-    body: Any = {"role": "tool", "tool_call_id": call_id, "name": tool, "content": text}
+    body: Any = {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "name": tool,
+        "content": text,
+    }
     return NewMessage(body, **more)
 
 
@@ -99,7 +104,11 @@ async def commit_compaction(
         session_id,
         [*head_ids, summary_message(words), *tail_ids],
         seen_count=len(messages),
-        compaction=NewCompaction(covered=covered, tokens_before=100, tokens_after=40),
+        compaction=NewCompaction(
+            covered=covered,
+            tokens_before=100,
+            tokens_after=40,
+        ),
         **options,
     )
 
@@ -140,5 +149,10 @@ async def store_nodes(store: Store, thread: str, *nodes: Node) -> str:
     """Continue the thread with its messages unchanged, and store nodes; return the session that continues."""
     tip = await store.get_compression_tip(thread)
     ids = [message.id for message in await store.messages(tip)]
-    continuation = await store.continue_session(tip, ids, seen_count=len(ids), nodes=nodes)
+    continuation = await store.continue_session(
+        tip,
+        ids,
+        seen_count=len(ids),
+        nodes=nodes,
+    )
     return continuation.session.id

@@ -32,7 +32,7 @@ SETTINGS = {
     "shared_buffers": "64MB",
     "autovacuum": "off",
     "log_min_messages": "fatal",
-    "fsync": "off",  # only processes are killed, never the machine: data given to the operating system are safe
+    "fsync": "off",  # only processes are killed, never the machine: data given to the operating system are safe,
 }
 
 
@@ -67,7 +67,10 @@ class Server:
             "UTF8",
             "--no-sync",
         )
-        lines = {**SETTINGS, "unix_socket_directories": str(self.directory)}
+        lines = {
+            **SETTINGS,
+            "unix_socket_directories": str(self.directory),
+        }
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
 
@@ -187,7 +190,12 @@ def _usable(programs: Path, directory: Path) -> Path:
     with contextlib.suppress(OSError):
         if (
             subprocess.run(
-                probe, capture_output=True, check=False, cwd="/", user=user, group=group
+                probe,
+                capture_output=True,
+                check=False,
+                cwd="/",
+                user=user,
+                group=group,
             ).returncode
             == 0
         ):
@@ -260,7 +268,12 @@ def _keep(folder: Path) -> None:
         address.write_text(json.dumps({"error": str(error)}))
         return
     address.write_text(
-        json.dumps({"directory": str(server.directory), "programs": str(server.programs)})
+        json.dumps(
+            {
+                "directory": str(server.directory),
+                "programs": str(server.programs),
+            }
+        )
     )
     if os.fork():
         return

@@ -74,7 +74,14 @@ class Model:
 
     async def start(self, number: int, _: int) -> None:
         session = await self.store.create_session(NewSession(system=f"prompt {number % 3}"))
-        self.threads.append(Thread(session.id, [], [ModelSession(session.id, [])], [session.id]))
+        self.threads.append(
+            Thread(
+                session.id,
+                [],
+                [ModelSession(session.id, [])],
+                [session.id],
+            )
+        )
         await self.append(len(self.threads) - 1, number % 4)
 
     async def append(self, number: int, amount: int) -> None:
@@ -115,7 +122,14 @@ class Model:
         arrived = [str(message.body["content"]) for message in late]
         tip.shows += arrived
         shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
-        thread.chain.append(ModelSession(made.session.id, shows, len(shows), set(texts_of(middle))))
+        thread.chain.append(
+            ModelSession(
+                made.session.id,
+                shows,
+                len(shows),
+                set(texts_of(middle)),
+            )
+        )
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
         await self._learn(thread)
@@ -154,7 +168,14 @@ class Model:
             if shows == shares
             else ModelSession(made.id, list(shows), len(shows))
         )
-        self.threads.append(Thread(made.id, [] if shows == shares else shares, [first], [made.id]))
+        self.threads.append(
+            Thread(
+                made.id,
+                [] if shows == shares else shares,
+                [first],
+                [made.id],
+            )
+        )
 
     async def end(self, number: int, _: int) -> None:
         thread = self.pick(number)

@@ -30,7 +30,12 @@ async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
     made = clock.now
     await store.create_key(KEY)
     clock.now += 1
-    plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
+    plain = NewKey(
+        "b" * 12,
+        "e" * 64,
+        "other",
+        frozenset({"proxy"}),
+    )
     await store.create_key(plain)
     stored_key = await store.find_key(KEY.digest, DAY)
     assert stored_key == StoredKey(KEY, made, None, None, NO_USE)

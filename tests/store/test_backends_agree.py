@@ -216,7 +216,12 @@ def test_any_query_within_bounds_finds_the_same(both: Both) -> None:
     )
     def check(text: str, role: str | None, tool: str | None) -> None:
         query = SearchQuery(
-            text, role=role, tool=tool, thread="thread", session="thread", since=0.0
+            text,
+            role=role,
+            tool=tool,
+            thread="thread",
+            session="thread",
+            since=0.0,
         )
         within = {hit[0] for hit in asyncio.run(both_answer(both, query))}
         assert within <= {

@@ -30,7 +30,13 @@ async def ids_of(store: Store, session_id: str) -> dict[str, int]:
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
     thread = await numbered_thread(
-        store, 5, title="T", system="S", model="m", tenant="a", user="ann"
+        store,
+        5,
+        title="T",
+        system="S",
+        model="m",
+        tenant="a",
+        user="ann",
     )
     ids = await ids_of(store, thread)
     branch = await store.branch(thread, ids["m3"])

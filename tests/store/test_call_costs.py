@@ -51,7 +51,12 @@ async def test_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
     for _ in range(2):
         await store.record_usage(NewUsage(**call, event="e"))
     [stored] = await store.usage(thread)
-    assert stored == UsageRecord(**call, id=stored.id, thread=thread, created=clock.now)
+    assert stored == UsageRecord(
+        **call,
+        id=stored.id,
+        thread=thread,
+        created=clock.now,
+    )
     assert stored.usage.raw == raw
     assert stored.usage.cache_write_1h_tokens == 4
 
@@ -61,7 +66,12 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
     two = await new_thread(store, tenant="b")
     for session in (one, one, two):
         await store.record_usage(
-            NewUsage(session, "m", CanonicalUsage(input_tokens=1), event="same")
+            NewUsage(
+                session,
+                "m",
+                CanonicalUsage(input_tokens=1),
+                event="same",
+            )
         )
     insights = await store.insights(since=0, until=1e12)
     assert insights.total.calls == 2
@@ -85,9 +95,20 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
     session = await store.create_session(NewSession(tenant=NewSession().id))
     for cost in costs:
         await store.record_usage(
-            NewUsage(session.id, "m", CanonicalUsage(output_tokens=1), cost=cost)
+            NewUsage(
+                session.id,
+                "m",
+                CanonicalUsage(output_tokens=1),
+                cost=cost,
+            )
         )
-    total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
+    total = (
+        await store.insights(
+            since=0,
+            until=1e12,
+            tenant=session.tenant,
+        )
+    ).total
     assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
     assert total.calls == len(costs)
     assert total.unpriced_calls == costs.count(None)
@@ -129,7 +150,15 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             "session": thread,
         }
         rows.append(row)
-        await store.record_usage(NewUsage(thread, row["model"], usage, row["task"], row["cost"]))
+        await store.record_usage(
+            NewUsage(
+                thread,
+                row["model"],
+                usage,
+                row["task"],
+                row["cost"],
+            )
+        )
         if number % 4 == 0:
             await compact_session(store, thread)
     return rows
@@ -172,7 +201,10 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                     and platform in (None, row["platform"])
                 ]
                 found = await store.insights(
-                    since=since, until=until, tenant=tenant, platform=platform
+                    since=since,
+                    until=until,
+                    tenant=tenant,
+                    platform=platform,
                 )
                 assert found.total == sum_rows("total", chosen)
                 for names, group in (
@@ -209,7 +241,12 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
 async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock) -> None:
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.record_usage(
-            NewUsage(thread, "m", CanonicalUsage(input_tokens=1), created=moment)
+            NewUsage(
+                thread,
+                "m",
+                CanonicalUsage(input_tokens=1),
+                created=moment,
+            )
         )
     days = (await store.insights(since=0, until=1e12)).by_day
     assert [(row.key, row.calls) for row in days] == [
@@ -222,7 +259,11 @@ async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock
 async def test_computes_the_share_read_from_the_cache(store: Store, thread: str) -> None:
     insights = await store.insights(since=0, until=1e12)
     assert insights.total.cache_share is None
-    usage = CanonicalUsage(input_tokens=10, cache_read_tokens=30, cache_write_tokens=20)
+    usage = CanonicalUsage(
+        input_tokens=10,
+        cache_read_tokens=30,
+        cache_write_tokens=20,
+    )
     await store.record_usage(NewUsage(thread, "m", usage))
     insights = await store.insights(since=0, until=1e12)
     assert insights.total.cache_share == 0.5

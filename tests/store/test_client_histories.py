@@ -48,7 +48,13 @@ REWRITE = Rewrite(
     depth=2,
     state={"seen": 3},
 )
-RECORD = NewCompaction([], 900, 300, summary="They said things.", warnings=[])
+RECORD = NewCompaction(
+    [],
+    900,
+    300,
+    summary="They said things.",
+    warnings=[],
+)
 
 
 def new_link(
@@ -70,9 +76,18 @@ def new_link(
         last_message_id=None,
         results=f"r{digest}",
     )
-    session = NewSession(id=thread, tenant=tenant, platform="gateway")
+    session = NewSession(
+        id=thread,
+        tenant=tenant,
+        platform="gateway",
+    )
     messages = [user_message(f"said {digest}", event=digest)]
-    return NewThreadLink(link, previous, session, messages=messages)
+    return NewThreadLink(
+        link,
+        previous,
+        session,
+        messages=messages,
+    )
 
 
 def new_chain(length: int) -> list[NewThreadLink]:
@@ -88,9 +103,19 @@ def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
     """Return a first compaction of four messages whose summary covers the first three."""
     summary = ContextEntry(None, {"role": "user", "content": RECORD.summary})
     context = ProxiedContext(
-        [summary, ContextEntry(3)], range(3), compacted_count=4, inherited_count=0
+        [summary, ContextEntry(3)],
+        range(3),
+        compacted_count=4,
+        inherited_count=0,
     )
-    return NewRewrite(rewrite, RECORD, context, scope="", digest="d4", digests=[rewrite.digest])
+    return NewRewrite(
+        rewrite,
+        RECORD,
+        context,
+        scope="",
+        digest="d4",
+        digests=[rewrite.digest],
+    )
 
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
@@ -247,7 +272,12 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     late = replace(REWRITE, replacement=b"late", depth=9)
     assert await store.put_rewrite(late) == REWRITE
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
-    longer = replace(REWRITE, digest="d5", skeleton="s5", replaced_count=5)
+    longer = replace(
+        REWRITE,
+        digest="d5",
+        skeleton="s5",
+        replaced_count=5,
+    )
     for new in (stronger, longer):
         assert await store.put_rewrite(new) == new
     digests = [f"d{length}" for length in range(1, 900)]
@@ -353,7 +383,12 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
         ContextEntry(1, {"role": "user", "content": "cut"}, is_changed=True),
         ContextEntry(3),
     ]
-    context = ProxiedContext(entries, [2], compacted_count=4, inherited_count=1)
+    context = ProxiedContext(
+        entries,
+        [2],
+        compacted_count=4,
+        inherited_count=1,
+    )
     new = NewRewrite(
         replace(REWRITE, digest="d5", replaced_count=5),
         RECORD,
@@ -450,10 +485,18 @@ async def test_long_history_keeps_no_other_write_waiting(
 
 
 async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
-    platforms = {"first": "langchain", "second": "langchain", "other": "google-adk"}
+    platforms = {
+        "first": "langchain",
+        "second": "langchain",
+        "other": "google-adk",
+    }
     for thread, platform in platforms.items():
         await store.create_session(
-            NewSession(id=thread, platform=platform, client_session="support")
+            NewSession(
+                id=thread,
+                platform=platform,
+                client_session="support",
+            )
         )
     family = await store.family("first")
     assert set(family) == {"first", "second"}
@@ -481,10 +524,32 @@ def client_link(
 ) -> NewThreadLink:
     """A request of a client's session, as the gateway stores one."""
     digest = f"{thread}-{len(bodies)}-{previous}"
-    session = NewSession(id=thread, kind=kind, client="coder", client_session="s1")
-    link = ThreadLink("default", "", digest, previous, "", thread, len(bodies), None, "")
+    session = NewSession(
+        id=thread,
+        kind=kind,
+        client="coder",
+        client_session="s1",
+    )
+    link = ThreadLink(
+        "default",
+        "",
+        digest,
+        previous,
+        "",
+        thread,
+        len(bodies),
+        None,
+        "",
+    )
     new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)]
-    return NewThreadLink(link, previous, session, None, new, client_parent)
+    return NewThreadLink(
+        link,
+        previous,
+        session,
+        None,
+        new,
+        client_parent,
+    )
 
 
 async def test_side_calls_belong_to_the_conversation_of_their_client(

@@ -31,7 +31,13 @@ from tests.store.tables import count_rows, transaction
 
 async def test_compaction_continues_the_thread_in_a_new_session(store: Store, clock: Clock) -> None:
     old = await numbered_thread(
-        store, 8, title="T", platform="cli", user="ann", model="m", system="S"
+        store,
+        8,
+        title="T",
+        platform="cli",
+        user="ann",
+        model="m",
+        system="S",
     )
     before = await store.session(old)
     clock.now += 5
@@ -48,7 +54,12 @@ async def test_compaction_continues_the_thread_in_a_new_session(store: Store, cl
     )
     assert await read_context(store, new.id) == "m1, summary, m7, m8, late"
     session = await store.session(old)
-    assert session == replace(before, ended=clock.now, end_reason="compression", message_count=9)
+    assert session == replace(
+        before,
+        ended=clock.now,
+        end_reason="compression",
+        message_count=9,
+    )
     assert await read_history(store, old) == "m1, m2, m3, m4, m5, m6, m7, m8, late"
 
 
@@ -74,7 +85,10 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     thread = await numbered_thread(store, 4, system="old")
     kept = [message.id for message in await store.messages(thread)]
     continuation = await store.continue_session(
-        thread, kept, seen_count=4, system=[{"type": "text", "text": "new"}]
+        thread,
+        kept,
+        seen_count=4,
+        system=[{"type": "text", "text": "new"}],
     )
     assert continuation.session.system == [{"type": "text", "text": "new"}]
     session = await store.session(thread)
@@ -164,7 +178,10 @@ async def test_compaction_record_is_stored_unchanged(store: Store, clock: Clock)
         cost=Decimal("0.000000000125"),
     )
     continuation = await store.continue_session(
-        thread, [ids[0], summary_message(), ids[3]], seen_count=4, compaction=record
+        thread,
+        [ids[0], summary_message(), ids[3]],
+        seen_count=4,
+        compaction=record,
     )
     [stored] = await store.compactions(continuation.session.id)
     assert stored.thread == thread
@@ -264,7 +281,13 @@ async def test_continuation_needs_little_space(store: Store) -> None:
     )
     await search(store, "words")  # indexed from here on
     before = stored_bytes(store)
-    tip = await compact_session(store, thread, head=2, tail=100, words="summary " * 500)
+    tip = await compact_session(
+        store,
+        thread,
+        head=2,
+        tail=100,
+        words="summary " * 500,
+    )
     added = stored_bytes(store) - before
     messages = await store.messages(tip)
     assert len(messages) == 103

@@ -38,7 +38,13 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
             for seed in range(number, min(number + 10, kills)):
                 logs.append(folder / f"{seed}.log")
                 talking.append(
-                    nursery.start("talk", url=url, log=str(logs[-1]), seed=seed, threads=threads)
+                    nursery.start(
+                        "talk",
+                        url=url,
+                        log=str(logs[-1]),
+                        seed=seed,
+                        threads=threads,
+                    )
                 )
                 if seed % 4:
                     wait_for_new_messages(logs[-1:])
@@ -124,7 +130,13 @@ def crash_server(server: Server, folder: Path, crashes: int) -> int:
     logs = [folder / f"{seed}.log" for seed in range(2)]
     with ForkServer() as nursery:
         for seed, log in enumerate(logs):
-            nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads)
+            nursery.start(
+                "talk",
+                url=url,
+                log=str(log),
+                seed=seed,
+                threads=threads,
+            )
         for _ in range(crashes):
             wait_for_new_messages(logs)
             time.sleep(chance.uniform(0, 0.1))

@@ -56,11 +56,26 @@ async def full_thread(store: Store, word: str) -> str:
     await store.undo(thread)
     await compact_session(store, thread)
     await append_texts(store, thread, f"{word} after")
-    await store.put_output(thread, f"output of {word}", call_id="c", tool="t")
+    await store.put_output(
+        thread,
+        f"output of {word}",
+        call_id="c",
+        tool="t",
+    )
     await store.record_usage(NewUsage(thread, "model", CanonicalUsage(input_tokens=5)))
     await store.put_state(thread, "engine", {"word": word})
-    agent = await new_thread(store, f"{word} agent", kind="subagent", parent=thread)
-    inner = await new_thread(store, f"{word} inner", kind="subagent", parent=agent)
+    agent = await new_thread(
+        store,
+        f"{word} agent",
+        kind="subagent",
+        parent=thread,
+    )
+    inner = await new_thread(
+        store,
+        f"{word} inner",
+        kind="subagent",
+        parent=agent,
+    )
     await store.put_output(inner, f"inner output of {word}")
     assert await store.acquire(thread, "me", 10)
     return thread
@@ -81,7 +96,12 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     )
     assert await found_threads(store, "apple*") == set()
     assert await found_threads(store, "banana*")
-    assert {**count_all_rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
+    assert {
+        **count_all_rows(store),
+        "search": 0,
+        "pieces": 0,
+        "unindexed": 0,
+    } == {
         **with_keep,
         "search": 0,
         "pieces": 0,

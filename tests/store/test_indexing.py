@@ -123,10 +123,23 @@ def test_secrets_are_redacted_before_the_text_is_split() -> None:
 def test_searchable_text_of_a_message() -> None:
     call = function_call("1", "grep", '{"pattern": "x"}')
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
-    assert searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"}) == "result"
+    assert (
+        searchable_text(
+            {
+                "role": "tool",
+                "content": "result",
+                "tool_call_id": "1",
+            }
+        )
+        == "result"
+    )
     assert searchable_text(calls_message(call, text="so")) == 'so\ngrep {"pattern": "x"}'
     blocks = [
-        {"type": "tool_result", "tool_use_id": "1", "content": "block"},
+        {
+            "type": "tool_result",
+            "tool_use_id": "1",
+            "content": "block",
+        },
         {"type": "text", "text": "and"},
     ]
     assert searchable_text({"role": "user", "content": blocks}) == "and\nblock"

@@ -49,7 +49,12 @@ async def test_the_newest_of_a_tenants_own_limits_counts(store: Store, clock: Cl
 
 
 async def test_output_cap_is_separate_from_the_window(store: Store) -> None:
-    await store.learn_limit(KEY, 4_096, source="error", kind="output")
+    await store.learn_limit(
+        KEY,
+        4_096,
+        source="error",
+        kind="output",
+    )
     limits = await store.load_limits(KEY)
     assert limits.window is None
     assert limits.output is not None

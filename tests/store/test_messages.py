@@ -161,7 +161,15 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
     long = "long " * 100
     [whole] = await store.append(thread, [tool_result("read", long)])
     [small] = await store.append(
-        thread, [tool_result("read", "short", kind="derived", origin=whole.id)]
+        thread,
+        [
+            tool_result(
+                "read",
+                "short",
+                kind="derived",
+                origin=whole.id,
+            )
+        ],
     )
     message = await store.message(small.id)
     assert message.origin == whole.id

@@ -23,10 +23,21 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
     await store.record_usage(
-        NewUsage(one, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
+        NewUsage(
+            one,
+            "m1",
+            CanonicalUsage(100, 10, 50, 5),
+            cost=Decimal("0.25"),
+        )
     )
     await store.record_usage(
-        NewUsage(one, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
+        NewUsage(
+            one,
+            "m2",
+            CanonicalUsage(10, 1),
+            "auxiliary",
+            cost=Decimal("0.5"),
+        )
     )
     await store.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
     tip = await compact_session(store, one)
@@ -69,7 +80,12 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
-    by_client = await store.sum_usage_by("client", since=0, until=clock.now + 1, tenant="a")
+    by_client = await store.sum_usage_by(
+        "client",
+        since=0,
+        until=clock.now + 1,
+        tenant="a",
+    )
     assert [(row.key, row.calls) for row in by_client] == [("", 2)]
 
 

@@ -213,7 +213,13 @@ def test_without_the_driver_the_error_says_how_to_install_it() -> None:
         "--store",
         "postgresql://localhost/work",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install everthread[postgres]" in done.stderr
@@ -404,7 +410,13 @@ async def test_a_message_queued_by_another_process_is_noticed(
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
-    new = NewQueuedTurn("t1", thread, "default", {"role": "user", "content": "hi"}, "once")
+    new = NewQueuedTurn(
+        "t1",
+        thread,
+        "default",
+        {"role": "user", "content": "hi"},
+        "once",
+    )
     await other.queue_turn(new, max_waiting=9)
     assert await heard.get() == thread
     await asyncio.to_thread(own_server.stop)

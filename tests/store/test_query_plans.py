@@ -165,7 +165,12 @@ def read_whole_by_recall(store: Store, thread: str | None) -> list[str]:
     text = "what was said about the migration on page 4 in line_77?"
     tables: list[str] = []
     for as_page in (False, True):
-        query = RecallQuery(text, "default", thread=thread, for_page=as_page)
+        query = RecallQuery(
+            text,
+            "default",
+            thread=thread,
+            for_page=as_page,
+        )
         with transaction(store) as tx:
             explaining: Any = Explaining(tx)
             recall_passages(explaining, query, read_question(text, 1.7e9))

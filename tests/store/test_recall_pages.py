@@ -26,7 +26,11 @@ NOISE = numbered_texts(1, 20, "Nothing new on day ")
 
 async def recall_page(store: Store, question: str, thread: str, **bounds: Any) -> list[str]:
     return await recall_texts(
-        store, question, thread=thread, for_page=True, **{"limit": 8, **bounds}
+        store,
+        question,
+        thread=thread,
+        for_page=True,
+        **{"limit": 8, **bounds},
     )
 
 
@@ -47,7 +51,13 @@ async def test_shows_a_call_with_its_result_as_one_passage(store: Store) -> None
         text for text in await recall_page(store, question, thread) if "script failed" in text
     ]
     assert text.startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
-    query = RecallQuery(question, "default", thread=thread, role="tool", for_page=True)
+    query = RecallQuery(
+        question,
+        "default",
+        thread=thread,
+        role="tool",
+        for_page=True,
+    )
     passages = await store.recall(query)
     assert {passage.role for passage in passages} == {"tool"}
     assert await recall_page(store, question, thread, tool="other") == []

@@ -61,9 +61,19 @@ async def test_answer_is_found_by_its_question_in_the_same_conversation(
         user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
         user_message("Good morning.", created=clock.now + 6 * DAY),
     )
-    best_texts = await recall_texts(store, "pet adopted", thread=thread, limit=3)
+    best_texts = await recall_texts(
+        store,
+        "pet adopted",
+        thread=thread,
+        limit=3,
+    )
     assert "A golden retriever!" in best_texts
-    texts = await recall_texts(store, "pet adopted", thread=thread, limit=30)
+    texts = await recall_texts(
+        store,
+        "pet adopted",
+        thread=thread,
+        limit=30,
+    )
     assert "Good morning." not in texts
 
 
@@ -124,12 +134,20 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(store: Store, cl
     clock.now += 60
     noise = "noise line\n" * 400
     log = f"{noise}Traceback: the FluxCapacitor overheated in bay seven\n{noise}"
-    stored = await store.put_output(thread, log, call_id="c1", tool="terminal")
+    stored = await store.put_output(
+        thread,
+        log,
+        call_id="c1",
+        tool="terminal",
+    )
     clock.now += 60
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
     await append_texts(store, thread, f"token {secret} of the FluxCapacitor")
     query = RecallQuery(
-        "why did the FluxCapacitor overheat", "default", thread=thread, max_chars=200
+        "why did the FluxCapacitor overheat",
+        "default",
+        thread=thread,
+        max_chars=200,
     )
     passages = await store.recall(query)
     [passage] = [passage for passage in passages if passage.output]
@@ -158,7 +176,12 @@ async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
         await append_texts(store, thread, question)
         await append_texts(store, other, f"Ledger {number} is settled.")
         await store.append(thread, [assistant_message(answer)])
-    query = RecallQuery("pet adopted", "default", thread=thread, limit=4)
+    query = RecallQuery(
+        "pet adopted",
+        "default",
+        thread=thread,
+        limit=4,
+    )
     turns = {passage.text: passage.turn for passage in await store.recall(query)}
     assert turns["A golden retriever!"] == turns["Which pet did you adopt?"] == 5
     assert not any("Ledger" in text for text in turns)
@@ -174,7 +197,12 @@ async def test_branch_continues_the_turns_of_its_parent(store: Store) -> None:
     stored = await store.append(parent, questions)
     branch = await store.branch(parent, stored[2].id)
     await append_texts(store, branch.id, "Which pet did you adopt?")
-    query = RecallQuery("pet adopted", "default", thread=branch.id, limit=1)
+    query = RecallQuery(
+        "pet adopted",
+        "default",
+        thread=branch.id,
+        limit=1,
+    )
     [passage] = await store.recall(query)
     assert passage.turn == 4
 
@@ -208,7 +236,12 @@ async def test_search_finds_results_by_the_path_of_their_call(store: Store) -> N
         tool_result("read_file", "[stored]", "c3"),
     )
     log = "rate limited\n" * 50
-    stored = await store.put_output(thread, log, call_id="c3", tool="read_file")
+    stored = await store.put_output(
+        thread,
+        log,
+        call_id="c3",
+        tool="read_file",
+    )
 
     async def search_path(path: str, **bounds: Any) -> list[str]:
         hits = await search(store, "rate", path=path, **bounds)
@@ -252,7 +285,10 @@ async def test_words_of_an_identifier_do_not_count_again(store: Store) -> None:
     error = tool_result("bash", "src/markdown.test.ts: error, type undefined given")
     thread = await new_thread(store, error, *edits)
     [best] = await recall_texts(
-        store, "which type error did markdown.test.ts give", thread=thread, limit=1
+        store,
+        "which type error did markdown.test.ts give",
+        thread=thread,
+        limit=1,
     )
     assert "type undefined" in best
 
@@ -271,7 +307,10 @@ async def test_named_speaker_comes_before_others_who_say_the_same(
         "Ben: I liked the soup.",
     )
     best, *_ = await recall_texts(
-        store, f"Which boat has {speaker}?", thread=thread, for_page=for_page
+        store,
+        f"Which boat has {speaker}?",
+        thread=thread,
+        for_page=for_page,
     )
     assert best.startswith(f"{speaker}: The boat")
 

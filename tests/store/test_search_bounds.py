@@ -87,7 +87,12 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
     )
     for bound in ("thread", "session"):
         with pytest.raises(UnknownIdError):
-            await search_texts(store, "needle", tenant=other, **{bound: thread})
+            await search_texts(
+                store,
+                "needle",
+                tenant=other,
+                **{bound: thread},
+            )
 
 
 async def test_searches_a_period(store: Store, thread: str) -> None:

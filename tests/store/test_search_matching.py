@@ -194,7 +194,14 @@ async def test_query_without_words_finds_nothing(store: Store, query: str) -> No
 async def test_query_may_have_any_length(store: Store) -> None:
     text = " ".join(f"word{number}" for number in range(3_000))
     await new_thread(store, text, "word1 word2")
-    await assert_finds(store, {text: {text}, f'"{text}"': {text}, "数" * 5_000: set()})
+    await assert_finds(
+        store,
+        {
+            text: {text},
+            f'"{text}"': {text},
+            "数" * 5_000: set(),
+        },
+    )
 
 
 async def test_searches_the_messages_of_every_role(store: Store) -> None:
@@ -223,8 +230,18 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
 async def test_searches_stored_outputs_to_their_end(store: Store) -> None:
     thread = await new_thread(store, "hello")
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
-    stored = await store.put_output(thread, text, call_id="c1", tool="terminal")
-    await store.put_output(thread, text, call_id="c2", tool="terminal")
+    stored = await store.put_output(
+        thread,
+        text,
+        call_id="c1",
+        tool="terminal",
+    )
+    await store.put_output(
+        thread,
+        text,
+        call_id="c2",
+        tool="terminal",
+    )
     [hit] = await search(store, "needle")
     assert hit.output == stored.id
     assert hit.message is None

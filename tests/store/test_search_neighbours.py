@@ -68,8 +68,17 @@ async def test_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
 async def test_tool_result_in_a_user_message_is_shown_with_its_tool(
     store: Store,
 ) -> None:
-    call = {"type": "tool_use", "id": "c", "name": "terminal", "input": {"a": "pytest"}}
-    result = {"type": "tool_result", "tool_use_id": "c", "content": "12 passed"}
+    call = {
+        "type": "tool_use",
+        "id": "c",
+        "name": "terminal",
+        "input": {"a": "pytest"},
+    }
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "c",
+        "content": "12 passed",
+    }
     call_body: Any = {"role": "assistant", "content": [call]}
     result_body: Any = {"role": "user", "content": [result]}
     await new_thread(

@@ -65,7 +65,12 @@ async def test_making_a_session_again_changes_nothing(store: Store) -> None:
     "other",
     [
         NewSession(id="s1", tenant="b"),
-        NewSession(id="s1", kind="subagent", parent="p", tenant="a"),
+        NewSession(
+            id="s1",
+            kind="subagent",
+            parent="p",
+            tenant="a",
+        ),
     ],
 )
 async def test_a_taken_id_is_refused(store: Store, other: NewSession) -> None:
@@ -151,7 +156,13 @@ async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Cl
         clock.now += 1
         await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
     agent = await store.create_session(
-        NewSession(id="agent", kind="subagent", parent="s6", tenant="a", started=5.0)
+        NewSession(
+            id="agent",
+            kind="subagent",
+            parent="s6",
+            tenant="a",
+            started=5.0,
+        )
     )
     sessions = await store.list_sessions(kind="main", limit=3)
     assert [s.id for s in sessions] == [

@@ -277,7 +277,10 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     before = path.read_bytes()
     with ForkServer() as nursery:
         child = nursery.start(
-            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=thread
+            "write_as_nobody",
+            url=f"sqlite:///{path}",
+            log=str(log),
+            session=thread,
         )
         assert nursery.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"

@@ -77,7 +77,12 @@ async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
     first_thread = await new_thread(store, tenant="a")
     second_thread = await new_thread(store, tenant="b")
     first_node = make_node("same", first_thread)
-    second_node = make_node("same", second_thread, level=2, first_message=7)
+    second_node = make_node(
+        "same",
+        second_thread,
+        level=2,
+        first_message=7,
+    )
     await store_nodes(store, first_thread, first_node)
     await store_nodes(store, second_thread, second_node)
     assert await store.nodes(first_thread) == [first_node]

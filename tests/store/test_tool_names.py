@@ -17,7 +17,12 @@ from tests.store.searching import search
 def calling(**tools: str) -> NewMessage:
     """Calls, by their ids."""
     calls = [
-        {"id": key, "type": "function", "function": {"name": name}} for key, name in tools.items()
+        {
+            "id": key,
+            "type": "function",
+            "function": {"name": name},
+        }
+        for key, name in tools.items()
     ]
     body: Any = calls_message(*calls)
     return NewMessage(body)
@@ -84,7 +89,12 @@ async def test_of_calls_with_one_id_the_last_before_the_result_counts(
 
 async def test_finds_the_call_before_a_compaction(store: Store) -> None:
     thread = await new_thread(store, *user_messages("a", "b", "c", "d"), calling(c="terminal"))
-    await compact_session(store, thread, tail=1, late=[answer("c", "walnut")])
+    await compact_session(
+        store,
+        thread,
+        tail=1,
+        late=[answer("c", "walnut")],
+    )
     await store.append(thread, [answer("c", "hazel")])
     assert await tools_of(store, "walnut") == await tools_of(store, "hazel") == ["terminal"]
 
@@ -107,11 +117,24 @@ async def test_results_in_content_blocks(store: Store) -> None:
         store,
         blocks(
             "assistant",
-            *({"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}} for key in "ab"),
+            *(
+                {
+                    "type": "tool_use",
+                    "id": key,
+                    "name": f"tool_{key}",
+                    "input": {},
+                }
+                for key in "ab"
+            ),
         ),
     )
     parts = [
-        {"type": "tool_result", "tool_use_id": key, "content": f"walnut {key}"} for key in "ab"
+        {
+            "type": "tool_result",
+            "tool_use_id": key,
+            "content": f"walnut {key}",
+        }
+        for key in "ab"
     ]
     await store.append(thread, [blocks("user", parts[0], tokens=5), blocks("user", *parts)])
     assert sorted(await tools_of(store, "walnut")) == ["tool_a", "tool_a,tool_b"]

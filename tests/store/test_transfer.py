@@ -57,7 +57,15 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     clock.now += 1
     await store.append(
         thread,
-        [tool_result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
+        [
+            tool_result(
+                "run",
+                "short",
+                kind="derived",
+                origin=first[2].id,
+                tokens=9,
+            )
+        ],
     )
     reverted = await compact_session(store, thread)
     await append_texts(store, thread, "carried over")
@@ -74,14 +82,35 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
         key = reverted if number == 1 else tip
-        await store.record_usage(NewUsage(key, "m", usage, "auxiliary", cost, estimated=True))
+        await store.record_usage(
+            NewUsage(
+                key,
+                "m",
+                usage,
+                "auxiliary",
+                cost,
+                estimated=True,
+            )
+        )
     for call in ("c1", "c2"):
-        await store.put_output(thread, "out\0put \ud800", call_id=call, tool="run")
+        await store.put_output(
+            thread,
+            "out\0put \ud800",
+            call_id=call,
+            tool="run",
+        )
     history = await store.history(thread)
     bounds = {"first_message": history[0].id, "last_message": history[2].id}
     sources = tuple(str(message.id) for message in history[:3])
     leaf = make_node("n1", thread, **bounds, sources=sources)
-    root = make_node("n2", thread, **bounds, level=1, sources=("n1",), degraded=True)
+    root = make_node(
+        "n2",
+        thread,
+        **bounds,
+        level=1,
+        sources=("n1",),
+        degraded=True,
+    )
     tip = await store_nodes(store, thread, leaf, root)
     await store.put_pin(thread, "Never push to main.")
     await store.put_state(thread, "engine", {"last": "\ud800"})
@@ -238,22 +267,51 @@ async def test_malformed_lines_are_refused_and_nothing_is_stored(
 
 
 def session(name: str, parent: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"type": "session", "id": name, "parent": parent, "started": 0.0, **more}
+    return {
+        "type": "session",
+        "id": name,
+        "parent": parent,
+        "started": 0.0,
+        **more,
+    }
 
 
 async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     """The child that began at or after its parent's end by compression continues it; other children do not."""
     lines = [
         HEAD,
-        session("a", started=1.0, ended=10.0, end_reason="compression"),
+        session(
+            "a",
+            started=1.0,
+            ended=10.0,
+            end_reason="compression",
+        ),
         session("early", "a", started=9.0),
-        session("next", "a", started=10.0, ended=20.0, end_reason="compression"),
+        session(
+            "next",
+            "a",
+            started=10.0,
+            ended=20.0,
+            end_reason="compression",
+        ),
         session("second", "a", started=11.0),
         session("last", "next", started=20.5),
         session("of user", "last", started=30.0),
-        {"type": "message", "number": 1, "body": {"role": "user", "content": "one"}},
-        {"type": "message", "number": 2, "body": {"role": "user", "content": "two"}},
-        {"type": "message", "number": 3, "body": {"role": "user", "content": "three"}},
+        {
+            "type": "message",
+            "number": 1,
+            "body": {"role": "user", "content": "one"},
+        },
+        {
+            "type": "message",
+            "number": 2,
+            "body": {"role": "user", "content": "two"},
+        },
+        {
+            "type": "message",
+            "number": 3,
+            "body": {"role": "user", "content": "three"},
+        },
         {"type": "places", "session": "a", "messages": [1]},
         {"type": "places", "session": "last", "messages": [2]},
         {"type": "places", "session": "early", "messages": [3]},
@@ -283,7 +341,12 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
         [
             HEAD,
             session("b", "a", started=2.0),
-            session("a", started=1.0, ended=2.0, end_reason="compression"),
+            session(
+                "a",
+                started=1.0,
+                ended=2.0,
+                end_reason="compression",
+            ),
         ]
     )
     assert await store.get_compression_tip("a") == "b"
@@ -298,7 +361,17 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
 async def test_import_without_the_continuation_can_be_continued(
     store: Store,
 ) -> None:
-    await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
+    await store.import_lines(
+        [
+            HEAD,
+            session(
+                "a",
+                started=1.0,
+                ended=2.0,
+                end_reason="compression",
+            ),
+        ]
+    )
     await store.append("a", numbered_messages(1, 6))
     continuation = await commit_compaction(store, "a")
     assert continuation.is_committed

@@ -23,7 +23,13 @@ async def queue_turn(
 ) -> QueuedTurn | None:
     fresh = new_id()
     return await store.queue_turn(
-        NewQueuedTurn(fresh, thread, "default", message(text), key or fresh),
+        NewQueuedTurn(
+            fresh,
+            thread,
+            "default",
+            message(text),
+            key or fresh,
+        ),
         max_waiting=max_waiting,
     )
 

@@ -31,17 +31,33 @@ async def test_message_with_unusual_text_is_stored_and_found(
             event="call",
         ),
         NewMessage(
-            {"role": "tool", "content": f"walnut {odd}", "tool_call_id": odd},
+            {
+                "role": "tool",
+                "content": f"walnut {odd}",
+                "tool_call_id": odd,
+            },
             event="result",
         ),
-        NewMessage({"role": f"r{odd}", "content": f"walnut {odd}", "name": odd}, event="role"),
+        NewMessage(
+            {
+                "role": f"r{odd}",
+                "content": f"walnut {odd}",
+                "name": odd,
+            },
+            event="role",
+        ),
     ]
     snippets = []
     for each in (store, other_store):
         thread = await new_thread(each, *messages, id="s")
         history = await each.history(thread)
         assert texts_of(history)[:3] == texts
-        await each.put_output(thread, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}")
+        await each.put_output(
+            thread,
+            f"walnut {odd} {SECRET}",
+            call_id=odd,
+            tool=f"t{odd}",
+        )
         hits = await search(each, "walnut")
         assert SECRET not in "".join(hit.snippet for hit in hits)
         snippets.append(
