@@ -43,7 +43,7 @@ from tests.gateway.dashboard_setup import (
     open_dashboard_setup,
 )
 from tests.gateway.manager_setup import HistoryClient, ManagerSetup
-from tests.store.test_client_histories import extend, new_link
+from tests.store.links import extend, new_link
 
 
 def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import psycopg
 
 from everthread.store.database import Database, Tx
 from everthread.store.store import Store
@@ -29,3 +33,19 @@ def stop_background_indexing(store: Store) -> None:
         return False
 
     store.use_index_process(index_nothing)
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def execute(url: str, *statements: str) -> None:
+    """Change a database without the store."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(apsw.Connection(str(file_of(url)))) as file:
+            for statement in statements:
+                file.execute(statement)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            for statement in statements:
+                server.execute(statement.encode())

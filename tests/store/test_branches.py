@@ -132,7 +132,7 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
         await store.undo(branch.id)
 
 
-async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
+async def test_a_branch_can_be_branched_after_a_compaction(store: Store) -> None:
     thread = await numbered_thread(store, 8)
     await compact_session(store, thread)
     await append_texts(store, thread, "m9")

@@ -28,6 +28,7 @@ from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from everthread.store.usage_records import NewUsage
 from tests.chat_messages import calls_message, function_call
 from tests.store.conftest import Clock, open_at
+from tests.store.links import extend, new_chain, new_link
 from tests.store.messages import (
     read_context,
     texts_of,
@@ -57,48 +58,6 @@ RECORD = NewCompaction(
 )
 
 
-def new_link(
-    digest: str,
-    previous: str = "",
-    *,
-    thread: str = "A",
-    length: int = 1,
-    tenant: str = "t",
-) -> NewThreadLink:
-    link = ThreadLink(
-        tenant,
-        scope="",
-        digest=digest,
-        previous=previous,
-        skeleton=f"s{digest}",
-        thread=thread,
-        message_count=length,
-        last_message_id=None,
-        results=f"r{digest}",
-    )
-    session = NewSession(
-        id=thread,
-        tenant=tenant,
-        platform="gateway",
-    )
-    messages = [user_message(f"said {digest}", event=digest)]
-    return NewThreadLink(
-        link,
-        previous,
-        session,
-        messages=messages,
-    )
-
-
-def new_chain(length: int) -> list[NewThreadLink]:
-    """Return links with the digests `d1`, `d2` …, each of which follows the one before."""
-    first = new_link("d1")
-    return [
-        first,
-        *(new_link(f"d{n}", f"d{n - 1}", length=n) for n in range(2, length + 1)),
-    ]
-
-
 def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
     """Return a first compaction of four messages whose summary covers the first three."""
     summary = ContextEntry(None, {"role": "user", "content": RECORD.summary})
@@ -116,12 +75,6 @@ def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
         digest="d4",
         digests=[rewrite.digest],
     )
-
-
-async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
-    """Store one link; return the stored one, or None if its thread does not end at the link that it follows."""
-    [link] = await store.extend_thread(new.link.thread, [new])
-    return link
 
 
 async def store_link(store: Store, new: NewThreadLink) -> ThreadLink:
@@ -532,23 +485,21 @@ def client_link(
     )
     link = ThreadLink(
         "default",
-        "",
-        digest,
-        previous,
-        "",
-        thread,
-        len(bodies),
-        None,
-        "",
+        scope="",
+        digest=digest,
+        previous=previous,
+        skeleton="",
+        thread=thread,
+        message_count=len(bodies),
+        last_message_id=None,
     )
     new = [NewMessage(body, event=f"{digest}:{index}") for index, body in enumerate(bodies)]
     return NewThreadLink(
         link,
         previous,
         session,
-        None,
-        new,
-        client_parent,
+        messages=new,
+        client_parent=client_parent,
     )
 
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import psycopg
 import pytest
 
@@ -19,24 +18,10 @@ from everthread.store.schema import load_migrations
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
-from tests.store.killed_processes import LATER, ForkServer
+from tests.store.fork_server import ForkServer
 from tests.store.messages import new_thread, read_history
-
-
-def file_of(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
-
-
-def execute(url: str, *statements: str) -> None:
-    """Change a database without the store."""
-    if url.startswith("sqlite"):
-        with contextlib.closing(apsw.Connection(str(file_of(url)))) as file:
-            for statement in statements:
-                file.execute(statement)
-    else:
-        with psycopg.connect(url, autocommit=True) as server:
-            for statement in statements:
-                server.execute(statement.encode())
+from tests.store.migrating_process import LATER
+from tests.store.tables import execute, file_of
 
 
 def latest_of(store: Store) -> int:

@@ -21,7 +21,7 @@ STEPS = st.lists(
     max_examples=12,
 )
 @given(steps=STEPS)
-async def test_any_sequence_of_operations(
+async def test_store_matches_the_reference_model_after_any_operations(
     store: Store, other_store: Store, steps: list[tuple[str, int, int]]
 ) -> None:
     model = Model(store)

@@ -24,7 +24,7 @@ from everthread.errors import (
 )
 from everthread.factory import open_store, store_url
 from tests.store.conftest import Clock, close_sound, open_at
-from tests.store.killed_processes import ForkServer
+from tests.store.fork_server import ForkServer
 from tests.store.messages import (
     new_thread,
     numbered_messages,
@@ -247,7 +247,7 @@ def outcome(log: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> None:
+def test_reports_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> None:
     log = open_folder / "log"
     log.touch()
     log.chmod(0o666)
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
     assert "store.db" in outcome(log)["text"]
 
 
-async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
+async def test_reports_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
     store = open_at(f"sqlite:///{path}", Clock())
     thread = await new_thread(store, "kept")
@@ -334,7 +334,9 @@ def check_nothing_is_lost(found: dict[str, Any]) -> None:
     assert found["stored"][-1] == "there is room again"
 
 
-async def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opens_a_home_with_a_percent_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "100%25 mine"
     monkeypatch.setenv("EVERTHREAD_HOME", str(home))
     await open_store(store_url(Config())).close()

@@ -15,7 +15,7 @@ from tests.store.messages import (
     user_message,
     user_messages,
 )
-from tests.store.test_migrations import execute
+from tests.store.tables import execute
 
 
 async def ids(store: Store, **more: int | str) -> list[str]:

@@ -174,7 +174,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
     assert await read_context(other_store, branch.id) == "m1, summary, m7, m8, b1"
 
 
-async def test_several_threads_in_one_file(store: Store, other_store: Store) -> None:
+async def test_imports_several_threads_of_one_file(store: Store, other_store: Store) -> None:
     one = await numbered_thread(store, 3)
     two = await new_thread(store, *numbered_messages(4, 6))
     lines = [*await store.export(one), *await store.export(two)]

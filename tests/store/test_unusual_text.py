@@ -68,7 +68,9 @@ async def test_message_with_unusual_text_is_stored_and_found(
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_query_with_unusual_text(store: Store, other_store: Store, odd: str) -> None:
+async def test_both_databases_find_unusual_text_alike(
+    store: Store, other_store: Store, odd: str
+) -> None:
     found = []
     for each in (store, other_store):
         await new_thread(

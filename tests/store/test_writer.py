@@ -209,7 +209,7 @@ def file(new_url: Any) -> SqliteDatabase:
     return database
 
 
-async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
+async def test_waits_for_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     store = Store(file)
     thread = await new_thread(store)
     other = file.connect_writer()
@@ -224,7 +224,9 @@ async def test_a_file_that_is_locked_for_a_while(file: SqliteDatabase) -> None:
     await store.close()
 
 
-async def test_disk_fills_up_during_a_batch(file: SqliteDatabase) -> None:
+async def test_batch_on_a_full_disk_is_stored_completely_or_not_at_all(
+    file: SqliteDatabase,
+) -> None:
     """A caller that gets an error has stored nothing; any other has stored everything."""
 
     class Small(SqliteDatabase):

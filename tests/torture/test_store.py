@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from everthread.store.store import Store
+from tests.store.killed_writers import crash_server, kill_talkers, share_threads
 from tests.store.postgres_server import Server
 from tests.store.reference_model import OPERATIONS, Model
-from tests.store.test_crashes import crash_server, kill_talkers, share_threads
 
 pytestmark = pytest.mark.timeout(3 * 3600)
 
