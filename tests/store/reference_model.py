@@ -101,35 +101,33 @@ class Model:
         thread = self.pick(number)
         tip = thread.tip
         seen = await self.store.messages(tip.id)
-        head = min(1 + amount % 2, len(seen))
-        tail = amount % 4
-        middle = seen[head : max(len(seen) - tail, head)]
-        kept = [*seen[:head], *seen[head + len(middle) :]]
+        head_count = min(1 + amount % 2, len(seen))
+        tail_start = max(len(seen) - amount % 4, head_count)
+        head = seen[:head_count]
+        middle = seen[head_count:tail_start]
+        tail = seen[tail_start:]
         late = self._new(thread, amount % 3)
         await self.store.append(tip.id, late)
         words = f"summary {amount}"
+        head_ids = [message.id for message in head]
+        tail_ids = [message.id for message in tail]
         made = await self.store.continue_session(
             tip.id,
-            [
-                *(message.id for message in seen[:head]),
-                summary_message(words),
-                *(m.id for m in kept[head:]),
-            ],
+            [*head_ids, summary_message(words), *tail_ids],
             seen_count=len(seen),
             compaction=NewCompaction(covered=[message.id for message in middle]),
         )
         assert made.is_committed
         arrived = [str(message.body["content"]) for message in late]
         tip.shows += arrived
-        shows = [*texts_of(seen[:head]), words, *texts_of(kept[head:]), *arrived]
-        thread.chain.append(
-            ModelSession(
-                made.session.id,
-                shows,
-                len(shows),
-                set(texts_of(middle)),
-            )
+        shows = [*texts_of(head), words, *texts_of(tail), *arrived]
+        session = ModelSession(
+            made.session.id,
+            shows,
+            len(shows),
+            set(texts_of(middle)),
         )
+        thread.chain.append(session)
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
         await self._learn(thread)
@@ -151,31 +149,23 @@ class Model:
         if not history:
             return
         at = history[amount % len(history)]
-        later = set(history[history.index(at) + 1 :])
-        shares = history[: history.index(at) + 1]
-        made = await self.store.branch(thread.every_id[amount % len(thread.every_id)], self.ids[at])
-        source = next(
-            (
-                stretch
-                for stretch in reversed(thread.chain)
-                if at in stretch.shows and not stretch.covers & later
-            ),
-            None,
-        )
-        shows = source.shows[: source.shows.index(at) + 1] if source else shares
-        first = (
-            ModelSession(made.id, list(shows))
-            if shows == shares
-            else ModelSession(made.id, list(shows), len(shows))
-        )
-        self.threads.append(
-            Thread(
-                made.id,
-                [] if shows == shares else shares,
-                [first],
-                [made.id],
-            )
-        )
+        share_count = history.index(at) + 1
+        shared = history[:share_count]
+        later = set(history[share_count:])
+        any_id = thread.every_id[amount % len(thread.every_id)]
+        branch = await self.store.branch(any_id, self.ids[at])
+        shows = list(shared)
+        for session in reversed(thread.chain):
+            if at in session.shows and not session.covers & later:
+                shows = session.shows[: session.shows.index(at) + 1]
+                break
+        if shows == shared:
+            first = ModelSession(branch.id, shows)
+            inherited = []
+        else:
+            first = ModelSession(branch.id, shows, len(shows))
+            inherited = shared
+        self.threads.append(Thread(branch.id, inherited, [first], [branch.id]))
 
     async def end(self, number: int, _: int) -> None:
         thread = self.pick(number)

@@ -25,7 +25,8 @@ from tests.store.tables import count_rows
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
-    return {str(message.body["content"]): message.id for message in await store.history(session_id)}
+    history = await store.history(session_id)
+    return {str(message.body["content"]): message.id for message in history}
 
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
@@ -170,7 +171,8 @@ async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> N
     thread = await numbered_thread(store, 6)
     other = await new_thread(store, "elsewhere")
     tip = await compact_session(store, thread)
-    summary = next(m for m in await store.messages(tip) if m.kind == "summary")
+    messages = await store.messages(tip)
+    [summary] = [message for message in messages if message.kind == "summary"]
     for wrong in (
         (await ids_of(store, other))["elsewhere"],
         summary.id,

@@ -135,8 +135,11 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     one = await store.branch(thread, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
     sibling = await store.branch(thread, messages[1].id)
-    histories = {key: await read_history(store, key) for key in (one.id, two.id, sibling.id)}
-    contexts = {key: await read_context(store, key) for key in (one.id, two.id, sibling.id)}
+    histories = {}
+    contexts = {}
+    for thread_id in (one.id, two.id, sibling.id):
+        histories[thread_id] = await read_history(store, thread_id)
+        contexts[thread_id] = await read_context(store, thread_id)
     await store.delete_thread(thread)
     for key in (one.id, two.id, sibling.id):
         assert await read_history(store, key) == histories[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from everthread.factory import open_store
 from everthread.store.records import NewMessage, NewSession, ThreadRow
@@ -18,16 +19,19 @@ from tests.store.messages import (
 from tests.store.tables import execute
 
 
-async def ids(store: Store, **more: int | str) -> list[str]:
-    return [row.first.id for row in await store.list_threads(**more)]  # type: ignore[arg-type]  # its own parameters
+async def list_ids(store: Store, **bounds: Any) -> list[str]:
+    rows = await store.list_threads(**bounds)
+    return [row.first.id for row in rows]
 
 
 async def row_of(store: Store, thread: str) -> ThreadRow:
-    [row] = [row for row in await store.list_threads() if row.first.id == thread]
+    rows = await store.list_threads()
+    [row] = [row for row in rows if row.first.id == thread]
     return row
 
 
 def counts(row: ThreadRow) -> tuple[int, int, int]:
+    """Return the number of messages, tokens and compactions."""
     return row.message_count, row.token_count, row.compaction_count
 
 
@@ -41,19 +45,20 @@ async def test_lists_the_last_used_threads_first_in_pages(store: Store, clock: C
         await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
     clock.now += 1
     await store.append("t2", user_messages("again"))
-    assert await ids(store) == ["t2", "t6", "t5", "t4", "t3", "t1", "t0"]
-    assert await ids(store, limit=3, offset=2) == ["t5", "t4", "t3"]
-    assert await ids(store, tenant="a") == ["t2", "t6", "t4", "t0"]
-    assert await ids(store, tenant="b", limit=2, offset=1) == ["t3", "t1"]
-    assert await ids(store, tenant="c") == []
-    assert await ids(store, offset=7) == []
+    assert await list_ids(store) == ["t2", "t6", "t5", "t4", "t3", "t1", "t0"]
+    assert await list_ids(store, limit=3, offset=2) == ["t5", "t4", "t3"]
+    assert await list_ids(store, tenant="a") == ["t2", "t6", "t4", "t0"]
+    assert await list_ids(store, tenant="b", limit=2, offset=1) == ["t3", "t1"]
+    assert await list_ids(store, tenant="c") == []
+    assert await list_ids(store, offset=7) == []
 
 
 async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) -> None:
     for name in ("b", "c", "a"):
         await new_thread(store, "x", id=name)
-    pages = [(await ids(store, limit=1, offset=at))[0] for at in range(3)]
-    assert pages == await ids(store) == ["c", "b", "a"]
+    assert await list_ids(store) == ["c", "b", "a"]
+    for offset, name in enumerate(("c", "b", "a")):
+        assert await list_ids(store, limit=1, offset=offset) == [name]
 
 
 async def test_messages_count_once_through_compactions_and_undos(
@@ -61,14 +66,14 @@ async def test_messages_count_once_through_compactions_and_undos(
 ) -> None:
     thread = await new_thread(store, *messages_of_tokens(1, 2, 4, None, 8))
     assert counts(await row_of(store, thread)) == (5, 15, 0)
-    began = clock.now
+    start = clock.now
     clock.now += 10
     tip = await compact_session(store, thread)
     row = await row_of(store, thread)
     assert counts(row) == (5, 15, 1)
     assert row.tip.id == tip
     assert row.first.id == thread
-    assert row.last_active == began, "a compaction is no use of a thread"
+    assert row.last_active == start, "a compaction is no use of a thread"
     await store.append(thread, messages_of_tokens(16))
     await compact_session(store, tip, late=messages_of_tokens(32))
     assert counts(await row_of(store, thread)) == (7, 63, 2)
@@ -85,7 +90,7 @@ async def test_messages_count_once_through_compactions_and_undos(
 
 async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *messages_of_tokens(5))
-    began = clock.now
+    start = clock.now
     clock.now += 10
     await store.append(
         thread,
@@ -96,7 +101,7 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
     )
     row = await row_of(store, thread)
     assert counts(row) == (1, 5, 0)
-    assert row.last_active == began
+    assert row.last_active == start
 
 
 async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
@@ -125,9 +130,9 @@ async def test_an_imported_thread_has_the_same_row_in_the_list(
     await store.append(thread, messages_of_tokens(16))
     clock.now += 100
     await other_store.import_lines(await store.export(thread))
-    here = await row_of(store, thread)
-    there = await row_of(other_store, thread)
-    assert there == here
+    exported_row = await row_of(store, thread)
+    imported_row = await row_of(other_store, thread)
+    assert imported_row == exported_row
 
 
 async def test_check_reports_wrong_counts(kind: str, new_url: Callable[..., str]) -> None:

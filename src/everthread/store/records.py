@@ -8,7 +8,7 @@ that keeps recent messages costs a few bytes for each. Every write may be repeat
 once.
 
 A new column needs a file in `migrations/`, its name in the queries of `sql/`, a field here, and a field in the lines of
-exports (`sql/export_lines.py`, `sql/import_lines.py`).
+exports (`sql/export_lines.py`, `sql/line_types.py`).
 """
 
 from __future__ import annotations

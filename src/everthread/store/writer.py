@@ -107,7 +107,7 @@ class StoreWriter:
         request: Any,
         *,
         session: str,
-        prepare: Callable[[], None] | None = None,
+        prepare: Callable[[], None],
     ) -> Any:
         """Like `write`, but combine simultaneous requests to the same `batch_work` in one call, which is cheaper.
 
@@ -253,13 +253,12 @@ class StoreWriter:
             return
         connection.begin()
         if len(batch) == 1:
-            batch[0].error = None
-            batch[0].result = batch[0].run_work(connection)
+            _run_group(connection, batch)
         else:
             for group in _group_items(_order_by_thread(connection, batch)):
-                if len(group) == 1 or not self._run_together(connection, group):
+                if not self._run_in_savepoint(connection, group):
                     for item in group:
-                        self._run_in_savepoint(connection, item)
+                        self._run_in_savepoint(connection, [item])
         connection.commit()
 
     def _run_without_savepoints(self, connection: Connection, batch: list[_WriteItem]) -> bool:
@@ -267,14 +266,7 @@ class StoreWriter:
         connection.begin()
         try:
             for group in _group_items(_order_by_thread(connection, batch)):
-                batch_work = group[0].batch_work
-                if len(group) > 1 and batch_work is not None:
-                    results = batch_work(connection, [item.request for item in group])
-                else:
-                    results = [item.run_work(connection) for item in group]
-                for item, result in zip(group, results, strict=True):
-                    item.error = None
-                    item.result = result
+                _run_group(connection, group)
             connection.commit()
         except Exception as error:
             if self._database.is_transient(error):
@@ -284,41 +276,23 @@ class StoreWriter:
             return False
         return True
 
-    def _run_in_savepoint(self, connection: Connection, item: _WriteItem) -> None:
-        """Run one item in a savepoint. If it fails, its caller gets the error and the rest of the batch continues."""
-        item.error = None
+    def _run_in_savepoint(self, connection: Connection, group: list[_WriteItem]) -> bool:
+        """Run items in one savepoint. If one of several fails, undo all of them and return False.
+
+        If a single item fails, its caller gets the error and the rest of the batch continues.
+        """
         connection.savepoint()
         try:
-            item.result = item.run_work(connection)
+            _run_group(connection, group)
             connection.release()
         except Exception as error:
-            if not self._undo_to_savepoint(connection, error):
-                raise
-            item.error = self._database.explain(error)
-
-    def _run_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
-        """Run several requests of one kind in one savepoint; if one fails, undo all of them and return False."""
-        batch_work = group[0].batch_work
-        assert batch_work is not None
-        connection.savepoint()
-        try:
-            results = batch_work(connection, [item.request for item in group])
-            connection.release()
-        except Exception as error:
-            if not self._undo_to_savepoint(connection, error):
-                raise
-            log.debug("%d writes are retried one by one: %s", len(group), error)
-            return False
-        for item, result in zip(group, results, strict=True):
-            item.error = None
-            item.result = result
-        return True
-
-    def _undo_to_savepoint(self, connection: Connection, error: Exception) -> bool:
-        """Undo the work since the savepoint after an error; return False if the whole batch must be retried."""
-        if self._database.is_transient(error) or not connection.in_transaction:
-            return False
-        connection.rollback_to_savepoint()
+            if self._database.is_transient(error) or not connection.in_transaction:
+                raise  # the whole batch must be retried
+            connection.rollback_to_savepoint()
+            if len(group) > 1:
+                log.debug("%d writes are retried one by one: %s", len(group), error)
+                return False
+            group[0].error = self._database.explain(error)
         return True
 
 
@@ -334,6 +308,18 @@ def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
         lambda numbered_item: numbered_item[1].batch_work or numbered_item[0],
     ):
         yield [item for _, item in group]
+
+
+def _run_group(connection: Connection, group: list[_WriteItem]) -> None:
+    """Run items that one call can do, or a single item, and store the results in the items."""
+    batch_work = group[0].batch_work
+    if len(group) > 1 and batch_work is not None:
+        results = batch_work(connection, [item.request for item in group])
+    else:
+        results = [item.run_work(connection) for item in group]
+    for item, result in zip(group, results, strict=True):
+        item.error = None
+        item.result = result
 
 
 def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_WriteItem]:

@@ -79,7 +79,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
 
 
 def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
-    """Return the filter name of a tenant; empty if the store has no other tenant, because filtering has a cost."""
+    """Return the filter term of a tenant; empty if the store has no other tenant, because filtering has a cost."""
     tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
     )

@@ -77,7 +77,7 @@ def load_chunks(
 
 
 def load_chunk_headers(
-    tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
+    tx: Tx, ids: Sequence[int], where: str, values: Sequence[Any]
 ) -> list[ChunkHeader]:
     """Return the same chunks as `load_chunks`, with fewer columns."""
     sql = _select_chunks(

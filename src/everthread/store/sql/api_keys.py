@@ -124,7 +124,7 @@ def _move_uses_to_day(tx: Tx, key_id: str, day: str) -> None:
         "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used_at) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
         "tokens = key_days.tokens + excluded.tokens, "
-        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used_at = excluded.last_used",
+        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used_at = excluded.last_used_at",
         (key_id, day, sum(requests), sum(tokens), sum(pico_dollars), max(use_times)),
     )
 
