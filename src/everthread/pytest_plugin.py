@@ -185,9 +185,7 @@ def _normalize_text(text: str) -> str:
 
 
 def _list_failures(heading: str, lines: Sequence[str]) -> str:
-    more = (
-        [f"… and {len(lines) - MAX_LISTED_FAILURES} more"]
-        if len(lines) > MAX_LISTED_FAILURES
-        else []
-    )
-    return "\n  ".join([heading, *lines[:MAX_LISTED_FAILURES], *more])
+    listed_lines = [heading, *lines[:MAX_LISTED_FAILURES]]
+    if len(lines) > MAX_LISTED_FAILURES:
+        listed_lines.append(f"… and {len(lines) - MAX_LISTED_FAILURES} more")
+    return "\n  ".join(listed_lines)

@@ -82,11 +82,9 @@ class ScriptedModel:
         step = self._script(request)
         if isinstance(step, Exception):
             raise step
-        reply = (
-            step
-            if isinstance(step, Reply)
-            else Reply({"role": "assistant", "content": step}, "stop")
-        )
+        reply = step
+        if not isinstance(reply, Reply):
+            reply = Reply({"role": "assistant", "content": reply}, "stop")
         if reply.usage is not None:
             return reply
         usage = self._make_usage(request, text_of(reply.message))

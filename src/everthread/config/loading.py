@@ -57,12 +57,9 @@ class Config(ConfigSection):
 
 def home_directory() -> Path:
     """Return the Everthread home: `EVERTHREAD_HOME`, else the platform's folder for user data."""
-    path = os.environ.get("EVERTHREAD_HOME")
-    return (
-        Path(path).expanduser()
-        if path
-        else platformdirs.user_data_path("everthread", appauthor=False)
-    )
+    if path := os.environ.get("EVERTHREAD_HOME"):
+        return Path(path).expanduser()
+    return platformdirs.user_data_path("everthread", appauthor=False)
 
 
 def config_path() -> Path:

@@ -1,4 +1,4 @@
-"""The sections of `config.yaml`: those of a conversation (model, context, tools, store), then the gateway's.
+"""The sections of `config.yaml`: first a conversation's (model, context, tools, store), then the gateway's.
 
 `factory/` reads the keys and passes them on.
 """
@@ -18,12 +18,26 @@ from pydantic import (
     model_validator,
 )
 
-from everthread import agent
-from everthread.core.tokens import budget
-from everthread.gateway import api as native
+from everthread.agent import MAX_INSTRUCTIONS_CHARS, MAX_PARALLEL_TOOLS, MAX_ROUNDS
+from everthread.core.tokens.budget import (
+    DEFAULT_PREVIEW_CHARS,
+    DEFAULT_PROTECT_LAST_N,
+    DEFAULT_RESULT_CHARS,
+    DEFAULT_TARGET_RATIO,
+    DEFAULT_THRESHOLD,
+    DEFAULT_THRESHOLD_TOKENS,
+    DEFAULT_TURN_CHARS,
+    DEFAULT_USER_WORDS_SHARE,
+    SETTING_RANGES,
+)
+from everthread.gateway.api import HEARTBEAT_SECONDS, QueueOptions
 from everthread.gateway.contracts import Auth, Limits, Mode
-from everthread.thread import options as recall
-from everthread.thread.options import TOOLS_SHARE
+from everthread.thread.options import (
+    MAX_RECALL_TOKENS,
+    MIN_CLOSENESS,
+    TOOLS_SHARE,
+    RecallScope,
+)
 
 
 def _check_environment_name(value: str) -> str:
@@ -73,7 +87,7 @@ def check_store_url(value: str) -> str:
 
 def allowed_range(key: str) -> Any:
     """Return the allowed range of a setting, which is defined in the module that uses it."""
-    minimum, maximum = budget.SETTING_RANGES[key]
+    minimum, maximum = SETTING_RANGES[key]
     return Field(ge=minimum, le=None if math.isinf(maximum) else maximum)
 
 
@@ -193,26 +207,26 @@ class CompressionOptions(ConfigSection):
         description="False: nothing is rewritten; overflow is reported, not repaired.",
     )
     threshold: Annotated[float, allowed_range("compression.threshold")] = Field(
-        budget.DEFAULT_THRESHOLD,
+        DEFAULT_THRESHOLD,
         description="Share of the window at which compaction starts.",
     )
     target_ratio: Annotated[float, allowed_range("compression.target_ratio")] = Field(
-        budget.DEFAULT_TARGET_RATIO,
+        DEFAULT_TARGET_RATIO,
         description="Share of the threshold kept as the recent tail.",
     )
     protect_last_n: Annotated[int, allowed_range("compression.protect_last_n")] = Field(
-        budget.DEFAULT_PROTECT_LAST_N,
+        DEFAULT_PROTECT_LAST_N,
         description="The number of recent messages that are kept, where they fit.",
     )
     threshold_tokens: Annotated[int, allowed_range("compression.threshold_tokens")] | None = Field(
-        budget.DEFAULT_THRESHOLD_TOKENS,
+        DEFAULT_THRESHOLD_TOKENS,
         description="Upper bound of the threshold, in tokens; null turns it off.",
     )
     template: Literal["handoff", "classic"] = Field(
         "handoff", description="The layout of a summary."
     )
     user_words: Annotated[float, allowed_range("compression.user_words")] = Field(
-        budget.DEFAULT_USER_WORDS_SHARE,
+        DEFAULT_USER_WORDS_SHARE,
         description="Share of the threshold for the user's words.",
     )
     tools_share: Annotated[float, allowed_range("compression.tools_share")] = Field(
@@ -259,14 +273,14 @@ class ToolOutputOptions(ConfigSection):
     """How much tool output may enter the context; the rest is stored and cited."""
 
     result_chars: Annotated[int, allowed_range("tool_output.result_chars")] = Field(
-        budget.DEFAULT_RESULT_CHARS, description="Largest single result, in characters."
+        DEFAULT_RESULT_CHARS, description="Largest single result, in characters."
     )
     turn_chars: Annotated[int, allowed_range("tool_output.turn_chars")] = Field(
-        budget.DEFAULT_TURN_CHARS,
+        DEFAULT_TURN_CHARS,
         description="Largest sum of the results of one assistant turn.",
     )
     preview_chars: Annotated[int, allowed_range("tool_output.preview_chars")] = Field(
-        budget.DEFAULT_PREVIEW_CHARS,
+        DEFAULT_PREVIEW_CHARS,
         description="How much of a stored result is shown.",
     )
     per_tool: dict[str, Annotated[int, allowed_range("tool_output.result_chars")] | None] = Field(
@@ -287,14 +301,14 @@ class AgentOptions(ConfigSection):
     """The agent of `chat` and `run`. `approvals.txt` in the home lists the commands and writes it may do unasked."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        agent.MAX_ROUNDS,
+        MAX_ROUNDS,
         description="Rounds of tool calls in one turn; then the model must answer.",
     )
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        agent.MAX_PARALLEL_TOOLS, description="Tools that run at the same time."
+        MAX_PARALLEL_TOOLS, description="Tools that run at the same time."
     )
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        agent.MAX_INSTRUCTIONS_CHARS,
+        MAX_INSTRUCTIONS_CHARS,
         description="How much of the project's AGENTS.md enters the system prompt.",
     )
 
@@ -306,16 +320,16 @@ class RecallSettings(ConfigSection):
         default=True,
         description="False: the model finds earlier things with its tools only.",
     )
-    scope: recall.RecallScope = Field(
+    scope: RecallScope = Field(
         "thread",
         description="`thread`: this conversation; `tenant`: every conversation of the same tenant.",
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
-        recall.MAX_RECALL_TOKENS,
+        MAX_RECALL_TOKENS,
         description="Most tokens of the injected text, and never more than a twentieth of the window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
-        recall.MIN_CLOSENESS,
+        MIN_CLOSENESS,
         description="Share of the question's words that a passage must hold to be shown.",
     )
 
@@ -401,7 +415,7 @@ class GatewayLimits(ConfigSection):
     )
 
 
-QUEUE_DEFAULTS = native.QueueOptions()
+QUEUE_DEFAULTS = QueueOptions()
 
 
 class NativeApiOptions(ConfigSection):
@@ -444,7 +458,7 @@ class NativeApiOptions(ConfigSection):
         description="How often the store is polled for the work of other processes.",
     )
     heartbeat_seconds: Seconds = Field(
-        native.HEARTBEAT_SECONDS,
+        HEARTBEAT_SECONDS,
         description="Seconds between two heartbeats of an idle stream.",
     )
 

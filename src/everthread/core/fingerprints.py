@@ -69,9 +69,9 @@ def _hash(text: str, purpose: bytes) -> str:
     ).hexdigest()
 
 
-_JSON, _SORTED_JSON = (
-    json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr)
-    for is_sorted in (False, True)
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=repr)
+_SORTED_JSON = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=repr
 )
 
 
@@ -112,14 +112,10 @@ def _convert_canonical_field(
         return _DROPPED
     if key in OPAQUE_FIELDS:
         # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
-        parsed_arguments = (
-            json_value(value) if key == "arguments" and isinstance(value, str) else None
-        )
-        return _rebuild(
-            parsed_arguments if isinstance(parsed_arguments, dict) else value,
-            _convert_data_field,
-            depth,
-        )
+        if key == "arguments" and isinstance(value, str):
+            arguments = json_value(value)
+            value = arguments if isinstance(arguments, dict) else value
+        return _rebuild(value, _convert_data_field, depth)
     if key == "content":
         value = _convert_canonical_parts(clean_text, value)
     if isinstance(value, str):

@@ -174,28 +174,16 @@ class _RepairBuilder:
             self.record_action(source, "call ids made unique and valid")
             message = with_call_ids(message, ids)
         self.append(message, source)
-        blocks: list[tuple[Part, int | None]] = [
-            (
-                {**block, "tool_use_id": ids[position]}
-                if ids[position] != old_ids[position]
-                else block,
-                result_source,
-            )
-            for position, (block, result_source) in results_by_position.items()
-        ]
+        blocks: list[tuple[Part, int | None]] = []
+        for position, (result, index) in results_by_position.items():
+            is_renamed = ids[position] != old_ids[position]
+            block = {**result, "tool_use_id": ids[position]} if is_renamed else result
+            blocks.append((block, index))
         for call_index, call_id in enumerate(ids):
             if call_index not in results_by_position and not leave_open:
                 self.record_action(source, f"call {call_id!r} got a stub result: it has none")
-                blocks.append(
-                    (
-                        {
-                            "type": "tool_result",
-                            "tool_use_id": call_id,
-                            "content": STUB_RESULT,
-                        },
-                        None,
-                    )
-                )
+                stub = {"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT}
+                blocks.append((stub, None))
         if not has_call_blocks:
             for block, result_source in blocks:
                 self.append(_as_tool_message(block), result_source)
@@ -273,7 +261,7 @@ def _find_open_group(entries: Sequence[_Entry]) -> _Entry | None:
 
 
 def _clean_block_id(call_id: str) -> str:
-    """Return the id with only those characters that Anthropic accepts in the id of a call block."""
+    """Return the id with only the characters that Anthropic accepts in the id of a call block."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from everthread.core.messages import (
     Message,
+    as_list,
     kind_of,
     part_text,
     with_content,
@@ -121,15 +122,13 @@ def recognize_summaries(messages: Sequence[Message], key: bytes = b"") -> list[M
 
 def strip_summary_marks(messages: Sequence[Message]) -> list[Message]:
     """Return the messages without private marks, for other programs."""
-    return [
-        cast(
-            "Message",
-            without_keys(message, "_summary"),
-        )
-        if "_summary" in message
-        else message
-        for message in messages
-    ]
+    return [_strip_summary_mark(message) for message in messages]
+
+
+def _strip_summary_mark(message: Message) -> Message:
+    if "_summary" not in message:
+        return message
+    return cast("Message", without_keys(message, "_summary"))
 
 
 def _recognize_summary(message: Message, key: bytes) -> Message:
@@ -176,11 +175,7 @@ def _list_text_parts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
         return [content]
-    return (
-        [part_text(part) for part in content if kind_of(part) == "text"]
-        if isinstance(content, list)
-        else []
-    )
+    return [part_text(part) for part in as_list(content) if kind_of(part) == "text"]
 
 
 def _find_summary_spans(text: str) -> list[tuple[int, int]]:

@@ -150,11 +150,10 @@ def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[Ou
     largest_first = sorted(enumerate(results), key=lambda item: -len(item[1].text))
     for check_turn_total in (False, True):
         for index, result in largest_first:
-            is_too_long = (
-                total > limits.max_turn_result_chars
-                if check_turn_total
-                else len(result.text) > limits.limit_for(result.tool)
-            )
+            if check_turn_total:
+                is_too_long = total > limits.max_turn_result_chars
+            else:
+                is_too_long = len(result.text) > limits.limit_for(result.tool)
             if not is_too_long or index in outputs_by_index or result.is_exempt:
                 continue
             output = make_output_to_store(
@@ -202,14 +201,12 @@ _READ_HINT_PATTERN = re.compile(
 
 
 def replace_reader_name(value: Any, tool: str | None) -> Any:
-    """Replace `read_file` by this tool in the notes on stored outputs; with None, remove the hint."""
+    """Replace `read_file` with this tool in the notes on stored outputs; with None, remove the hint."""
     if isinstance(value, str):
+        if OPENING_TAG not in value:
+            return value
         hint = rf' {READ_HINT.format(tool)} "\1" and an offset.' if tool else ""
-        return (
-            _READ_HINT_PATTERN.sub(rf"Stored as \1.{hint}", value)
-            if OPENING_TAG in value
-            else value
-        )
+        return _READ_HINT_PATTERN.sub(rf"Stored as \1.{hint}", value)
     if isinstance(value, Mapping):
         return {key: replace_reader_name(part, tool) for key, part in value.items()}
     return [replace_reader_name(part, tool) for part in value] if isinstance(value, list) else value

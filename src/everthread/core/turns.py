@@ -110,11 +110,9 @@ def user_text(message: Mapping[str, Any]) -> str:
     if message.get("role") != "user":
         return ""
     remaining = without_summary(cast("Message", message))
-    return (
-        ""
-        if remaining is None
-        else "\n".join(user_words_in([content_text([part]) for part in parts_of(remaining)]))
-    )
+    if remaining is None:
+        return ""
+    return "\n".join(user_words_in([content_text([part]) for part in parts_of(remaining)]))
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
@@ -145,7 +143,7 @@ def split_into_turns(messages: Messages) -> list[TurnSpan]:
 
 
 def count_head_messages(messages: Messages) -> int:
-    """Return how many messages are protected at the start (`protect_first_n`, fixed at 3).
+    """Return how many messages are protected at the start.
 
     These are the system prompt and the first exchange: everything through the first user message, plus the assistant
     message after it if that made no calls. If calls come before the first user message, the request is missing from

@@ -26,17 +26,12 @@ def _drop_expanded_prompt(texts: Sequence[str]) -> Sequence[str]:
     A command that the client answers itself adds none: texts after it are the user's.
     """
     patterns = _load_client_patterns()
-    index = (
-        next(
-            (index for index, text in enumerate(texts) if patterns.command_tag.search(text)),
-            None,
-        )
-        if len(texts) > 1
-        else None
-    )
-    if index is None or any(map(patterns.local_command_tag.search, texts)):
+    if len(texts) < 2 or any(map(patterns.local_command_tag.search, texts)):
         return texts
-    return texts[: index + 1]
+    for index, text in enumerate(texts):
+        if patterns.command_tag.search(text):
+            return texts[: index + 1]
+    return texts
 
 
 def find_typed_words(result: str, tool: str, *, failed: bool) -> str:

@@ -185,7 +185,7 @@ def _choose_upstreams(
 
 
 def _override_gateway(config: Config, **overrides: Any) -> Config:
-    """Return the configuration with those settings of the gateway that are not None."""
+    """Return the configuration with these settings of the gateway, except those that are None."""
     update = {name: value for name, value in overrides.items() if value is not None}
     return config.model_copy(update={"gateway": config.gateway.model_copy(update=update)})
 

@@ -210,11 +210,9 @@ def make_models_url(base_url: str, api: Api) -> str:
     """Return the address of a server's model list."""
     if api == "gemini":
         return f"{_remove_version(base_url)}/v1beta/models"
-    return (
-        f"{_remove_version(base_url)}/v1/models"
-        if api == "anthropic"
-        else f"{base_url.rstrip('/')}/models"
-    )
+    if api == "anthropic":
+        return f"{_remove_version(base_url)}/v1/models"
+    return f"{base_url.rstrip('/')}/models"
 
 
 def _remove_version(base_url: str) -> str:

@@ -106,12 +106,9 @@ def _describe_failure(
     sentence = f"{address} {failure_text}{f': {message}' if message else ''}"
     advice = _ADVICE_BY_STATUS.get(status or 0, f"Wait {wait_seconds:g} s." if wait_seconds else "")
     if status == 401:
-        variable = address.key_env
-        advice = (
-            f"Check the key in {variable}."
-            if variable
-            else "Check the key; api_key_env names where it is."
-        )
+        advice = "Check the key; api_key_env names where it is."
+        if address.key_env:
+            advice = f"Check the key in {address.key_env}."
     return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
 
 

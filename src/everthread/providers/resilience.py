@@ -209,17 +209,13 @@ class RetryingModel(ModelWrapper):
             raise error
         wait = self._compute_wait(error, attempt)
         exceeds_total = self._clock() - start_time + wait > self._options.max_total_seconds
-        attempts = (
-            self._options.rate_limit_attempts
-            if error.status == _RATE_LIMIT
-            else self._options.attempts
-        )
-        if attempt >= attempts or exceeds_total:
-            reason = (
-                f"it asks to wait {wait:.0f} s"
-                if exceeds_total and error.retry_after
-                else f"tried {attempt} times"
-            )
+        max_attempts = self._options.attempts
+        if error.status == _RATE_LIMIT:
+            max_attempts = self._options.rate_limit_attempts
+        if attempt >= max_attempts or exceeds_total:
+            reason = f"tried {attempt} times"
+            if exceeds_total and error.retry_after:
+                reason = f"it asks to wait {wait:.0f} s"
             self._events(
                 ModelEvent(
                     "gave_up",
@@ -230,7 +226,7 @@ class RetryingModel(ModelWrapper):
             )
             raise error
         message = (
-            f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
+            f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {max_attempts}. {error}"
         )
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
@@ -239,11 +235,9 @@ class RetryingModel(ModelWrapper):
         """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
         if error.retry_after is not None:
             return error.retry_after * (1 + self._random_share() / 10)
-        first_wait_seconds = (
-            self._options.rate_limit_wait_seconds
-            if error.status == _RATE_LIMIT
-            else self._options.first_wait_seconds
-        )
+        first_wait_seconds = self._options.first_wait_seconds
+        if error.status == _RATE_LIMIT:
+            first_wait_seconds = self._options.rate_limit_wait_seconds
         max_next_wait = min(
             self._options.max_wait_seconds, first_wait_seconds * 2.0 ** (attempt - 1)
         )
@@ -302,19 +296,18 @@ class TimeLimitedModel(ModelWrapper):
                 except TimeoutError:
                     if not timeout.expired():
                         raise
-                    problem = (
-                        "has fallen silent in the middle of its answer"
-                        if has_begun
-                        else "has not begun to answer"
-                    )
+                    problem = "has not begun to answer"
                     if deadline == total_deadline:
                         problem = "has not come to the end of its answer"
                         limit = limits.total_seconds
+                    elif has_begun:
+                        problem = "has fallen silent in the middle of its answer"
+                    partial = None
+                    if has_begun or usage:
+                        partial = self._make_partial_reply(texts, usage)
                     raise ModelTimeoutError(
                         f"{self.name} at {self.base_url} {problem} within {limit:g} s. Ask again.",
-                        partial=self._make_partial_reply(texts, usage)
-                        if has_begun or usage
-                        else None,
+                        partial=partial,
                     ) from None
                 if piece is None:
                     return

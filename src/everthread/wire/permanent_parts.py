@@ -15,6 +15,7 @@ from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
     SYSTEM_ROLES,
     Message,
+    as_list,
     as_text,
     content_text,
     join_name,
@@ -61,11 +62,9 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
     item = native_value(message, openai_responses.API)
     if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_LOADING_ITEM_KINDS):
         keys = _find_loaded_tool_keys(message)
-        return (
-            []
-            if keys is None
-            else [PermanentPart(0, keys, json_text(item or message.get("content")))]
-        )
+        if keys is None:
+            return []
+        return [PermanentPart(0, keys, json_text(item or message.get("content")))]
     parts = _list_wire_blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
     return [
         PermanentPart(position, _find_part_keys(part), content_text([part]) or json_text(part))
@@ -83,11 +82,9 @@ def loads_tools(message: Message) -> bool:
     """Return whether a message is or contains a tool result that loads tools: cutting it would unload them."""
     if message.get("role") == "tool":
         return _find_loaded_tool_keys(message) is not None
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else ()
     return any(
         kind_of(block) in RESULT_BLOCK_KINDS and has_tool_reference(block.get("content"))
-        for block in blocks
+        for block in as_list(message.get("content"))
     )
 
 
@@ -134,14 +131,10 @@ def keep_parts(
     base_fields = {
         key: value for key, value in message_without_native.items() if key in ("role", "_native")
     }
-    return cast(
-        "Message",
-        {
-            **base_fields,
-            "content": kept_blocks or None,
-            **({"tool_calls": calls} if calls else {}),
-        },
-    )
+    kept = {**base_fields, "content": kept_blocks or None}
+    if calls:
+        kept["tool_calls"] = calls
+    return cast("Message", kept)
 
 
 def has_fixed_position(message: Message) -> bool:
@@ -268,11 +261,11 @@ def _keep_items(
     positions: Collection[int],
     call_ids: Collection[str],
 ) -> Message:
+    kept_ids = {*call_ids} - {""}
     kept_items = [
         item
         for position, item in enumerate(items)
-        if position in positions
-        or (openai_responses.get_call_id(item) in call_ids and openai_responses.get_call_id(item))
+        if position in positions or openai_responses.get_call_id(item) in kept_ids
     ]
     native = message.get("_native")
     return openai_responses.decode_assistant_items(
@@ -291,11 +284,9 @@ def _keep_instructions(message: Message, positions: Collection[int]) -> Message:
         for position, block in enumerate(content)
         if position in positions
     ]
-    return (
-        message
-        if kept_blocks == content
-        else anthropic.decode_messages([{**value, "content": kept_blocks}])[0]
-    )
+    if kept_blocks == content:
+        return message
+    return anthropic.decode_messages([{**value, "content": kept_blocks}])[0]
 
 
 def _without_cache_mark(block: Mapping[str, Any]) -> dict[str, Any]:

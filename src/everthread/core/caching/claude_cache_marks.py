@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from everthread.core.fingerprints import OPAQUE_FIELDS
-from everthread.core.messages import REASONING_BLOCK_KINDS, SYSTEM_ROLES, Message, Messages
+from everthread.core.messages import REASONING_BLOCK_KINDS, SYSTEM_ROLES, Message, Messages, as_list
 from everthread.core.types import System
 from everthread.core.urls import host_of
 from everthread.errors import InputError
@@ -97,13 +97,11 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
         previous_index is not None
         and len(indexes) == MARKED_MESSAGES
         and _is_beyond_lookback(messages, previous_index, indexes[0])
+        and rules.can_carry_mark(messages, previous_index)
     ):
-        indexes = (
-            [previous_index, *indexes[1:]]
-            if rules.can_carry_mark(messages, previous_index)
-            else indexes
-        )
-    indexes = [leading_count - 1, *indexes] if leading_count else indexes
+        indexes = [previous_index, *indexes[1:]]
+    if leading_count:
+        indexes = [leading_count - 1, *indexes]
     return {index: rules.mark(messages[index], ttl) for index in indexes}
 
 
@@ -273,12 +271,10 @@ def _count_blocks(message: Any) -> int:
         return 0
     content = message.get("content")
     calls = message.get("tool_calls")
-    parts = (
-        len(content)
-        if isinstance(content, list) and message.get("role") != "tool"
-        else int(bool(content))
-    )
-    return parts + (len(calls) if isinstance(calls, list) else 0)
+    part_count = int(bool(content))
+    if isinstance(content, list) and message.get("role") != "tool":
+        part_count = len(content)
+    return part_count + len(as_list(calls))
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:

@@ -53,11 +53,9 @@ class CallPattern:
         growth = self.growth
         read_share = self.read_share
         if self.prompt and prompt > self.prompt:
-            growth = (
-                _update_average(self.growth, prompt - self.prompt)
-                if self.growth
-                else float(prompt - self.prompt)
-            )
+            growth = float(prompt - self.prompt)
+            if self.growth:
+                growth = _update_average(self.growth, growth)
         if not is_cold and prompt >= self.prompt > 0:
             read_share = _update_average(
                 self.read_share, min(1.0, usage.cache_read_tokens / self.prompt)

@@ -55,8 +55,8 @@ class CanonicalUsage:
 class _UsageFieldNames:
     """The field names of a provider's figures: lower case, no underscores, dots for nesting.
 
-    Several names of `prompt` and `output` are added up. Of the other figures the largest
-    counts, because providers repeat them.
+    Several names of `prompt` and `output` are added up. For the other figures, the largest counts, because providers
+    repeat them.
     """
 
     prompt: tuple[str, ...]
@@ -294,11 +294,9 @@ def _read_counts(fields_by_name: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _is_count(value: Any) -> bool:
-    return (
-        re.fullmatch(r"[0-9]{1,15}", value) is not None
-        if isinstance(value, str)
-        else is_nonnegative_number(value)
-    )
+    if isinstance(value, str):
+        return re.fullmatch(r"[0-9]{1,15}", value) is not None
+    return is_nonnegative_number(value)
 
 
 def is_nonnegative_number(value: Any) -> bool:

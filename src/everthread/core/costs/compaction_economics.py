@@ -38,12 +38,9 @@ class Rates:
         """
         if prices is None or prices.input is None or prices.output is None:
             return None
-        listed_write_price = prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
-        write_price = (
-            prices.input
-            if listed_write_price is None or not bills_cache_writes
-            else listed_write_price
-        )
+        write_price = prices.cache_write_1h if ttl == "1h" else prices.cache_write_5m
+        if write_price is None or not bills_cache_writes:
+            write_price = prices.input
         read_price = prices.input if prices.cache_read is None else prices.cache_read
         dollars = (prices.input, prices.output, read_price, write_price)
         return cls(*(float(value) / 1_000_000 for value in dollars))

@@ -231,8 +231,8 @@ def _find_figures(sentence: str) -> Iterator[_Figure]:
 def compare_sizes(sentences: list[str]) -> Counts:
     """Return the counts by their sizes alone, for wording that is not understood.
 
-    A request is refused because a value exceeds its bound. Of two figures the smaller one
-    is the bound; of three, the largest is if the other two add up to more than it.
+    A request is refused because a value exceeds its bound. If two figures are stated, the smaller one is the bound. If
+    three are stated, the largest is, provided that the other two add up to more.
     """
     text = " ; ".join(sentences)
     nouns = set(_find_nouns(text)) - {"total"}
@@ -309,11 +309,9 @@ def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
 
 def _classify_bound(value: int, nouns: list[str]) -> _Number:
     """Return the role of a bound: the output cap if only the output is named, else the context limit."""
-    return (
-        _Number(value, "cap")
-        if set(nouns) == {"output"}
-        else _Number(value, "limit", is_certain="context" in nouns)
-    )
+    if set(nouns) == {"output"}:
+        return _Number(value, "cap")
+    return _Number(value, "limit", is_certain="context" in nouns)
 
 
 def _classify_value(value: int, nouns: list[str]) -> _Number:

@@ -134,12 +134,7 @@ def _find_absolute_dates(text: str, now: datetime) -> Iterator[DateSpan]:
         month_day_pairs = (
             {(day, second_number), (second_number, day)} if second_number else {(month, day)}
         )
-        years = (
-            [int(fields["year"])]
-            if "year" in fields
-            else range(now.year - MAX_YEARS_BACK, now.year + 1)
-        )
-        for year in years:
+        for year in _list_years(fields.get("year"), now):
             for month_and_day in sorted(month_day_pairs):
                 yield from _find_calendar_span(year, *month_and_day, match)
 
@@ -152,18 +147,23 @@ def _find_calendar_span(
         start = datetime(year, month or 1, day or 1, tzinfo=UTC)
     except ValueError:
         return
-    duration = timedelta(days=1 if day else 37 if month else 366)
-    yield _make_span(start - _DAY, start + duration + (_DAY if day else timedelta(0)), match)
+    if day:
+        days = 2
+    elif month:
+        days = 37
+    else:
+        days = 366
+    yield _make_span(start - _DAY, start + timedelta(days=days), match)
+
+
+def _list_years(year: str | None, now: datetime) -> Iterable[int]:
+    """Return the stated year; if none is stated, the last ones."""
+    return [int(year)] if year else range(now.year - MAX_YEARS_BACK, now.year + 1)
 
 
 def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
     for match in _SEASON_PHRASE.finditer(text):
-        years = (
-            [int(match["year"])]
-            if match["year"]
-            else range(now.year - MAX_YEARS_BACK, now.year + 1)
-        )
-        for year in years:
+        for year in _list_years(match["year"], now):
             if MINYEAR < year < MAXYEAR:
                 start = datetime(year, _FIRST_MONTH_BY_SEASON[match["season"]], 1, tzinfo=UTC)
                 yield _make_span(start - _DAY, start + timedelta(days=_SEASON_DAYS), match)

@@ -50,7 +50,7 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def _chunk_terms(chunk: str) -> tuple[str, str]:
-    """Return the encoded terms of a text without white space: those of its reading run, and those of its extra run."""
+    """Return the encoded terms of a text without white space: the terms in reading order, and the extra ones."""
     word = chunk.strip(_PUNCTUATION)
     if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
@@ -104,7 +104,7 @@ def _simplify(text: str) -> str | None:
 
 
 def _list_token_terms(token: str) -> tuple[str, str]:
-    """Return the encoded terms of a token: those in reading order, and those added for the search."""
+    """Return the encoded terms of a token: the terms in reading order, and the extra ones for the search."""
     if not token.isascii():
         pairs = map(operator.add, token, token[1:])
         if encode_term(token) == token:
@@ -158,9 +158,11 @@ class _Escapes(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         # The oldest table Python carries: a tokenizer's own may be nearly as old.
-        is_letter = unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo") if code > 127 else False
-        is_plain = is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789"
-        self[code] = char if is_plain else "__" if char == "_" else f"_{code:x}_"
+        is_letter = code > 127 and unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo")
+        if is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789":
+            self[code] = char
+        else:
+            self[code] = "__" if char == "_" else f"_{code:x}_"
         return self[code]
 
 

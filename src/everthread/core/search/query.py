@@ -16,7 +16,7 @@ MAX_PHRASE_TERMS = 8
 MAX_TERMS_BEFORE_NUMBER = 3
 """How many terms before a number may belong to it ("rule number 3")."""
 MAX_QUESTION_CHARS = 4_000
-"""Maximum characters read of a message. Of a longer message the beginning and the end are read."""
+"""Maximum characters read of a message; if it is longer, its beginning and its end."""
 IDENTIFIER_WEIGHT = 2.0
 """Weight of an identifier as typed, relative to an equally rare word."""
 

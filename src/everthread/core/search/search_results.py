@@ -29,11 +29,9 @@ class Neighbour:
     @property
     def speaker(self) -> str:
         """The role. A tool result also has the tool's name; the text of a call contains the name already."""
-        return (
-            f"{self.role} ({self.tool[:60]})"
-            if self.tool and self.role != "assistant"
-            else self.role
-        )
+        if self.tool and self.role != "assistant":
+            return f"{self.role} ({self.tool[:60]})"
+        return self.role
 
     def as_line(self, shown_messages: Collection[int | None]) -> str:
         """Return a line for people, without the text if this message is one of the `shown_messages`."""
@@ -139,11 +137,8 @@ def format_page(  # noqa: PLR0913 - what the page is of, each by its name
         return _format_empty_page(search, searched_place, offset, unsearched_texts)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
     kind = "found" if not page.is_approximate else "close, none with all these words"
-    blocks = [
-        f"{search}: {len(page.excerpts)} {kind}: {ids}"
-        if ids
-        else f"{search}: nothing found so far"
-    ]
+    found = f"{len(page.excerpts)} {kind}: {ids}" if ids else "nothing found so far"
+    blocks = [f"{search}: {found}"]
     # Show the messages before and after it too: an answer is read with its question.
     for excerpt in page.excerpts:
         line_before = f"(before, {excerpt.before})\n" if excerpt.before else ""
@@ -173,11 +168,9 @@ def format_passage(passage: Passage, *, tool: str) -> str:
             "That was all of it; do not go on."
         )
     remaining = passage.size - passage.end
-    remainder = (
-        f"{remaining:,} more characters; go on with offset {passage.end}"
-        if remaining
-        else "That was all of it."
-    )
+    remainder = "That was all of it."
+    if remaining:
+        remainder = f"{remaining:,} more characters; go on with offset {passage.end}"
     span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
     source = f"{_describe_source(passage)}, " if passage.role else ""
     return f"{tool} {passage.id}: {source}{span}\n\n{passage.text}\n\n[{remainder}]"

@@ -120,13 +120,11 @@ def _inflect(base: str) -> Iterator[str]:
     yield base + ("es" if base.endswith(_ENDINGS_BEFORE_ES) else "s")
     if base.endswith(_INFLECTED_ENDINGS) or (base[-1] == "s" and base[-2] != "s"):
         return
-    stem = (
-        base[:-1]
-        if base.endswith("e")
-        else base + base[-1]
-        if _doubles_last_consonant(base)
-        else base
-    )
+    stem = base
+    if base.endswith("e"):
+        stem = base[:-1]
+    elif _doubles_last_consonant(base):
+        stem = base + base[-1]
     yield from (stem + ending for ending in ("ing", "ed"))
     if base.endswith("er"):
         return

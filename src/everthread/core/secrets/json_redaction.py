@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from everthread.core.secrets.redaction import MARK, redact
@@ -23,11 +24,9 @@ def redact_value(value: Any) -> Any:
     stack = [value]
     while stack:
         node = stack[-1]
-        children = (
-            [child for child in _inner_containers(node) if id(child) not in results]
-            if id(node) not in entered_ids
-            else []
-        )
+        children = []
+        if id(node) not in entered_ids:
+            children = [child for child in _inner_containers(node) if id(child) not in results]
         entered_ids.add(id(node))
         stack += children
         if not children:
@@ -37,9 +36,11 @@ def redact_value(value: Any) -> Any:
 
 def _inner_containers(node: Any) -> list[Any]:
     """Return the containers directly inside a container."""
-    children = (
-        node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
-    )
+    children: Iterable[Any] = ()
+    if isinstance(node, dict):
+        children = node.values()
+    elif isinstance(node, list | tuple):
+        children = node
     return [item for item in children if isinstance(item, dict | list | tuple)]
 
 
@@ -54,7 +55,9 @@ def _rebuild(node: Any, results: dict[int, Any]) -> Any:
         is_unchanged = all(
             new_item is old_item for new_item, old_item in zip(items, node, strict=True)
         )
-        return node if is_unchanged else tuple(items) if isinstance(node, tuple) else items
+        if is_unchanged:
+            return node
+        return tuple(items) if isinstance(node, tuple) else items
     return _redact_field("", node)
 
 
@@ -63,12 +66,9 @@ def _redact_field(name: Any, value: Any) -> Any:
     if redacted_value is not value or not isinstance(value, str) or not isinstance(name, str):
         return redacted_value
     hint = find_name_hint(name[-100:])
-    is_secret = (
-        is_passphrase(value, hint)
-        if _SPACE.search(value)
-        else is_secret_value(value, hint, is_quoted=True)
-    )
-    return MARK if is_secret else value
+    if _SPACE.search(value):
+        return MARK if is_passphrase(value, hint) else value
+    return MARK if is_secret_value(value, hint, is_quoted=True) else value
 
 
 _SPACE = re.compile(r"\s")

@@ -55,7 +55,7 @@ def redact(text: str) -> str:
 
 
 class LineRedactor:
-    """Redact a growing text. Of the lines already redacted, only those before a new line are read again."""
+    """Redact a growing text. Only redacted lines right before a new line are read again."""
 
     def __init__(self) -> None:
         self._clean_lines: frozenset[str] = frozenset()

@@ -96,14 +96,10 @@ def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
             kind_match.start() - MAX_MANIFEST_CHARS,
             0,
         )
-        next_manifest = lower_text.find(
-            "\n---", kind_match.end(), kind_match.end() + MAX_MANIFEST_CHARS
-        )
-        manifest_end = (
-            next_manifest
-            if next_manifest >= 0
-            else min(len(text), kind_match.end() + MAX_MANIFEST_CHARS)
-        )
+        max_end = min(len(text), kind_match.end() + MAX_MANIFEST_CHARS)
+        manifest_end = lower_text.find("\n---", kind_match.end(), max_end)
+        if manifest_end < 0:
+            manifest_end = max_end
         yield from _find_values_in_manifest(text, start, manifest_end)
 
 
@@ -171,11 +167,9 @@ def find_url_secrets(text: str, lower_text: str) -> Iterator[Secret]:
         group = 1 if match[1] else 2
         if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
             yield Secret(match.start(group), match.end(group), "url")
-    for match in (
-        _SIGNATURE.finditer(lower_text)
-        if "sig=" in lower_text or "signature=" in lower_text
-        else ()
-    ):
+    if "sig=" not in lower_text and "signature=" not in lower_text:
+        return
+    for match in _SIGNATURE.finditer(lower_text):
         if text[match.start()] in "?&" and is_random(match[1]):
             yield Secret(match.start(1), match.end(1), "url")
 

@@ -178,11 +178,9 @@ def find_provider_keys(text: str, ascii_text: str, lower_text: str) -> Iterator[
     """Yield a key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
     claimed_end = 0
     for provider in _find_provider_names(ascii_text, lower_text):
-        match = (
-            _PROVIDER_ASSIGNMENT.match(text, provider.end())
-            if provider.start() >= claimed_end
-            else None
-        )
+        if provider.start() < claimed_end:
+            continue
+        match = _PROVIDER_ASSIGNMENT.match(text, provider.end())
         # The name ends here: `sumO` is not a name in `sumOf`.
         is_whole_name = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
         if (

@@ -73,11 +73,11 @@ class CredentialForm:
 
     def accepts(self, matched_text: str) -> bool:
         """Return whether the matched text looks as the form requires."""
-        return self.required_look == "any" or (
-            is_random(matched_text)
-            if self.required_look == "random"
-            else shannon_entropy(matched_text[:MAX_JUDGED_CHARS]) >= 2.0
-        )
+        if self.required_look == "any":
+            return True
+        if self.required_look == "random":
+            return is_random(matched_text)
+        return shannon_entropy(matched_text[:MAX_JUDGED_CHARS]) >= 2.0
 
 
 class Rules:

@@ -80,13 +80,11 @@ class Calibration:
         return max(0, round(self._last_report[1] + factor * (estimate - self._last_report[2])))
 
     def count_unreported_tokens(self, model: str | None, estimate: float) -> int:
-        """Return the projected tokens that no report covers: those added or removed since the last one."""
+        """Return the projected tokens that no report covers: added or removed since the last one."""
         projected = self.project(model, estimate)
-        return (
-            abs(projected - round(self._last_report[1]))
-            if self._last_report and self.has_report(model)
-            else projected
-        )
+        if self._last_report is None or not self.has_report(model):
+            return projected
+        return abs(projected - round(self._last_report[1]))
 
     def has_report(self, model: str | None) -> bool:
         """Return whether the last report is from this model, so that a projection builds on it."""

@@ -14,6 +14,8 @@ from everthread.core.messages import (
     IMAGE_BLOCK_KINDS,
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
+    as_list,
+    as_object,
     json_value,
     message_key,
 )
@@ -233,14 +235,9 @@ class TokenCounter:
         encrypted_text = part.get("encrypted_content") or part.get("data")
         if isinstance(encrypted_text, str):
             return len(encrypted_text) * 3 / 4 / 4
-        summary = part.get("summary")
-        texts = (
-            [item.get("text") for item in summary if isinstance(item, Mapping)]
-            if isinstance(summary, list)
-            else []
-        )
+        summary = [as_object(item).get("text") for item in as_list(part.get("summary"))]
         visible_tokens = sum(
-            map(self._count_tokens, [part.get("thinking"), part.get("text"), *texts])
+            map(self._count_tokens, [part.get("thinking"), part.get("text"), *summary])
         )
         return max(visible_tokens, self._count_signature(part.get("signature")))
 

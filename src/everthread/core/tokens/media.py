@@ -68,11 +68,9 @@ def read_image_size(data: str) -> Size | None:
     header = _decode_start(payload, _HEADER_BYTES)
     for magic, read_size in _IMAGE_FORMATS:
         if header.startswith(magic):
-            size = read_size(
-                _decode_start(payload, _JPEG_HEADER_BYTES)
-                if read_size is _read_jpeg_size
-                else header
-            )
+            if read_size is _read_jpeg_size:
+                header = _decode_start(payload, _JPEG_HEADER_BYTES)
+            size = read_size(header)
             return size if size and min(size) > 0 else None
     return None
 

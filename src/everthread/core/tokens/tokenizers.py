@@ -1,8 +1,8 @@
 """Count the tokens of a text, by the model's name.
 
 A text is counted by the model's vocabulary if it is known, else by `o200k_base`, scaled. Scales are a fit, by
-relative error, over prose in 20 languages, source code, JSON, logs, tables and encoded data. Of a text over a million
-characters evenly spaced pieces are counted, so the time does not grow with it.
+relative error, over prose in 20 languages, source code, JSON, logs, tables and encoded data. In a text of
+over a million characters only evenly spaced pieces are counted, so that the time has a bound.
 """
 
 from __future__ import annotations

@@ -23,39 +23,37 @@ def read_function(tool: Any) -> dict[str, Any]:
 def render_declaration(function: Mapping[str, Any]) -> str:
     """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
-    body = _write_type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""
-    return f"{_write_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
+    body = _render_type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""
+    return f"{_render_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
 
 
-def _write_comment(value: Mapping[str, Any]) -> str:
+def _render_comment(value: Mapping[str, Any]) -> str:
     return "".join(f"// {line}\n" for line in str(value.get("description") or "").splitlines())
 
 
-def _write_type(schema: Any, depth: int = 0) -> str:
+def _render_type(schema: Any, depth: int = 0) -> str:
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return "any"
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
-        return " | ".join(_write_type(option, depth + 1) for option in options)
+        return " | ".join(_render_type(option, depth + 1) for option in options)
     if isinstance(schema.get("enum"), list):
         return " | ".join(map(dump_json, schema["enum"]))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
-        lines = (_write_property(key, value, schema, depth) for key, value in properties.items())
+        lines = (_render_property(key, value, schema, depth) for key, value in properties.items())
         return "{\n" + "".join(lines) + "}"
     kind = schema.get("type")
-    return (
-        f"{_write_type(schema.get('items'), depth + 1)}[]"
-        if kind == "array"
-        else str(kind or "any")
-    )
+    if kind == "array":
+        return f"{_render_type(schema.get('items'), depth + 1)}[]"
+    return str(kind or "any")
 
 
-def _write_property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
+def _render_property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
     required = owner.get("required")
     optional = "" if isinstance(required, list) and key in required else "?"
-    comment = _write_comment(value) if isinstance(value, Mapping) else ""
-    return f"{comment}{key}{optional}: {_write_type(value, depth + 1)},\n"
+    comment = _render_comment(value) if isinstance(value, Mapping) else ""
+    return f"{comment}{key}{optional}: {_render_type(value, depth + 1)},\n"
 
 
 def dump_json(value: Any, *, is_compact: bool = False) -> str:

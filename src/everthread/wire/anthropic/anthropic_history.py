@@ -33,11 +33,9 @@ def encode_messages(
 
     `encoded_history`: the encoding of an earlier, shorter list; the shared beginning is not encoded again.
     """
-    reusable_history = (
-        encoded_history
-        if encoded_history and encoded_history.is_start_of(messages, model)
-        else EncodedHistory()
-    )
+    reusable_history = EncodedHistory()
+    if encoded_history and encoded_history.is_start_of(messages, model):
+        reusable_history = encoded_history
     wire = reusable_history.wire_messages[:]
     call_ids = reusable_history.call_ids.copy()
     start = len(reusable_history.messages)
