@@ -21,11 +21,19 @@ def function_call(call_id: str, name: str, arguments: Any = "{}") -> Any:
 
 
 def custom_call(call_id: str, name: str, text: str) -> Any:
-    return {"id": call_id, "type": "custom", "custom": {"name": name, "input": text}}
+    return {
+        "id": call_id,
+        "type": "custom",
+        "custom": {"name": name, "input": text},
+    }
 
 
 def calls_message(*calls: Any, text: Any = None) -> Any:
-    return {"role": "assistant", "content": text, "tool_calls": list(calls)}
+    return {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": list(calls),
+    }
 
 
 def calls_reply(*calls: Any, text: str | None = None) -> Reply:
@@ -45,7 +53,12 @@ def image_part(url: Any) -> Any:
 
 
 def call_block(call_id: Any, name: Any, arguments: Any) -> Any:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    return {
+        "type": "tool_use",
+        "id": call_id,
+        "name": name,
+        "input": arguments,
+    }
 
 
 def result_block(call_id: Any, content: Any) -> Any:

@@ -177,12 +177,20 @@ def _typed(text: str) -> dict[str, Any]:
     }
     return {
         "type": "assistant",
-        "message": {"role": "assistant", "id": text, "content": [call]},
+        "message": {
+            "role": "assistant",
+            "id": text,
+            "content": [call],
+        },
     }
 
 
 def _said(text: str, **more: Any) -> dict[str, Any]:
-    return {"type": "user", "message": {"role": "user", "content": text}, **more}
+    return {
+        "type": "user",
+        "message": {"role": "user", "content": text},
+        **more,
+    }
 
 
 def test_handoff_counts_names_used_before_a_result_shows_them(

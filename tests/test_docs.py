@@ -45,15 +45,10 @@ BEGINNING = 60
 """Messages of the long session."""
 
 NOT_RUN = {
-    **dict.fromkeys(
-        (
-            "everthread compare",
-            "everthread tune",
-            "everthread continue",
-            "everthread statusline",
-        ),
-        "reads a person's own logs; tests/cli/test_replay_latest.py",
-    ),
+    "everthread compare": "reads the reader's own logs; tests/cli/test_replay_latest.py",
+    "everthread tune": "reads the reader's own logs; tests/cli/test_replay_latest.py",
+    "everthread continue": "reads the reader's own logs; tests/cli/test_replay_latest.py",
+    "everthread statusline": "reads the reader's own logs; tests/cli/test_replay_latest.py",
     "everthread init": "asks a person",
     "everthread chat": "needs a person and a model",
     "uv": "needs a package index",
@@ -62,43 +57,44 @@ NOT_RUN = {
     "everthread dashboard": "serves until it is ended",
     "everthread serve": "serves until it is ended",
     "everthread mcp": "serves until its client leaves",
-    "everthread replay": "of the reader's own logs, or longer than a test may take",
+    "everthread replay": "reads the reader's own logs, or takes too long for a test",
     "everthread keys revoke": "names a key that the reader made",
-    "everthread plugins use": "of a plugin that the line before it put there",
-    "everthread sessions": "moves threads between stores of the reader's",
-    "everthread db": "looks at stores of the reader's",
+    "everthread plugins use": "needs the plugin that the line before it installed",
+    "everthread sessions": "moves threads between the reader's stores",
+    "everthread db": "reads the reader's store",
     "claude": "another program",
-    "your-agent": "the reader's",
+    "your-agent": "the reader's own program",
     "curl": "asks a server that the lines before it started",
     "jq": "reads what the server answers",
-    "thread": "the same, into a variable",
-    "api": "a variable",
-    "json": "a variable",
-    "export": "a variable",
+    "thread": "stores the server's answer in a variable",
+    "api": "sets a variable",
+    "json": "sets a variable",
+    "export": "sets a variable",
     "pip": "needs a package index",
-    "cd": "a place on the reader's machine",
-    "mkdir": "the same",
-    "mv": "the same",
-    "cp": "the same",
-    "git": "the reader's own changes",
-    "createdb": "needs a server of PostgreSQL",
-    "docker": "needs an engine of Docker",
+    "cd": "needs a folder of the reader's machine",
+    "mkdir": "changes folders of the reader's machine",
+    "mv": "changes folders of the reader's machine",
+    "cp": "changes folders of the reader's machine",
+    "git": "reads the reader's own repository",
+    "createdb": "needs a PostgreSQL server",
+    "docker": "needs Docker",
     "systemctl": "needs systemd",
     "useradd": "needs root",
     "sudo": "needs root",
     "/opt/everthread/bin/pip": "needs a package index",
     "everthread wrap": "starts another program",
-    "pg_restore": "the same",
-    "python": "measures for minutes",
+    "pg_restore": "needs a PostgreSQL server",
+    "python": "takes minutes",
 }
 NOT_READ = {
     "": "drawings and listings",
-    "sql": "needs a server of PostgreSQL",
+    "sql": "needs a PostgreSQL server",
 }
 
 
 def fences(page: Path, kind: str) -> list[str]:
-    return [body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind]
+    found_fences = FENCE.findall(page.read_text("utf-8"))
+    return [body for name, body in found_fences if name == kind]
 
 
 def indented(page: Path) -> list[str]:
@@ -108,7 +104,8 @@ def indented(page: Path) -> list[str]:
 
 def spans(page: Path) -> list[str]:
     """Inline code."""
-    return re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text("utf-8")))
+    prose = FENCE.sub("", page.read_text("utf-8"))
+    return re.findall(r"`([^`\n]+)`", prose)
 
 
 def relative_name(page: Path) -> str:

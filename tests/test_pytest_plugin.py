@@ -93,7 +93,12 @@ def test_accepts_requests_in_every_form() -> None:
         {
             "model": "m",
             "system": "Be kind.",
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "Hi"}],
+                }
+            ],
         }
     ]
     assert_prefix_stable(

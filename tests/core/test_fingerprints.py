@@ -281,7 +281,11 @@ def test_any_json_has_a_stable_fingerprint_and_is_not_mutated(value: Any) -> Non
     for wrapped in (
         value,
         user_message(value),
-        {"role": value, "tool_calls": value, "input": value},
+        {
+            "role": value,
+            "tool_calls": value,
+            "input": value,
+        },
     ):
         assert message_fingerprint(wrapped) == message_fingerprint(copy.deepcopy(wrapped))
         assert byte_fingerprint(wrapped) == byte_fingerprint(copy.deepcopy(wrapped))
@@ -303,7 +307,12 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
 
 
 def test_values_outside_json_do_not_raise() -> None:
-    message = {"role": "user", "content": ("a", b"b"), 1: "c", "n": float("nan")}
+    message = {
+        "role": "user",
+        "content": ("a", b"b"),
+        1: "c",
+        "n": float("nan"),
+    }
     assert message_fingerprint(message) != message_fingerprint({**message, "content": ("a", b"c")})
     assert byte_fingerprint(message) != byte_fingerprint({**message, "content": ("a", b"c")})
 

@@ -71,7 +71,7 @@ def test_shared_and_circular_values() -> None:
     assert redact_value(loop)[0] == f"password={MARK}"
 
 
-def test_deep_values() -> None:
+def test_redacts_deeply_nested_values() -> None:
     value: object = "password=hunter2x"
     for _ in range(5000):
         value = [value]

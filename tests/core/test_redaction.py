@@ -299,11 +299,11 @@ class TestPrivateKeys:
         text = f"a\n{self.BEGIN}\n{self.BODY}\n{self.END}\nb"
         assert redact(text) == f"a\n{self.BEGIN}\n{MARK}\n{self.END}\nb"
 
-    def test_in_a_json_string(self) -> None:
+    def test_redacts_a_key_in_a_json_string(self) -> None:
         text = json.dumps({"k": f"{self.BEGIN}\n{self.BODY}\n{self.END}\n"})
         assert redact(text) == f'{{"k": "{self.BEGIN}\\n{MARK}\\n{self.END}\\n"}}'
 
-    def test_cut_off(self) -> None:
+    def test_redacts_a_key_without_its_end(self) -> None:
         assert redact(f"{self.BEGIN}\n{self.BODY}\nand so on") == f"{self.BEGIN}\n{MARK}\nand so on"
 
     def test_truncated_key_before_a_complete_one(self) -> None:
@@ -355,11 +355,10 @@ def test_reports_kind_and_position() -> None:
 
 
 def test_lower_casing_does_not_shift_positions() -> None:
+    """Positions are found in the lower-case text, and one letter is longer there than in the text."""
+    longer_letters = [letter for letter in map(chr, range(0x110000)) if len(letter.lower()) != 1]
+    assert longer_letters == ["İ"]
     assert redact("İİİ password=hunter2x İ") == f"İİİ password={MARK} İ"
-
-
-def test_only_one_character_changes_length_in_lower_case() -> None:
-    assert [c for c in map(chr, range(0x110000)) if len(c.lower()) != 1] == ["İ"]
 
 
 @pytest.mark.parametrize("value", [None, 3, b"password=hunter2x", ["x"]])

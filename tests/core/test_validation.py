@@ -183,7 +183,12 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         "openai",
         [
             HI,
-            calls_message({**call(), "function": {"name": "f", "arguments": {"x": 1}}}),
+            calls_message(
+                {
+                    **call(),
+                    "function": {"name": "f", "arguments": {"x": 1}},
+                }
+            ),
             result(),
         ],
         [(1, "call-shape")],
@@ -301,7 +306,11 @@ def test_responses_limits_the_length_of_ids() -> None:
         called = function_call(call_id, "ls")
         return [
             user_message("Look."),
-            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [called],
+            },
             result_message(call_id, "a"),
         ]
 

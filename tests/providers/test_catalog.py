@@ -55,7 +55,7 @@ def test_one_model_under_all_its_names(name: str) -> None:
         ("google/gemini-2.5-pro", 1_048_576, 65_536),
     ],
 )
-def test_windows_and_caps(name: str, window: int, max_output: int | None) -> None:
+def test_knows_window_and_output_cap(name: str, window: int, max_output: int | None) -> None:
     model = find_known_model(name)
     assert model is not None
     assert (model.window, model.max_output) == (window, max_output)
@@ -87,7 +87,7 @@ def test_a_name_begins_at_a_word() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "my-own-model", "???", "/"])
-def test_nothing_is_made_up(name: str) -> None:
+def test_returns_none_for_unknown_names(name: str) -> None:
     assert find_known_model(name) is None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import Message, text_of
+from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelTimeoutError, ModelUnreachableError
@@ -77,20 +77,19 @@ async def test_completes_with_text_and_usage(api: Api) -> None:
     assert normalize_usage(reply.usage, api=api) == record.canonical_usage
 
 
-async def test_streams_text_in_deltas_and_the_reply_last(
-    api: Api,
-) -> None:
+async def test_streams_text_in_deltas_and_the_reply_last(api: Api) -> None:
     text = "One two three four five six seven. 世界 " * 20
     async with open_model(api, [text, text]) as (model, provider):
-        deltas, replies = await collect_pieces(model, make_request())
-        whole = await model.complete(make_request())
-    assert "".join(delta.text for delta in deltas if delta.kind == "text") == text
-    assert sum(delta.kind == "text" for delta in deltas) > 1
-    [reply] = replies
-    assert text_of(reply.message) == text_of(whole.message) == text
+        deltas, [reply] = await collect_pieces(model, make_request())
+        complete_reply = await model.complete(make_request())
+    pieces = [delta.text for delta in deltas if delta.kind == "text"]
+    assert len(pieces) > 1
+    assert "".join(pieces) == text
+    assert text_of(reply.message) == text
+    assert text_of(complete_reply.message) == text
     assert reply.stop == "stop"
     assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
-    assert any(delta.kind == "usage" for delta in deltas)
+    assert "usage" in {delta.kind for delta in deltas}
 
 
 @both_ways
@@ -101,23 +100,26 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
             deltas, [reply] = await collect_pieces(model, first)
             fragments = [delta for delta in deltas if delta.kind == "call"]
             assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
-            assert json.loads("".join(d.arguments for d in fragments if d.index == 1)) == {
-                "path": "ü.py"
-            }
+            arguments = [delta.arguments for delta in fragments if delta.index == 1]
+            assert json.loads("".join(arguments)) == {"path": "ü.py"}
         else:
             reply = await model.complete(first)
         assert reply.stop == "tool_calls"
-        calls = reply.message["tool_calls"]
-        assert [json.loads(call["function"]["arguments"]) for call in calls] == [
-            {"path": "a.py"},
-            {"path": "ü.py"},
+        first_call, second_call = calls_of(reply.message)
+        assert first_call.parsed == {"path": "a.py"}
+        assert second_call.parsed == {"path": "ü.py"}
+        history: list[Message] = [
+            *first.messages,
+            reply.message,
+            result_message(first_call.id, "first"),
+            result_message(second_call.id, "second"),
         ]
-        results: list[Any] = [result_message(c["id"], c["id"]) for c in calls]
-        again = Request(NAME, [*first.messages, reply.message, *results], tools=[TOOL])
-        assert text_of((await model.complete(again)).message) == "Done."
-        assert provider.log[1].status == 200
-        assert provider.log[1].shared is not None
-        assert provider.log[1].shared.is_extension
+        last_reply = await model.complete(Request(NAME, history, tools=[TOOL]))
+        assert text_of(last_reply.message) == "Done."
+        record = provider.log[1]
+        assert record.status == 200
+        assert record.shared is not None
+        assert record.shared.is_extension
 
 
 @both_ways
@@ -140,19 +142,13 @@ async def test_sends_reasoning_and_unknown_fields_back_verbatim(api: Api, stream
     assert reply.usage is not None
     assert reply.usage["vendor_figure"] == 7
     sent = server.requests[1].body
-    turn = sent["input"][1:3] if api == "openai_responses" else [sent["messages"][1]]
-    assert turn == repeat_answer(api, body)
-
-
-def repeat_answer(api: Api, body: dict[str, Any]) -> list[Any]:
-    """Return the assistant's message as a request must repeat it."""
-    if api == "openai_chat":
-        return [body["choices"][0]["message"]]
-    return (
-        list(body["output"])
-        if api == "openai_responses"
-        else [{"role": "assistant", "content": body["content"]}]
-    )
+    if api == "openai_responses":
+        assert sent["input"][1:3] == body["output"]
+    elif api == "openai_chat":
+        assert sent["messages"][1] == body["choices"][0]["message"]
+    else:
+        answer = {"role": "assistant", "content": body["content"]}
+        assert sent["messages"][1] == answer
 
 
 @both_ways
@@ -166,13 +162,18 @@ async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
     answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
     with recording_server([script_answer(api, answer, stream=stream)]) as server:
         async with connect_model(api, server.url) as model:
-            await (collect_pieces(model, request) if stream else model.complete(request))
+            if stream:
+                await collect_pieces(model, request)
+            else:
+                await model.complete(request)
     expected_body = CODECS[api].encode_request(request)
     if stream:
-        expected_body |= {"stream": True}
-        expected_body |= {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
-    assert server.requests[0].raw == encode_json_body(expected_body)
-    assert server.requests[0].headers["authorization"] == "Bearer sk-secret-0123456789"
+        expected_body["stream"] = True
+        if api == "openai_chat":
+            expected_body["stream_options"] = {"include_usage": True}
+    sent = server.requests[0]
+    assert sent.raw == encode_json_body(expected_body)
+    assert sent.headers["authorization"] == "Bearer sk-secret-0123456789"
 
 
 @both_ways
@@ -180,7 +181,8 @@ async def test_reports_status_and_wait_of_a_rate_limit(api: Api, stream: bool) -
     script = [Fault("rate_limit", retry_after=7)]
     async with open_model(api, script) as (model, provider):
         error = await failure_of(model, stream=stream)
-    assert (error.status, error.retry_after) == (429, 7.0)
+    assert error.status == 429
+    assert error.retry_after == 7.0
     assert classify_error(error).kind == "rate_limit"
     assert len(provider.log) == 1, "the SDK tried again by itself"
 
@@ -188,7 +190,8 @@ async def test_reports_status_and_wait_of_a_rate_limit(api: Api, stream: bool) -
 @both_ways
 async def test_understands_an_overflow_with_its_limit(api: Api, stream: bool) -> None:
     async with open_model(api, models={NAME: 2_000}) as (model, provider):
-        error = await failure_of(model, make_request("word " * 5_000, max_tokens=10), stream=stream)
+        request = make_request("word " * 5_000, max_tokens=10)
+        error = await failure_of(model, request, stream=stream)
     assert error.status == provider.log[0].status
     verdict = classify_error(error)
     assert verdict.kind == "prompt_too_long"
@@ -200,7 +203,8 @@ async def test_understands_an_overflow_with_its_limit(api: Api, stream: bool) ->
 async def test_an_error_inside_a_stream_keeps_the_partial_answer(api: Api, kind: Any) -> None:
     async with open_model(api, [Fault(kind, after=6)]) as (model, _):
         error = await failure_of(model, stream=True)
-    assert (classify_error(error).kind == "prompt_too_long") is (kind == "stream_overflow")
+    is_overflow = classify_error(error).kind == "prompt_too_long"
+    assert is_overflow is (kind == "stream_overflow")
     assert NAME in str(error)
     assert error.body
     assert error.partial is not None
@@ -248,9 +252,8 @@ async def test_names_the_address_that_answers_with_a_web_page(api: Api, stream: 
 
 @both_ways
 async def test_names_the_variable_of_a_wrong_key_and_hides_the_key(api: Api, stream: bool) -> None:
-    refusal = json_reply(
-        {"error": {"message": "Incorrect API key: sk-secret-0123456789"}}, status=401
-    )
+    message = "Incorrect API key: sk-secret-0123456789"
+    refusal = json_reply({"error": {"message": message}}, status=401)
     with recording_server([refusal]) as server:
         error = await failure_at(api, server.url, stream=stream)
     assert error.status == 401
@@ -289,14 +292,13 @@ async def test_cancelling_a_stream_closes_its_connection(api: Api) -> None:
         assert provider.log[0].events == ["gone"]
 
 
-async def test_answers_again_after_a_stream_was_closed_early(
-    api: Api,
-) -> None:
+async def test_answers_again_after_a_stream_was_closed_early(api: Api) -> None:
     async with open_model(api, ["word " * 2_000, "Again."]) as (model, _):
         stream = model.stream(make_request())
         await anext(stream)
         await stream.aclose()
-        assert text_of((await model.complete(make_request())).message) == "Again."
+        reply = await model.complete(make_request())
+    assert text_of(reply.message) == "Again."
 
 
 async def test_raises_a_timeout_after_silence(api: Api) -> None:
@@ -311,7 +313,8 @@ async def test_answers_again_after_it_was_closed(api: Api) -> None:
     async with open_model(api, ["One.", "Two."]) as (model, _):
         await model.complete(make_request())
         await model.aclose()
-        assert text_of((await model.complete(make_request())).message) == "Two."
+        reply = await model.complete(make_request())
+    assert text_of(reply.message) == "Two."
 
 
 async def test_sends_the_output_cap_in_the_field_of_the_protocol(api: Api) -> None:
@@ -320,7 +323,10 @@ async def test_sends_the_output_cap_in_the_field_of_the_protocol(api: Api) -> No
         "openai_responses": "max_output_tokens",
         "anthropic": "max_tokens",
     }
+    field = fields[api]
     async with open_model(api, ["a", "b"], max_tokens=123) as (model, provider):
         await model.complete(make_request())
-        await model.complete(make_request("Hello?", **{fields[api]: 45}))
-    assert [record.body[fields[api]] for record in provider.log] == [123, 45]
+        await model.complete(make_request("Hello?", **{field: 45}))
+    first, second = provider.log
+    assert first.body[field] == 123
+    assert second.body[field] == 45

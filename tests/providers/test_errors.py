@@ -82,7 +82,9 @@ def _body(case: dict[str, Any]) -> Any:
         ({}, None, None),
     ],
 )
-def test_how_long_to_wait(headers: dict[str, str], body: Any, seconds: float | None) -> None:
+def test_reads_the_seconds_to_wait(
+    headers: dict[str, str], body: Any, seconds: float | None
+) -> None:
     assert find_retry_seconds(headers, body, now=datetime(2024, 1, 1, tzinfo=UTC)) == seconds
 
 
@@ -127,7 +129,7 @@ TOO_LONG = "This model's maximum context length is 8192 tokens. However, your me
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, ModelError) else str(value),
 )
-def test_what_passes_and_what_calls_for_another_model(
+def test_classifies_transient_and_out_of_service_errors(
     error: ModelError, passing: bool, out_of_service: bool
 ) -> None:
     assert is_transient(error) is passing

@@ -106,7 +106,7 @@ def test_auto_chooses_by_name_and_keys(
         ),
     ],
 )
-def test_custom_addresses(base_url: str, api: Api, address: str) -> None:
+def test_accepts_a_custom_address(base_url: str, api: Api, address: str) -> None:
     for provider in ("custom", "auto"):
         choice = chosen("m", provider=provider, base_url=base_url)
         assert (choice.api, choice.base_url) == (api, address)

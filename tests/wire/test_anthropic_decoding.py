@@ -213,7 +213,7 @@ class TestReading:
 
 class TestVerbatim:
     @given(wire_messages)
-    def test_messages(self, wire: list[dict[str, Any]]) -> None:
+    def test_messages_survive_a_round_trip(self, wire: list[dict[str, Any]]) -> None:
         before = copy_of(wire)
         messages = anthropic.decode_messages(wire, model="claude-a")
         assert anthropic.encode_messages(messages, model="claude-a") == before
@@ -244,7 +244,7 @@ class TestVerbatim:
             st.none() | st.text(),
         ),
     )
-    def test_requests(
+    def test_requests_survive_a_round_trip(
         self, wire: list[dict[str, Any]], system: Any, params: dict[str, Any]
     ) -> None:
         body = {
@@ -288,11 +288,11 @@ class TestReasoning:
         "content": [THINKING, text_part("a"), REDACTED, CALL],
     }
 
-    def test_is_kept_for_the_model_that_wrote_it(self) -> None:
+    def test_reasoning_is_kept_for_its_model(self) -> None:
         messages = decode(self.WIRE, model="claude-sonnet-4-5-20250929")
         assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [self.WIRE]
 
-    def test_is_dropped_for_another_model(self) -> None:
+    def test_reasoning_is_dropped_for_another_model(self) -> None:
         messages = decode(self.WIRE, model="claude-a")
         assert anthropic.encode_messages(messages, model="claude-b") == [
             assistant_message([text_part("a"), CALL])
@@ -311,7 +311,7 @@ class TestReasoning:
         )
         assert anthropic.encode_messages(messages, model="claude-b") == [user_message("q")]
 
-    def test_is_dropped_from_a_request_for_another_model(self) -> None:
+    def test_reasoning_is_dropped_from_a_request_for_another_model(self) -> None:
         body = {
             "model": "claude-a",
             "max_tokens": 9,

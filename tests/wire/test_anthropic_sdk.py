@@ -144,7 +144,7 @@ def verbatim(name: str, request: Recorded) -> Any:
 
 
 class TestWhatTheSdkSends:
-    def test_a_request_with_everything(self) -> None:
+    def test_decodes_every_request_field_of_the_sdk(self) -> None:
         with anthropic_client(json_reply(REPLIES["text"])) as (client, server):
             client.messages.create(**load_golden("anthropic_create"))
         request = verbatim("anthropic_create", server.requests[0])
@@ -176,7 +176,9 @@ class TestWhatTheSdkSends:
             ("anthropic_thread", {}, ["tool", "tool"]),
         ],
     )
-    def test_tool_runner(self, name: str, options: dict[str, Any], roles: list[str]) -> None:
+    def test_runs_the_tool_runner_of_the_sdk(
+        self, name: str, options: dict[str, Any], roles: list[str]
+    ) -> None:
         """It sends the whole conversation, or only the new part if the server holds the rest."""
         with anthropic_client(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
             client,
@@ -197,7 +199,7 @@ class TestWhatTheSdkSends:
             "line",
         ]
 
-    def test_a_request_with_betas(self) -> None:
+    def test_decodes_a_request_with_betas(self) -> None:
         betas = ["mcp-client-2025-11-20", "context-management-2025-06-27"]
         with anthropic_client(json_reply(REPLIES["text"])) as (client, server):
             client.beta.messages.create(**load_golden("anthropic_beta"), betas=betas)
@@ -205,7 +207,7 @@ class TestWhatTheSdkSends:
         assert request.params["container"] == "container_1"
         assert calls_of(request.messages[1]) == []
 
-    def test_a_stream_and_a_schema(self) -> None:
+    def test_decodes_a_request_for_a_stream_with_a_schema(self) -> None:
         verdict = body(text_part('{"good": true, "why": "short"}'))
         events = [
             encode_event(event)
@@ -229,16 +231,16 @@ class TestWhatTheSdkSends:
 
 class TestWhatTheSdkReads:
     @pytest.mark.parametrize("name", REPLIES)
-    def test_a_reply(self, name: str) -> None:
+    def test_sdk_parses_an_encoded_reply(self, name: str) -> None:
         assert _read_whole(anthropic.decode_reply(REPLIES[name])).to_dict() == REPLIES[name]
 
     @pytest.mark.parametrize("size", [1, 7, 10_000])
     @pytest.mark.parametrize("name", REPLIES)
-    def test_a_stream(self, name: str, size: int) -> None:
+    def test_sdk_parses_an_encoded_stream(self, name: str, size: int) -> None:
         """The reply is the same however the network cuts the stream."""
         assert _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict() == REPLIES[name]
 
-    def test_a_reply_of_another_api(self) -> None:
+    def test_sdk_parses_a_reply_of_another_api(self) -> None:
         made: Any = function_call("call.1", "t", "{broken")
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
         reply = Reply(

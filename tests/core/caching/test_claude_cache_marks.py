@@ -303,7 +303,10 @@ def long_turn(blocks_since: int) -> list[Any]:
     ]
     turn = [
         {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "content": [text("r"), text("one result is one block")]},
+        {
+            "role": "tool",
+            "content": [text("r"), text("one result is one block")],
+        },
         assistant_message([text("d"), text("e")]),
         user_message("f"),
     ]
@@ -425,7 +428,7 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     assert markers(apply_cache_control(history)[3:]) == 3
 
 
-def test_first_markable_index() -> None:
+def test_no_mark_comes_before_the_first_markable_index() -> None:
     history: list[Message] = [user_message(str(number)) for number in range(30)]
     for previous in (None, 3, 29):
         begin = find_first_markable_index(len(history), previous)

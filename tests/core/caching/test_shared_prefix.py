@@ -30,7 +30,10 @@ def request(*messages: Any, system: Any = "s", tools: Any = ()) -> Request:
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": parameters},
+    }
 
 
 def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:

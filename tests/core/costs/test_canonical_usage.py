@@ -126,7 +126,11 @@ CHAT = {
             (5, 70, 0, 6, 2),
         ),
         (
-            {"prompt_eval_count": 26, "eval_count": 12, "eval_duration": 10**9},
+            {
+                "prompt_eval_count": 26,
+                "eval_count": 12,
+                "eval_duration": 10**9,
+            },
             (26, 0, 0, 12, 0),
         ),
         ({"prompt_n": 26, "cache_n": 100, "predicted_n": 12}, (26, 100, 0, 12, 0)),

@@ -226,7 +226,13 @@ def test_configured_prices_take_precedence() -> None:
     wide = Prices(input=Decimal(3), output=Decimal(4))
     now = datetime(2026, 11, 1, tzinfo=UTC)
     try:
-        configure_prices({"nobody-*": wide, "nobody-knows": mine, "gpt-4o": mine})
+        configure_prices(
+            {
+                "nobody-*": wide,
+                "nobody-knows": mine,
+                "gpt-4o": mine,
+            }
+        )
         assert prices_for("nobody-knows", time=now) == mine
         assert prices_for("nobody-else", time=now) == wide
         assert prices_for("gpt-4o", time=now) == mine

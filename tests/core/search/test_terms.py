@@ -59,7 +59,7 @@ from everthread.core.search.terms import (
         (" .,;!? ", []),
     ],
 )
-def test_terms(text: str, expected: list[str]) -> None:
+def test_splits_text_into_terms(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
     assert index_terms(text) == " ".join(map(encode_term, expected))
 
@@ -75,7 +75,9 @@ def test_terms(text: str, expected: list[str]) -> None:
         ("改 main.py", ["改", "main", "py"], ["改", "main", "py"]),
     ],
 )
-def test_query_terms(query: str, strict: list[str], loose: list[str]) -> None:
+def test_reads_query_terms_strictly_and_loosely(
+    query: str, strict: list[str], loose: list[str]
+) -> None:
     assert query_terms(query) == strict
     assert query_terms(query, loose=True) == loose
 

@@ -100,7 +100,9 @@ def test_threshold_is_the_smallest_of_three_with_a_minimum(
         (200_000, -5, 0),
     ],
 )
-def test_summary_size(window: int, middle: int, size: int) -> None:
+def test_summary_size_grows_with_the_middle_up_to_its_limit(
+    window: int, middle: int, size: int
+) -> None:
     assert Budget.for_window(window).summary_size(middle) == size
 
 

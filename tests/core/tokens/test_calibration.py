@@ -15,6 +15,14 @@ from everthread.core.tokens.calibration import Calibration
 from tests.shared_data import shared_path
 
 
+def observe_growth(calibration: Calibration, model: str) -> None:
+    """Report a prompt that grows by 1,500 tokens for each 1,000 estimated ones."""
+    for step in range(40):
+        reported = 1_000 + step * 1_500
+        estimate = 1_000 + step * 1_000
+        calibration.observe(model, reported, estimate)
+
+
 def test_without_a_report_the_projection_is_the_estimate() -> None:
     assert Calibration().project("m", 1_234) == 1_234
 
@@ -37,10 +45,9 @@ def test_learns_the_factor_of_a_model(truth: float, growth: list[int]) -> None:
         calibration.observe("m", round(5_000 + truth * estimate), estimate)
         estimate += step
     assert calibration.factor("m") == pytest.approx(truth, rel=0.2)
-    assert (
-        abs(calibration.project("m", estimate) - (5_000 + truth * estimate))
-        <= 0.25 * truth * growth[-1] + 2
-    )
+    expected = 5_000 + truth * estimate
+    max_error = 0.25 * truth * growth[-1] + 2
+    assert abs(calibration.project("m", estimate) - expected) <= max_error
 
 
 def test_older_evidence_fades() -> None:
@@ -68,15 +75,21 @@ def test_ignores_reports_of_partial_prompts(report: Any) -> None:
 
 def test_compares_with_the_last_valid_report() -> None:
     calibration = Calibration()
-    for reported, estimate in ((10_000, 9_000), (0, 19_000), (34_000, 29_000)):
-        calibration.observe("m", reported, estimate)
+    calibration.observe("m", 10_000, 9_000)
+    calibration.observe("m", 0, 19_000)
+    calibration.observe("m", 34_000, 29_000)
     assert calibration.factor("m") == pytest.approx(26_000 / 22_000)
 
 
 @pytest.mark.parametrize(
     ("reported", "estimate"),
-    [(6_000, 5_000), (10_050, 9_900), (19_000, 9_900), (9_800, 9_900), (10_500, 9_000)],
-    ids=["compacted", "dropped unseen", "added unseen", "shrank", "nothing estimated"],
+    [
+        pytest.param(6_000, 5_000, id="compacted"),
+        pytest.param(10_050, 9_900, id="dropped unseen"),
+        pytest.param(19_000, 9_900, id="added unseen"),
+        pytest.param(9_800, 9_900, id="shrank"),
+        pytest.param(10_500, 9_000, id="nothing estimated"),
+    ],
 )
 def test_jumps_reset_the_base_without_learning(reported: int, estimate: int) -> None:
     calibration = Calibration()
@@ -88,8 +101,7 @@ def test_jumps_reset_the_base_without_learning(reported: int, estimate: int) -> 
 
 def test_keeps_a_factor_per_model() -> None:
     calibration = Calibration()
-    for step in range(40):
-        calibration.observe("a", 1_000 + step * 1_500, 1_000 + step * 1_000)
+    observe_growth(calibration, "a")
     learnt = calibration.factor("a")
     assert learnt > 1.4
     assert Calibration.load(calibration.dump()).factor("a") == learnt
@@ -101,10 +113,11 @@ def test_keeps_a_factor_per_model() -> None:
 
 def test_reset_keeps_the_factor() -> None:
     calibration = Calibration()
-    for step in range(40):
-        calibration.observe("m", 1_000 + step * 1_500, 1_000 + step * 1_000)
+    observe_growth(calibration, "m")
+    factor = calibration.factor("m")
     calibration.reset()
-    assert calibration.project("m", 10_000) == round(calibration.factor("m") * 10_000)
+    assert calibration.factor("m") == factor
+    assert calibration.project("m", 10_000) == round(factor * 10_000)
 
 
 def test_only_the_change_since_the_last_report_is_unreported() -> None:
@@ -141,9 +154,12 @@ def test_the_state_survives_json(reports: list[tuple[str | None, Any, int]], est
     calibration = Calibration()
     for model, reported, then in reports:
         calibration.observe(model, reported, then)
-    again = Calibration.load(json.loads(json.dumps(calibration.dump())))
+    stored_text = json.dumps(calibration.dump())
+    loaded = Calibration.load(json.loads(stored_text))
     for model in ("a", "b", None):
-        assert again.project(model, estimate) == calibration.project(model, estimate) >= 0
+        projection = calibration.project(model, estimate)
+        assert projection >= 0
+        assert loaded.project(model, estimate) == projection
 
 
 @pytest.mark.parametrize(
@@ -154,9 +170,18 @@ def test_the_state_survives_json(reports: list[tuple[str | None, Any, int]], est
         [],
         {},
         {"evidence": 3, "last": "x"},
-        {"evidence": {"m": "ab"}, "last": ["m", 1]},
-        {"evidence": {"m": [1, -1]}, "last": ["m", "1", 2]},
-        {"evidence": {"m": [1, 2, 3]}, "last": ["m", math.nan, 2]},
+        {
+            "evidence": {"m": "ab"},
+            "last": ["m", 1],
+        },
+        {
+            "evidence": {"m": [1, -1]},
+            "last": ["m", "1", 2],
+        },
+        {
+            "evidence": {"m": [1, 2, 3]},
+            "last": ["m", math.nan, 2],
+        },
     ],
 )
 def test_ignores_a_state_of_another_shape(state: Any) -> None:
@@ -175,13 +200,15 @@ def _mean_error(name: str, model: str) -> tuple[float, float]:
         prompt = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
         estimate = counter.messages(data["messages"][: call["before_message"]])
         if reports:
-            errors.append(abs(calibration.project(model, estimate) - prompt) / prompt)
+            error = calibration.project(model, estimate) - prompt
+            errors.append(abs(error) / prompt)
         calibration.observe(model, prompt, estimate)
         reports.append(prompt)
         estimates.append(estimate)
-    return sum(errors) / len(errors), abs(
-        (estimates[-1] - estimates[0]) / (reports[-1] - reports[0]) - 1
-    )
+    mean_error = sum(errors) / len(errors)
+    estimated_growth = estimates[-1] - estimates[0]
+    reported_growth = reports[-1] - reports[0]
+    return mean_error, abs(estimated_growth / reported_growth - 1)
 
 
 def test_projects_a_recorded_claude_session() -> None:
@@ -201,7 +228,8 @@ def test_projects_recorded_gpt_conversations(index: int) -> None:
 def test_projects_recorded_conversations_with_dropped_thinking(
     index: int,
 ) -> None:
-    assert _mean_error(f"support-claude45-{index}.json", "claude-sonnet-4-5")[0] <= 0.05
+    mean, _ = _mean_error(f"support-claude45-{index}.json", "claude-sonnet-4-5")
+    assert mean <= 0.05
 
 
 def test_has_report_only_for_the_last_model() -> None:

@@ -197,7 +197,15 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     spoken = counter.message(user_message(thought))
     assert (
         counter.message(
-            user_message([{"type": "thinking", "thinking": thought, "signature": "x" * 300}])
+            user_message(
+                [
+                    {
+                        "type": "thinking",
+                        "thinking": thought,
+                        "signature": "x" * 300,
+                    }
+                ]
+            )
         )
         == spoken
     )
@@ -217,13 +225,21 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
     )
     assert (
         counter.message(
-            user_message([{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}])
+            user_message(
+                [
+                    {
+                        "type": "reasoning",
+                        "encrypted_content": "x" * 1_600,
+                        "summary": [],
+                    }
+                ]
+            )
         )
         == 3 + 300
     )
 
 
-def test_documents_and_recordings() -> None:
+def test_text_documents_count_as_their_text() -> None:
     counter = TokenCounter(CLAUDE)
     text = "Clause one. Clause two."
     plain = {
@@ -232,24 +248,31 @@ def test_documents_and_recordings() -> None:
     }
     parts = {
         "type": "document",
-        "source": {"type": "content", "content": [text_part(text)]},
+        "source": {
+            "type": "content",
+            "content": [text_part(text)],
+        },
     }
+    tokens = counter.message(user_message(text))
+    assert counter.message(user_message([plain])) == tokens
+    assert counter.message(user_message([parts])) == tokens
+
+
+def test_counts_documents_by_their_size() -> None:
+    counter = TokenCounter(CLAUDE)
     pdf = {
         "type": "document",
         "title": "Lease",
         "source": {"type": "base64", "data": "A" * 200_000},
     }
-    assert (
-        counter.message(user_message([plain]))
-        == counter.message(user_message([parts]))
-        == counter.message(user_message(text))
-    )
+    file_of_unknown_size = {"type": "file", "file": {"file_id": "f"}}
     assert counter.message(user_message([pdf])) == 3 + 9_000 + counter.text("Lease")
-    assert counter.message(user_message([{"type": "file", "file": {"file_id": "f"}}])) == 3 + 15_000
-    assert (
-        TokenCounter(GPT).message(user_message([{"type": "input_audio", "input_audio": {}}]))
-        == 4 + 300
-    )
+    assert counter.message(user_message([file_of_unknown_size])) == 3 + 15_000
+
+
+def test_counts_a_recording_of_unknown_length() -> None:
+    recording = {"type": "input_audio", "input_audio": {}}
+    assert TokenCounter(GPT).message(user_message([recording])) == 4 + 300
 
 
 def test_unknown_blocks_count_without_embedded_files() -> None:
@@ -347,7 +370,11 @@ def test_writes_declarations_for_every_schema() -> None:
 
 DEEP: Any = {"type": "object"}
 for _ in range(3_000):
-    DEEP = {"type": "object", "properties": {"a": DEEP}, "items": [DEEP]}
+    DEEP = {
+        "type": "object",
+        "properties": {"a": DEEP},
+        "items": [DEEP],
+    }
 NESTED: Any = "x"
 for _ in range(3_000):
     NESTED = [{"type": "tool_result", "content": NESTED}]
@@ -379,7 +406,10 @@ GARBAGE += [
 ]
 GARBAGE += [
     {"role": "assistant", "tool_calls": 5},
-    {"role": "assistant", "tool_calls": [None, {"function": 3}]},
+    {
+        "role": "assistant",
+        "tool_calls": [None, {"function": 3}],
+    },
     user_message([ROUND]),
 ]
 GARBAGE += [
@@ -540,7 +570,10 @@ class TestHiddenThoughts:
             self.signed("", None),
         ]
         value = assistant_message(blocks)
-        native = {**message, "_native": {"api": "anthropic", "value": value}}
+        native = {
+            **message,
+            "_native": {"api": "anthropic", "value": value},
+        }
         assert counter.message(native) - counter.message(message) > 700
         empty = {
             **message,
@@ -572,7 +605,14 @@ def test_a_counter_is_pickled_without_its_caches() -> None:
 def test_parallel_calls_and_text_beside_calls_cost_more_from_gpt_5_on() -> None:
     def count(model: str, calls: int, text: str | None) -> int:
         function = {"name": "look", "arguments": "{}"}
-        made = [{"id": f"c{n}", "type": "function", "function": function} for n in range(calls)]
+        made = [
+            {
+                "id": f"c{n}",
+                "type": "function",
+                "function": function,
+            }
+            for n in range(calls)
+        ]
         return TokenCounter(model).message(
             {"role": "assistant", "content": text, "tool_calls": made}
         )

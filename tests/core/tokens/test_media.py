@@ -70,7 +70,10 @@ def url(data: bytes, kind: str = "image/png") -> str:
 
 
 def openai(data: bytes, **more: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url(data), **more}}
+    return {
+        "type": "image_url",
+        "image_url": {"url": url(data), **more},
+    }
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,11 @@ def test_low_detail_costs_little() -> None:
     )
     assert (
         count_image_tokens(
-            {"type": "input_image", "image_url": url(png(2000, 2000)), "detail": "low"},
+            {
+                "type": "input_image",
+                "image_url": url(png(2000, 2000)),
+                "detail": "low",
+            },
             "gpt-4o",
         )
         == 85
@@ -211,7 +218,11 @@ def test_low_detail_costs_little() -> None:
             },
         },
         {"type": "input_image", "image_url": url(png(1000, 1000))},
-        {"type": "image", "mimeType": "image/png", "data": b64(png(1000, 1000))},
+        {
+            "type": "image",
+            "mimeType": "image/png",
+            "data": b64(png(1000, 1000)),
+        },
         image_part(url(png(1000, 1000) + b"\x00" * 3_000_000)),
     ],
     ids=["anthropic", "responses", "mcp", "heavy"],

@@ -10,7 +10,6 @@ import pytest
 from everthread.core.tokens.tokenizers import (
     bare_name,
     count_foreign_letters,
-    load_tokenizer,
     tokenizer_for,
 )
 
@@ -181,9 +180,3 @@ def test_counts_letters_of_other_scripts() -> None:
     assert count_foreign_letters("plain ascii, no letter of another script") == 0
     assert count_foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
     assert count_foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
-
-
-def test_load_tokenizer_builds_the_tables() -> None:
-    """One that is a token of the vocabulary would leave the tables of merges to the first text."""
-    load_tokenizer("gpt-4o")
-    assert tokenizer_for("gpt-4o").count("qzxwv") > 1
