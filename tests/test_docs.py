@@ -230,24 +230,24 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
     """The words of every command in the shell fences; of a pipe only what is at its ends, without redirections."""
     for body in fences(page, "sh"):
         for line in body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            for part in " ".join(
-                "\0" if word in ("|", "&&", "&") else shlex.quote(word) for word in words
-            ).split("\0"):
-                command = [
-                    word for word in shlex.split(part) if not re.fullmatch(r"[A-Z_]+=\S*", word)
-                ]
-                if command:
+            command: list[str] = []
+            for word in [*shlex.split(line, comments=True), "&"]:
+                if word not in ("|", "&&", "&"):
+                    if not re.fullmatch(r"[A-Z_]+=\S*", word):
+                        command.append(word)
+                elif command:
                     yield command
+                    command = []
 
 
 def test_shell_commands_exist() -> None:
     for page in PAGES:
         for words in shell_commands(page):
-            known = [" ".join(words[:count]) for count in (1, 2, 3)]
             if words[0] == "everthread":
                 parse_command(words[1:], relative_name(page))
-            assert any(name in NOT_RUN for name in (*known, words[0].partition("=")[0])), (
+            names = {" ".join(words[:count]) for count in (1, 2, 3)}
+            names.add(words[0].partition("=")[0])
+            assert not names.isdisjoint(NOT_RUN), (
                 f"{relative_name(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
             )
 
@@ -262,17 +262,22 @@ def command_of(*names: str) -> Any:
 
 def parse_command(words: list[str], where: str) -> None:
     """`everthread` takes these words. Nothing is run."""
-    count = next(
-        count for count in (3, 2, 1, 0) if count == 0 or command_of(*words[:count]) is not None
-    )
-    command: Any = command_of(*words[:count]) if count else None
-    rest = words[count:]
-    whole = command is not None and (
-        not hasattr(command, "commands") or not rest or rest[0].startswith("-")
-    )
-    assert whole, f"{where}: there is no command everthread {' '.join(words)}"
+    command: Any = None
+    name_count = 0
+    for count in (1, 2, 3):
+        found_command = command_of(*words[:count]) if len(words) >= count else None
+        if found_command is None:
+            break
+        command = found_command
+        name_count = count
+    name = " ".join(words[:name_count])
+    arguments = words[name_count:]
+    is_unknown = command is None
+    if arguments and not arguments[0].startswith("-"):
+        is_unknown = is_unknown or hasattr(command, "commands")
+    assert not is_unknown, f"{where}: there is no command everthread {' '.join(words)}"
     try:
-        command.make_context(" ".join(words[:count]), rest)
+        command.make_context(name, arguments)
     except Exception as error:  # noqa: BLE001 - typer has click's classes under names of its own
         pytest.fail(f"{where}: everthread {' '.join(words)}: {error}")
 
@@ -280,10 +285,11 @@ def parse_command(words: list[str], where: str) -> None:
 def test_mentioned_commands_exist() -> None:
     for page in PAGES:
         for span in spans(page):
+            if not span.startswith("everthread "):
+                continue
             names: tuple[str, ...] = ()
-            for word in (
-                span.replace("\\|", "|").split()[1:] if span.startswith("everthread ") else ()
-            ):
+            words = span.replace("\\|", "|").split()
+            for word in words[1:]:
                 if names and not hasattr(command_of(*names), "commands"):
                     break
                 if re.fullmatch(r"[a-z|]+", word) is None:
@@ -313,11 +319,10 @@ def test_mentioned_settings_exist() -> None:
 
 
 def test_mentioned_files_exist() -> None:
-    files = [
-        str(path.relative_to(ROOT))
-        for folder in ("src", "docs", "examples", "tests", "benchmarks")
-        for path in (ROOT / folder).rglob("*.py")
-    ]
+    files: list[str] = []
+    for folder in ("src", "docs", "examples", "tests", "benchmarks"):
+        paths = (ROOT / folder).rglob("*.py")
+        files += [str(path.relative_to(ROOT)) for path in paths]
     for page in PAGES:
         if page.parent.name == "recipes" or page.name == "CHANGELOG.md":
             continue  # files of the reader's, and of earlier versions
@@ -330,17 +335,15 @@ def test_mentioned_files_exist() -> None:
 
 def test_engines_page_names_every_argument_of_compress() -> None:
     page = (ROOT / "docs" / "reference" / "engines.md").read_text("utf-8")
-    arguments = set(inspect.signature(ContextEngine.compress).parameters) - {
-        "self",
-        "messages",
-    }
-    table = page.partition("`compress` gets these arguments")[2].partition("\n\nIt runs")[0]
-    named_in_table = set(
-        re.findall(
-            r"`(\w+)`",
-            "".join(line.split("|")[1] for line in table.splitlines() if "|" in line),
-        )
-    )
+    signature = inspect.signature(ContextEngine.compress)
+    arguments = set(signature.parameters) - {"self", "messages"}
+    text = page.partition("`compress` gets these arguments")[2]
+    table = text.partition("\n\nIt runs")[0]
+    named_in_table: set[str] = set()
+    for line in table.splitlines():
+        if "|" in line:
+            first_cell = line.split("|")[1]
+            named_in_table.update(re.findall(r"`(\w+)`", first_cell))
     assert named_in_table == arguments
 
 
@@ -359,7 +362,8 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     seen: Counter[str] = Counter()
     found = set()
-    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE):
+    prose = FENCE.sub("", page.read_text("utf-8"))
+    for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
@@ -394,24 +398,18 @@ def test_links_resolve(page: Path) -> None:
 @pytest.mark.parametrize("folder", ["docs", "docs/design", "docs/recipes"])
 def test_every_page_is_in_the_index(folder: str) -> None:
     index = ROOT / folder / "README.md"
-    linked = {
-        (page.parent / link.partition("#")[0]).resolve()
-        for page in (index, ROOT / "README.md")
-        for link in links(page)
-    }
-    pages = index.parent.rglob("*.md") if folder == "docs" else index.parent.glob("*.md")
-    missing = (
-        {
-            page
-            for page in pages
-            if page.parent.name not in ("design", "recipes") or folder != "docs"
-        }
-        - {index}
-        - linked
-    )
-    assert not missing, (
-        f"{relative_name(index)} does not name {', '.join(sorted(map(relative_name, missing)))}"
-    )
+    linked = {index}
+    for page in (index, ROOT / "README.md"):
+        for link in links(page):
+            target = page.parent / link.partition("#")[0]
+            linked.add(target.resolve())
+    pages = set(index.parent.glob("*.md"))
+    if folder == "docs":  # its other folders have an index of their own
+        for page in index.parent.rglob("*.md"):
+            if page.parent.name not in ("design", "recipes"):
+                pages.add(page)
+    missing = sorted(map(relative_name, pages - linked))
+    assert not missing, f"{relative_name(index)} does not name {', '.join(missing)}"
 
 
 @pytest.mark.parametrize(
@@ -437,18 +435,15 @@ def test_figures_of_the_comparison_are_in_the_results() -> None:
     """Each figure of the summary is in the results, or is one of them with fewer digits."""
     measured = figures((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))
     rounded = {f"{float(figure):.1f}" for figure in measured if re.fullmatch(r"\d+\.\d+", figure)}
-    table = (
-        (ROOT / "docs" / "benchmarks.md")
-        .read_text("utf-8")
-        .partition("## How it compares")[2]
-        .partition("\n## ")[0]
-    )
-    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")][
-        2:
-    ]
+    page = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    section = page.partition("## How it compares")[2]
+    section = section.partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = lines[2:]
     assert rows
     for row in rows:
-        unknown = figures(" ; ".join(row[2:])) - measured - rounded
+        name, _, *cells = row.strip("|").split(" | ")
+        unknown = figures(" ; ".join(cells)) - measured - rounded
         assert not unknown, (
-            f"{row[0].strip()}: {', '.join(sorted(unknown))} is in no row of benchmarks/RESULTS.md"
+            f"{name.strip()}: {', '.join(sorted(unknown))} is in no row of benchmarks/RESULTS.md"
         )

@@ -35,9 +35,11 @@ from tests.digest_chains import byte_chain
 
 
 def marked_indices(messages: list[Any]) -> list[int]:
-    return [
-        index for index, message in enumerate(messages) if '"cache_control"' in json.dumps(message)
-    ]
+    indices = []
+    for index, message in enumerate(messages):
+        if '"cache_control"' in json.dumps(message):
+            indices.append(index)
+    return indices
 
 
 def markers(value: Any) -> int:
@@ -139,9 +141,8 @@ def test_marks_the_text_of_the_last_result() -> None:
     """As OpenRouter accepts it; if the calls came with text, the text carries the mark."""
     calls: Any = calls_message({"id": "0"}, {"id": "1"})
     results: list[Any] = [result_message(str(n), f"result {n}") for n in range(2)]
-    marked: list[Any] = apply_cache_control(
-        [user_message("a"), calls, *results], mark_tool_results=True
-    )
+    history = [user_message("a"), calls, *results]
+    marked: list[Any] = apply_cache_control(history, mark_tool_results=True)
     assert marked_indices(marked) == [0, 1, 3]
     assert marked[3] == {
         **results[1],
@@ -149,9 +150,9 @@ def test_marks_the_text_of_the_last_result() -> None:
     }
     assert marked[2] is results[0]
     spoken: Any = {**calls, "content": "I look."}
-    assert marked_indices(
-        apply_cache_control([user_message("a"), spoken, *results], mark_tool_results=True)
-    ) == [0, 1]
+    history = [user_message("a"), spoken, *results]
+    marked = apply_cache_control(history, mark_tool_results=True)
+    assert marked_indices(marked) == [0, 1]
 
 
 def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
@@ -169,23 +170,12 @@ def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
 
 
 def test_other_routes_mark_messages_with_text() -> None:
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=True))) == [
-        0,
-        6,
-        8,
-        10,
-    ]
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False))) == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False)[3:])) == [
-        0,
-        5,
-        7,
-    ], "calls fill what is left"
+    spoken = apply_cache_control(tool_loop(4, spoken=True))
+    assert marked_indices(spoken) == [0, 6, 8, 10]
+    silent = apply_cache_control(tool_loop(4, spoken=False))
+    assert marked_indices(silent) == [0, 1, 2, 3]
+    short = apply_cache_control(tool_loop(4, spoken=False)[3:])
+    assert marked_indices(short) == [0, 5, 7], "calls get the marks that are left"
 
 
 def test_other_routes_find_the_previous_mark_in_a_tool_loop() -> None:
