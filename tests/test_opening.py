@@ -12,12 +12,12 @@ from everthread.config import parse_config
 from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
+from tests.chat_messages import assistant_message, user_message
 
-TALK: list[Any] = [
-    {"role": role, "content": f"{role} {number}: " + "word " * 300}
-    for number in range(30)
-    for role in ("user", "assistant")
-]
+TALK: list[Any] = []
+for number in range(30):
+    TALK.append(user_message(f"user {number}: " + "word " * 300))
+    TALK.append(assistant_message(f"assistant {number}: " + "word " * 300))
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_opens_when_entered_or_awaited(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     async with open_conversation(ScriptedModel(["one"]), store=store) as conversation:
-        assert (await conversation.send("Hi")).text == "one"
+        answer = await conversation.send("Hi")
+        assert answer.text == "one"
     again = await open_conversation(ScriptedModel(["two"]), store=store, resume=conversation.id)
     assert len(again.messages) == 2
     await again.close()
@@ -38,10 +39,8 @@ def test_opens_without_an_event_loop(tmp_path: Path) -> None:
     with open_conversation(ScriptedModel(["one", "two"]), store=tmp_path / "s.db") as conversation:
         assert conversation.send("Hi").text == "one"
         pieces = list(conversation.stream("More"))
-        assert (
-            "".join(piece.text for piece in pieces if isinstance(piece, StreamDelta)).strip()
-            == "two"
-        )
+        texts = [piece.text for piece in pieces if isinstance(piece, StreamDelta)]
+        assert "".join(texts).strip() == "two"
         assert len(conversation.messages) == 4
         assert repr(conversation).startswith(f"<Conversation {conversation.id}: 4 messages, ")
     with open_agent(
@@ -58,21 +57,26 @@ def test_ends_its_thread_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model": "gpt-4o", "own_client": True},
-        {"model": ScriptedModel()},
-        {
-            "model": "gpt-4o",
-            "own_client": True,
-            "config": parse_config("model: {default: claude-sonnet-4-5}"),
-        },
-    ],
-    ids=["named model", "model object", "model that is not configured"],
-)
-async def test_conversations_use_the_given_window(tmp_path: Path, options: dict[str, Any]) -> None:
-    async with open_conversation(**options, window=40_000, store=tmp_path / "s.db") as conversation:
+@pytest.mark.parametrize("settings", ["", "model: {default: claude-sonnet-4-5}"])
+async def test_a_conversation_with_a_named_model_uses_the_given_window(
+    tmp_path: Path, settings: str
+) -> None:
+    async with open_conversation(
+        "gpt-4o",
+        own_client=True,
+        config=parse_config(settings),
+        window=40_000,
+        store=tmp_path / "s.db",
+    ) as conversation:
+        assert conversation.window == 40_000
+
+
+async def test_a_conversation_with_a_model_object_uses_the_given_window(tmp_path: Path) -> None:
+    async with open_conversation(
+        ScriptedModel(),
+        window=40_000,
+        store=tmp_path / "s.db",
+    ) as conversation:
         assert conversation.window == 40_000
 
 
@@ -109,16 +113,23 @@ async def test_combines_custom_and_built_in_tools(tmp_path: Path) -> None:
         async def call(self, _arguments: Any, _context: Any) -> Any:
             raise NotImplementedError
 
-    async def names(**more: Any) -> list[str]:
+    async def list_tools(**options: Any) -> list[str]:
         async with open_agent(
-            model=ScriptedModel(), store=tmp_path / "s.db", workspace=tmp_path, **more
+            model=ScriptedModel(),
+            store=tmp_path / "s.db",
+            workspace=tmp_path,
+            **options,
         ) as agent:
             return [tool["function"]["name"] for tool in agent.tools]
 
-    assert "terminal" in await names()
-    assert await names(tools=[Weather()]) == ["weather"]
-    assert {"weather", "terminal"} <= set(await names(tools=[Weather()], builtin_tools=True))
-    assert await names(builtin_tools=False) == []
+    built_in = await list_tools()
+    custom = await list_tools(tools=[Weather()])
+    both = await list_tools(tools=[Weather()], builtin_tools=True)
+    none = await list_tools(builtin_tools=False)
+    assert "terminal" in built_in
+    assert custom == ["weather"]
+    assert {"weather", "terminal"} <= set(both)
+    assert none == []
 
 
 async def test_refuses_invalid_tools(tmp_path: Path) -> None:
@@ -182,13 +193,11 @@ def test_compress_uses_a_configuration() -> None:
 
 def test_compress_changes_nothing_below_the_threshold() -> None:
     """So that it can be called before each request of a loop of one's own."""
-    history: list[Any] = [{"role": "user", "content": "Keep the ledger."}]
+    history: list[Any] = [user_message("Keep the ledger.")]
     compactions = 0
     for step in range(60):
-        history += [
-            {"role": "assistant", "content": f"Done {step}."},
-            {"role": "user", "content": f"Step {step}: " * 20},
-        ]
+        history.append(assistant_message(f"Done {step}."))
+        history.append(user_message(f"Step {step}: " * 20))
         compaction = compress(history, window=8_000, summarizer="journal")
         if compaction.changed:
             compactions += 1
@@ -202,4 +211,5 @@ def test_compress_changes_nothing_below_the_threshold() -> None:
     assert not short.changed
     forced = compress(TALK, window=64_000, summarizer="journal", force=True)
     assert forced.changed
-    assert compress(TALK, window=64_000, preview=True).tokens_after == forced.tokens_after
+    preview = compress(TALK, window=64_000, preview=True)
+    assert preview.tokens_after == forced.tokens_after

@@ -43,9 +43,7 @@ def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedMo
 
 
 @both_ways
-async def test_asks_the_next_model_if_the_first_is_out_of_service(
-    stream: bool,
-) -> None:
+async def test_asks_the_next_model_if_the_first_is_out_of_service(stream: bool) -> None:
     first, second = pair([[BUSY]], [[make_reply("from the second")]])
     watch = EventRecorder()
     fitted_requests = []
@@ -60,30 +58,30 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(
 
     model = FallbackModel([first, second], fit_request=refit, events=watch, clock=watch.clock)
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
-    whole = await call_model(model, stream=stream)
-    assert text_of(whole.message) == "from the second"
+    reply = await call_model(model, stream=stream)
+    assert text_of(reply.message) == "from the second"
     assert fitted_requests == [("claude-opus-4-1", 200)]
     assert second.requests[0].params == {"max_tokens": 500, "refitted": True}
-    assert (model.name, model.window, model.api) == (
-        "claude-opus-4-1",
-        200,
-        "anthropic",
-    )
+    assert (model.name, model.window, model.api) == ("claude-opus-4-1", 200, "anthropic")
     assert [event.kind for event in watch.events] == ["fallback"]
     assert "busy" in watch.events[0].text
 
 
 async def test_asks_the_first_model_again_after_its_pause() -> None:
-    first, second = pair([[BUSY], [make_reply("a")]], [[make_reply("b")], [make_reply("c")]])
+    first, second = pair(
+        [[BUSY], [make_reply("a")]],
+        [[make_reply("b")], [make_reply("c")]],
+    )
     watch = EventRecorder()
     model = FallbackModel(
         [first, second], events=watch, clock=watch.clock, out_of_service_seconds=60
     )
 
-    answers = [await model.complete(REQUEST), await model.complete(REQUEST)]
+    replies = [await model.complete(REQUEST), await model.complete(REQUEST)]
     watch.now = 61.0
-    answers.append(await model.complete(REQUEST))
-    assert [text_of(answer.message) for answer in answers] == ["b", "c", "a"]
+    replies.append(await model.complete(REQUEST))
+    texts = [text_of(reply.message) for reply in replies]
+    assert texts == ["b", "c", "a"]
     assert model.name == "first"
     assert [event.kind for event in watch.events] == ["fallback", "recovered"]
 

