@@ -11,13 +11,13 @@ from everthread.core.message_correction import ROLE_NAMES, correct_message
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
-    SYSTEM_ROLES,
     Message,
     Part,
     ToolCall,
     as_text,
     calls_of,
     content_text,
+    count_leading_system_messages,
     parts_of,
     results_of,
     with_content,
@@ -230,16 +230,9 @@ class _RepairBuilder:
 
     def insert_opening(self) -> None:
         """Insert an opening user message if the list begins with the assistant, which Anthropic refuses."""
-        first_index = next(
-            (
-                index
-                for index, message in enumerate(self.messages)
-                if message["role"] not in SYSTEM_ROLES
-            ),
-            None,
-        )
+        first_index = count_leading_system_messages(self.messages)
         if (
-            first_index is not None
+            first_index < len(self.messages)
             and self.messages[first_index]["role"] != "user"
             and not is_provider_compaction(self.messages[first_index])
         ):

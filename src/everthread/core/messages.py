@@ -210,6 +210,16 @@ def results_of(message: Mapping[str, Any]) -> list[ToolResult]:
     ]
 
 
+def count_leading_system_messages(messages: Sequence[Any]) -> int:
+    """Count the system messages at the start of a list."""
+    count = 0
+    for message in messages:
+        if as_object(message).get("role") not in SYSTEM_ROLES:
+            break
+        count += 1
+    return count
+
+
 def message_key(message: Any) -> Hashable:
     """Return a cheap key that equal messages share; different messages may share it too."""
     if not isinstance(message, dict):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from everthread.core.messages import (
-    SYSTEM_ROLES,
     Message,
     Messages,
     calls_of,
     content_text,
+    count_leading_system_messages,
     kind_of,
     parts_of,
     results_of,
@@ -149,17 +149,10 @@ def count_head_messages(messages: Messages) -> int:
     message after it if that made no calls. If calls come before the first user message, the request is missing from
     the list (lost, or in a client's summary), and only the system messages are protected.
     """
-    first_user = next(
-        (index for index, message in enumerate(messages) if is_user_message(message)),
-        None,
-    )
+    user_indexes = (index for index, message in enumerate(messages) if is_user_message(message))
+    first_user = next(user_indexes, None)
     if first_user is None or any(map(calls_of, messages[:first_user])):
-        other_indexes = (
-            index
-            for index, message in enumerate(messages)
-            if message.get("role") not in SYSTEM_ROLES
-        )
-        return next(other_indexes, len(messages))
+        return count_leading_system_messages(messages)
     end = first_user + 1
     if (
         end < len(messages)

@@ -14,6 +14,7 @@ from everthread.core.messages import (
     SYSTEM_ROLES,
     calls_of,
     content_text,
+    count_leading_system_messages,
     kind_of,
     parts_of,
     results_of,
@@ -237,12 +238,9 @@ def is_provider_compaction(message: Mapping[str, Any]) -> bool:
 
 
 def _check_for_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    first_index = next(
-        (index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES),
-        None,
-    )
+    first_index = count_leading_system_messages(messages)
     if (
-        first_index is not None
+        first_index < len(messages)
         and messages[first_index]["role"] == "assistant"
         and not is_provider_compaction(messages[first_index])
     ):

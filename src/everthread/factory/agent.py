@@ -162,19 +162,12 @@ def _check_tools(tools: Any, builtin_tools: Any) -> None:
             f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`"
         )
     attributes = ("name", "schema", "needs", "call")
-    invalid_tool = next(
-        (
-            tool
-            for tool in tools or ()
-            if not all(hasattr(tool, attribute) for attribute in attributes)
-        ),
-        None,
-    )
-    if invalid_tool is not None:
-        raise InputError(
-            f"a tool is an object with {', '.join(attributes)} (everthread.agent.tool_interface.Tool), "
-            f"not {invalid_tool!r:.80}"
-        )
+    for tool in tools or ():
+        if not all(hasattr(tool, attribute) for attribute in attributes):
+            raise InputError(
+                f"a tool is an object with {', '.join(attributes)} (everthread.agent.tool_interface.Tool), "
+                f"not {tool!r:.80}"
+            )
 
 
 def _resolve_workspace(path: str | Path | None) -> Path:

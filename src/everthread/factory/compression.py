@@ -197,18 +197,11 @@ def _check_arguments(messages: Any, template: Any) -> None:
             "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
             f"not a {type(messages).__name__}"
         )
-    invalid_message = next(
-        (
-            message
-            for message in messages
-            if not isinstance(message, Mapping) or "role" not in message
-        ),
-        None,
-    )
-    if invalid_message is not None:
-        raise InputError(
-            f"every message must be an object with a role, not {str(invalid_message)[:60]!r}"
-        )
+    for message in messages:
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise InputError(
+                f"every message must be an object with a role, not {str(message)[:60]!r}"
+            )
     if template not in (None, "handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
 

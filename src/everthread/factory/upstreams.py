@@ -107,22 +107,15 @@ def add_own_key(upstream: Upstream) -> Upstream:
     host = urlsplit(upstream.url).hostname or ""
     if upstream.api_key is not None or upstream.url == "local" or _is_private_host(host):
         return upstream
-    name = next(
-        (
-            name
-            for domain, name in _USUAL_KEY_VARIABLES.items()
-            if f".{host}".endswith(f".{domain}")
-        ),
-        None,
+    advice = "name the variable that has it in api_key_env"
+    for domain, name in _USUAL_KEY_VARIABLES.items():
+        if f".{host}".endswith(f".{domain}"):
+            if key := os.environ.get(name):
+                return replace(upstream, api_key=key)
+            advice = f"set {name}, or {advice}"
+    raise ConfigError(
+        f"under gateway.auth: keys the upstream {upstream.name} needs a key of the gateway's own: {advice}"
     )
-    key = os.environ.get(name) if name else None
-    if not key:
-        raise ConfigError(
-            f"under gateway.auth: keys the upstream {upstream.name} needs a key of the gateway's own: "
-            + (f"set {name}, or name" if name else "name")
-            + " the variable that has it in api_key_env"
-        )
-    return replace(upstream, api_key=key)
 
 
 def _is_private_host(host: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.messages import text_of
+from everthread.core.messages import as_object, text_of
 from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.core.urls import host_of
@@ -57,7 +57,7 @@ class HttpModel(ABC):
     sdk: ClassVar[str]
     """The SDK's module, loaded on the first call because that takes a second."""
 
-    def __init__(  # noqa: PLR0913 - a model, an address, and how one is let in there
+    def __init__(  # noqa: PLR0913 - a model, its address and its key
         self,
         name: str,
         *,
@@ -144,9 +144,9 @@ class HttpModel(ABC):
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
-        cap = self.max_tokens or (
-            find_default_output_cap(request.model, self.window) if self.api == "anthropic" else None
-        )
+        cap = self.max_tokens
+        if not cap and self.api == "anthropic":
+            cap = find_default_output_cap(request.model, self.window)
         if cap is not None and get_output_cap(request) is None:
             request = with_output_cap(request, cap, api=self.api, base_url=self.base_url)
         body = CODECS[self.api].encode_request(request)
@@ -318,10 +318,7 @@ class OpenAIChatModel(OpenAIModel):
         body = super()._encode(request, stream=stream)
         options = body.pop("stream_options", None)
         if stream:
-            body["stream_options"] = {
-                **(options if isinstance(options, dict) else {}),
-                "include_usage": True,
-            }
+            body["stream_options"] = {**as_object(options), "include_usage": True}
         return body
 
 
@@ -358,7 +355,7 @@ class AnthropicModel(HttpModel):
     def _open_client(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncAnthropic:
         key = self._api_key or PLACEHOLDER_KEY
         host = host_of(self.base_url)
-        # Others who speak this protocol look for the key where Anthropic's SDK used to put it.
+        # Other servers of this protocol read the key from this header.
         headers = {} if f".{host}".endswith(".anthropic.com") else {"x-api-key": key}
         client: AsyncAnthropic = sdk.AsyncAnthropic(
             api_key=key,

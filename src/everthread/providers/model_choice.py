@@ -273,15 +273,13 @@ def _choose_custom(name: str, base_url: str, key_env: str | None, api: Api | Non
     if api is None:
         is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith("/anthropic")
         api = "anthropic" if is_anthropic else "openai_chat"
-    provider = next(
-        (
-            entry.name
-            for entry in _PROVIDER_BY_NAME.values()
-            if urlsplit(entry.base_url).hostname == host
-        ),
-        "custom",
-    )
-    usual_key_env = _PROVIDER_BY_NAME[provider].key_env if provider in _PROVIDER_BY_NAME else None
+    provider = "custom"
+    usual_key_env = None
+    for entry in _PROVIDER_BY_NAME.values():
+        if urlsplit(entry.base_url).hostname == host:
+            provider = entry.name
+            usual_key_env = entry.key_env
+            break
     return ModelChoice(
         provider,
         name,

@@ -216,14 +216,8 @@ class RetryingModel(ModelWrapper):
             reason = f"tried {attempt} times"
             if exceeds_total and error.retry_after:
                 reason = f"it asks to wait {wait:.0f} s"
-            self._events(
-                ModelEvent(
-                    "gave_up",
-                    self.name,
-                    f"{self.name}: no more retries, {reason}.",
-                    error,
-                )
-            )
+            message = f"{self.name}: no more retries, {reason}."
+            self._events(ModelEvent("gave_up", self.name, message, error))
             raise error
         message = (
             f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {max_attempts}. {error}"
@@ -278,17 +272,11 @@ class TimeLimitedModel(ModelWrapper):
         async with closing_stream(ask_model(self.inner, request, stream=stream)) as pieces:
             while True:
                 limit = limits.choose_limit(is_stream=stream, has_begun=has_begun)
-                deadline = min(
-                    (
-                        time
-                        for time in (
-                            total_deadline,
-                            None if limit is None else loop.time() + limit,
-                        )
-                        if time
-                    ),
-                    default=None,
-                )
+                deadline = total_deadline
+                if limit is not None:
+                    next_deadline = loop.time() + limit
+                    if deadline is None or next_deadline < deadline:
+                        deadline = next_deadline
                 timeout = asyncio.timeout_at(deadline)
                 try:
                     async with timeout:

@@ -50,7 +50,7 @@ def test_defaults_for_a_common_window() -> None:
         "protect_last_n": 20,
         "user_words_tokens": 25_000,
         "result_chars": 100_000,
-        "turn_chars": 200_000,
+        "max_turn_result_chars": 200_000,
         "preview_chars": 1_500,
         "max_compacted_tokens": 60_000,
         "background_start": 80_000,

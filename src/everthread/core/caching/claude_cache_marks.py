@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from everthread.core.fingerprints import OPAQUE_FIELDS
-from everthread.core.messages import REASONING_BLOCK_KINDS, SYSTEM_ROLES, Message, Messages, as_list
+from everthread.core.messages import (
+    REASONING_BLOCK_KINDS,
+    SYSTEM_ROLES,
+    Message,
+    Messages,
+    as_list,
+    count_leading_system_messages,
+)
 from everthread.core.types import System
 from everthread.core.urls import host_of
 from everthread.errors import InputError
@@ -84,14 +91,7 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     """
     rules = _MarkRules(native_anthropic, mark_tool_results)
     if leading_count is None:
-        leading_count = next(
-            (
-                index
-                for index, message in enumerate(messages)
-                if _role_of(message) not in SYSTEM_ROLES
-            ),
-            len(messages),
-        )
+        leading_count = count_leading_system_messages(messages)
     indexes = _find_last_markable(messages, max(leading_count, len(messages) - max_examined), rules)
     if (
         previous_index is not None

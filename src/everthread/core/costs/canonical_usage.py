@@ -216,14 +216,10 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     counts = _read_counts(fields_by_name)
     names = _detect_names(fields_by_name, counts, api)
     if names is None:
-        fields_by_name = next(
-            (
-                _index_fields(fields_by_name[key])
-                for key in _ENVELOPE_FIELDS
-                if key in fields_by_name
-            ),
-            fields_by_name,
-        )
+        for key in _ENVELOPE_FIELDS:
+            if key in fields_by_name:
+                fields_by_name = _index_fields(fields_by_name[key])
+                break
         counts = _read_counts(fields_by_name)
         names = _detect_names(fields_by_name, counts, api) or _ANTHROPIC_NAMES
     read_tokens = _find_largest_count(counts, names.cache_read)

@@ -96,10 +96,9 @@ def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
             kind_match.start() - MAX_MANIFEST_CHARS,
             0,
         )
-        max_end = min(len(text), kind_match.end() + MAX_MANIFEST_CHARS)
-        manifest_end = lower_text.find("\n---", kind_match.end(), max_end)
-        if manifest_end < 0:
-            manifest_end = max_end
+        following_text = lower_text[kind_match.end() : kind_match.end() + MAX_MANIFEST_CHARS]
+        rest_of_manifest = following_text.partition("\n---")[0]
+        manifest_end = kind_match.end() + len(rest_of_manifest)
         yield from _find_values_in_manifest(text, start, manifest_end)
 
 
