@@ -111,7 +111,6 @@ class TaskEnd(NamedTuple):
     """A client's notice that a background task ended."""
 
     task_id: str
-    """The id of the task."""
     status: str
     description: str
 
