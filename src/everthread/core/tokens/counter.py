@@ -242,17 +242,10 @@ class TokenCounter:
         return max(visible_tokens, self._count_signature(part.get("signature")))
 
     def _count_hidden_thoughts(self, message: Mapping[str, Any]) -> float:
-        """Return the tokens of the thoughts that the signatures of a message of Claude's hold."""
-        native = message.get("_native")
-        value = native.get("value") if isinstance(native, Mapping) else None
-        blocks = value.get("content") if isinstance(value, Mapping) else None
-        if not isinstance(blocks, list):
-            return 0.0
-        return sum(
-            self._count_signature(block.get("signature"))
-            for block in blocks
-            if isinstance(block, Mapping)
-        )
+        """Return the tokens of the thoughts that the signatures in a message from Claude encrypt."""
+        value = as_object(as_object(message.get("_native")).get("value"))
+        signatures = (as_object(block).get("signature") for block in as_list(value.get("content")))
+        return sum(map(self._count_signature, signatures))
 
     def _count_signature(self, signature: Any) -> float:
         """Estimate the tokens of the thoughts that a signature encrypts. The visible text is only a summary of them."""
@@ -263,11 +256,10 @@ class TokenCounter:
 
     def _count_document(self, part: Mapping[str, Any], depth: int) -> float:
         total = self._count_tokens(part.get("title")) + self._count_tokens(part.get("context"))
-        source = part.get("source")
-        kind = source.get("type") if isinstance(source, Mapping) else None
-        if isinstance(source, Mapping) and kind == "text":
+        source = as_object(part.get("source"))
+        if source.get("type") == "text":
             return total + self._count_tokens(source.get("data"))
-        if isinstance(source, Mapping) and kind == "content":
+        if source.get("type") == "content":
             return total + self._count_content(source.get("content"), depth + 1)
         return total + count_document_tokens(part, self.model)
 
