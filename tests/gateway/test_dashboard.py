@@ -292,7 +292,7 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
     pinned_page = await me.post(
         where, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
-    assert "Pinned: every later compaction" in pinned_page.visible_text
+    assert "Pinned. Every later compaction" in pinned_page.visible_text
     pins = await dashboard.store.pins(thread)
     texts = [pin.text for pin in pins]
     assert texts == ["Never touch the audit log."]

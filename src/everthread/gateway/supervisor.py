@@ -179,7 +179,7 @@ class Supervisor:
             if was_ready:
                 slot.failure_count = 0
                 _LOG.warning(
-                    "worker %d ended (%s) after %.0f s; another takes its place",
+                    "worker %d ended (%s) after %.0f s; starting another one",
                     slot.index + 1,
                     _describe_exit(exit_code),
                     time.monotonic() - started_at,
@@ -187,7 +187,7 @@ class Supervisor:
             else:
                 slot.failure_count += 1
                 _LOG.error(
-                    "worker %d did not get up (%s)",
+                    "worker %d did not start (%s)",
                     slot.index + 1,
                     _describe_exit(exit_code),
                 )

@@ -13,15 +13,15 @@ class QueueOptions:
     """Limits of the queue in one process."""
 
     max_queued: int = 16
-    """Messages of one thread that wait for their turn."""
+    """Maximum messages of one thread that wait for their turn."""
     max_running: int = 64
-    """Turns at the same time."""
+    """Maximum turns at the same time."""
     models: tuple[str, ...] = ("*",)
     """Patterns of the models that clients may choose."""
     max_agents: int = 128
-    """Threads that are kept in memory between turns."""
+    """Maximum threads that are kept in memory between turns."""
     idle_seconds: float = 600.0
-    """Seconds without a turn after which they are dropped from memory."""
+    """Seconds without a turn after which a thread is dropped from memory."""
     lease_seconds: float = 30.0
     """Seconds without renewal after which another process may take over a thread."""
     poll_seconds: float = 0.5

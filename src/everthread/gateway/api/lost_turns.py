@@ -15,7 +15,9 @@ UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
     "look before you do it again.]"
 )
-PROCESS_ENDED = "The process that answered it ended in the middle; it was not begun again."
+PROCESS_ENDED = (
+    "The process that was answering this message ended. The message was not tried again."
+)
 
 
 async def repair_lost_turn(

@@ -352,7 +352,7 @@ class TurnQueue:
             if run.stop_reason == "cancelled":
                 return "cancelled", {
                     "code": "cancelled",
-                    "message": "It was cancelled.",
+                    "message": "The message was cancelled.",
                 }
             return "interrupted", {"code": "interrupted", "message": PROCESS_ENDED}
         error = run.task.exception()

@@ -240,7 +240,7 @@ class ThreadRoutes:
             await self._store.undo(first_session.id)
         except NothingToUndoError as error:
             raise Refused(STATUS_BY_CODE["command_failed"], "command_failed", str(error)) from error
-        text = "The last compaction was taken back: the next request goes on without it."
+        text = "The last compaction was undone. It no longer applies to the next request."
         return CommandView(text=text, data={"thread": first_session.id})
 
     @endpoint(

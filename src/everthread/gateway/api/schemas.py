@@ -36,17 +36,17 @@ class Body(BaseModel):
 
 
 class Query(BaseModel):
-    """The query of a URL."""
+    """Base of the query parameters of an endpoint. An unknown parameter is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class NoBody(Body):
-    """Nothing, or `{}`."""
+    """An empty body, or `{}`."""
 
 
 class NoQuery(Query):
-    """Nothing."""
+    """No query parameters."""
 
 
 class CreateThread(Body):
@@ -144,7 +144,7 @@ class Page(Query):
     offset: Annotated[int, Field(ge=0, le=10**9)] = 0
 
     def split(self, rows: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
-        """Return a page of rows and the offset of the next one; one row more than a page was requested."""
+        """Return a page of the rows, and the offset of the next page if there is one. `rows`: one more than a page."""
         return rows[: self.limit], self.offset + self.limit if len(rows) > self.limit else None
 
 
@@ -241,7 +241,9 @@ class ThreadView(View):
         "count or a subagent of a proxied client."
     )
     model: str = Field(description="The model that it began with.")
-    platform: str
+    platform: str = Field(
+        description="What its messages came through: `gateway`, `api`, `terminal`, a framework or a kind of log."
+    )
     client: str = Field(description="The client program, if it gave its name.")
     parent: str | None = Field(
         description="The session it began in, for branches, subagents and side calls."

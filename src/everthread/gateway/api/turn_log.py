@@ -14,6 +14,7 @@ from everthread.store.turn_records import QueuedTurn
 TURN_ENDED_EVENT = "turn"
 """Name of the last event of a turn, which contains the turn's final state."""
 EVENTS_MISSED_EVENT = "gap"
+"""Name of the event in place of events that are no longer kept."""
 MAX_EVENTS = 4_096
 """Maximum events kept per turn."""
 MAX_FINISHED_TURNS = 256
@@ -22,7 +23,7 @@ MAX_FINISHED_TURNS = 256
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """An event of a turn."""
+    """A numbered event of a turn, as clients receive it."""
 
     number: int
     name: str

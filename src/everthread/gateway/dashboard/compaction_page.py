@@ -98,7 +98,7 @@ async def load_compaction_page(
         if candidate.stored is record
     )
     sides = await _load_before_and_after(store, record)
-    compaction = record.record
+    new_compaction = record.record
     last_compaction = next(
         (other_record for other_record in reversed(records) if other_record.reverted_at is None),
         None,
@@ -106,30 +106,30 @@ async def load_compaction_page(
     return {
         "thread": row.first,
         "title": await threads.load_title(row),
-        "made": item,
-        "focus": one_line_excerpt(compaction.focus or "", 200),
-        "left": len(sides.removed_ids),
+        "compaction": item,
+        "focus": one_line_excerpt(new_compaction.focus or "", 200),
+        "removed_count": len(sides.removed_ids),
         "may_undo": record is last_compaction,
         "branch_at": sides.last_id,
-        "warnings": [clean(redact(text)) for text in compaction.warnings],
+        "warnings": [clean(redact(text)) for text in new_compaction.warnings],
         "before": _make_side_rows(sides.before, sides.removed_ids),
         "before_more": max(0, len(sides.before) - MAX_SIDE_MESSAGES),
         "after": _make_side_rows(sides.after, frozenset()),
         "after_more": max(0, len(sides.after) - MAX_SIDE_MESSAGES),
-        "before_bar": draw_side_bar(sides.before, compaction.tokens_before),
-        "after_bar": draw_side_bar(sides.after, compaction.tokens_before),
+        "before_bar": draw_side_bar(sides.before, new_compaction.tokens_before),
+        "after_bar": draw_side_bar(sides.after, new_compaction.tokens_before),
         "sections": split_summary(
-            compaction.summary,
+            new_compaction.summary,
             [
                 (message.id, message_text(message.body))
                 for message in sides.before
                 if message.id in sides.removed_ids
             ],
         ),
-        "checks": describe_checks(compaction.figures),
-        "decision": clean(str(compaction.figures.get("decision") or "")),
-        "steps": [clean(str(step)) for step in compaction.figures.get("steps") or ()],
-        "phases": describe_phases(compaction.figures),
+        "checks": describe_checks(new_compaction.figures),
+        "decision": clean(str(new_compaction.figures.get("decision") or "")),
+        "steps": [clean(str(step)) for step in new_compaction.figures.get("steps") or ()],
+        "phases": describe_phases(new_compaction.figures),
         "spared_dollars": _estimate_saved_dollars(item, calls),
     }
 

@@ -125,10 +125,10 @@ def make_message_page(message: StoredMessage, *, start: int, is_revealed: bool) 
         "item": make_message_row(
             message, chars=MAX_MESSAGE_CHARS, start=start, is_revealed=is_revealed
         ),
-        "size": len(body),
+        "total_chars": len(body),
         "start": start,
-        "shown": min(MAX_MESSAGE_CHARS, len(body) - start),
-        "most": MAX_MESSAGE_CHARS,
+        "shown_chars": min(MAX_MESSAGE_CHARS, len(body) - start),
+        "part_chars": MAX_MESSAGE_CHARS,
         "revealed": is_revealed,
         "kind": message.kind,
         "may_pin": 0 < len(body.strip()) <= 2_000,

@@ -41,7 +41,7 @@ from everthread.gateway.dashboard.trial_page import RunTrial, TrialPage
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.body_limits import collect_body
 from everthread.gateway.site_policy import SitePolicy
-from everthread.store.records import new_id
+from everthread.store.records import ThreadRow, new_id
 from everthread.thread.lookup.pins import add_pin
 
 MAX_FORM_BYTES = 64 * 1024
@@ -61,10 +61,10 @@ _RESPONSE_HEADERS = {
     "cache-control": "no-store",
 }
 _OUTCOME_TEXTS = {
-    "undone": "The compaction was undone: everything it took out is in view again.",
-    "pinned": "Pinned: every later compaction carries it word for word.",
-    "unpinned": "The pin was taken back.",
-    "branched": "A branch: it shares everything up to there and goes its own way from now on.",
+    "undone": "The compaction was undone. Everything it removed is in view again.",
+    "pinned": "Pinned. Every later compaction keeps it word for word.",
+    "unpinned": "Unpinned.",
+    "branched": "This is the new branch. It shares all messages up to that point.",
 }
 
 
@@ -197,21 +197,21 @@ class Dashboard:
             form = await _read_form(request)
             if form is None:
                 return self._show_error(
-                    413, "That is too much.", "A form here has at most 64 KB.", viewer
+                    413, "The form is too large.", "A form here has at most 64 KB.", viewer
                 )
             if not self.login.is_valid_token(viewer, form.get("csrf", "")):
                 return self._show_error(
                     403,
-                    "Not from here.",
-                    "Open the page again and use its own button.",
+                    "The form is outdated.",
+                    "Reload the page and try again.",
                     viewer,
                 )
             try:
                 return await change(request, viewer, form)
             except InputError as error:
-                return self._show_error(409, "That cannot be done.", text.clean(str(error)), viewer)
+                return self._show_error(409, "This cannot be done.", text.clean(str(error)), viewer)
 
-        return self._for_viewer(answer_form, "That could not be done now.")
+        return self._for_viewer(answer_form, "This could not be done now.")
 
     def _show_login(self, request: Request, problem: str = "", status: int = 401) -> Response:
         """Return the login page. On a personal gateway, also print a new link in its terminal."""
@@ -226,9 +226,8 @@ class Dashboard:
         ):
             self._announced_at = time.monotonic()
             self._announce(self.login.make_login_link())
-        status = (
-            200 if request.method == "GET" and request.url.path == "/" and not problem else status
-        )
+        if request.method == "GET" and request.url.path == "/" and not problem:
+            status = 200
         return self._show_page(
             "login.html",
             None,
@@ -246,13 +245,13 @@ class Dashboard:
             cookie = self.login.redeem_link(code)
             if cookie is None:
                 return self._show_login(
-                    request, "This link was used already, or is not from here.", 403
+                    request, "This link was used already, or is not from this gateway.", 403
                 )
         else:
             form = await _read_form(request) or {}
             cookie = await self.login.redeem_key(form.get("key", ""))
             if cookie is None:
-                _LOG.warning("the dashboard was asked for with a key that is not known")
+                _LOG.warning("a login to the dashboard failed: unknown key")
                 return self._show_login(request, "This key is not known here, or was revoked.", 403)
         # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.
         answer = self._show_page("entered.html", None)
@@ -288,28 +287,30 @@ class Dashboard:
             query="",
             page=page,
             more=has_more,
-            live=live_url,
+            live_url=live_url,
         )
 
     async def _show_thread(self, request: Request, viewer: Viewer) -> Response:
         wanted_page = request.query_params.get("page")
         page = None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
-        thread = request.path_params["thread"]
-        title = await self._threads.load_title(await self._threads.load_thread(viewer, thread))
-        outcome = _OUTCOME_TEXTS.get(request.query_params.get("said", ""), "")
+        row = await self._load_thread(request, viewer)
+        thread = row.first.id
+        title = await self._threads.load_title(row)
+        outcome = _OUTCOME_TEXTS.get(request.query_params.get("outcome", ""), "")
         live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
 
         async def body() -> AsyncIterator[str]:
             """Yield the head of the page first, because the rest of a long thread takes a moment to compute."""
-            yield _take_page_start(self._render("base.html", viewer, live=live_url, title=title))
+            yield _take_page_start(
+                self._render("base.html", viewer, live_url=live_url, title=title)
+            )
             try:
                 model = await self._thread_pages.load(viewer, thread, page)
                 html = self._render(
                     "thread.html",
                     viewer,
-                    said=outcome,
-                    said_bad=False,
-                    live=live_url,
+                    outcome=outcome,
+                    live_url=live_url,
                     **model,
                 )
             except EverthreadError as error:
@@ -335,9 +336,9 @@ class Dashboard:
     async def _show_message_part(
         self, request: Request, viewer: Viewer, start: str | None, *, is_revealed: bool
     ) -> Response:
-        thread = request.path_params["thread"]
-        row = await self._threads.load_thread(viewer, thread)
-        message = await self._threads.load_message(viewer, thread, request.path_params["number"])
+        row = await self._load_thread(request, viewer)
+        number = request.path_params["number"]
+        message = await self._threads.load_message(viewer, row.first.id, number)
         model = make_message_page(
             message, start=_parse_number(start, 0, 10**12), is_revealed=is_revealed
         )
@@ -352,7 +353,7 @@ class Dashboard:
     async def _show_overview(self, request: Request, viewer: Viewer) -> Response:
         days = _parse_number(request.query_params.get("days"), 30, 366) or 30
         model = await load_overview(self._costs, viewer, days)
-        return self._show_page("overview.html", viewer, live="/dashboard/live", **model)
+        return self._show_page("overview.html", viewer, live_url="/dashboard/live", **model)
 
     async def _show_trial_form(self, request: Request, viewer: Viewer) -> Response:
         model = await self._trial_page.load_form(viewer, request.path_params["thread"])
@@ -380,7 +381,7 @@ class Dashboard:
         return page
 
     async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        row = await self._threads.load_thread(viewer, request.path_params["thread"])
+        row = await self._load_thread(request, viewer)
         thread = row.first.id
         tip = row.tip
         records = [
@@ -392,11 +393,11 @@ class Dashboard:
             or records[-1].session != tip.id
         ):
             raise InputError(
-                "only the last compaction of a thread can be undone, and this one is not it any more"
+                "only the last compaction of a thread can be undone, and this one no longer is"
             )
         lease = await self._store.acquire(thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS)
         if lease is None:
-            raise InputError("a turn of this thread is under way; try again when it has ended")
+            raise InputError("a turn of this thread is running; try again when it has ended")
         try:
             await self._store.undo(tip.id, lease=lease)
         finally:
@@ -410,8 +411,7 @@ class Dashboard:
         return _redirect_to_thread(thread, "undone")
 
     async def _pin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = request.path_params["thread"]
-        await self._threads.load_thread(viewer, thread)
+        thread = (await self._load_thread(request, viewer)).first.id
         pin_text = form.get("text", "")
         if form.get("message"):
             message = await self._threads.load_message(
@@ -422,20 +422,23 @@ class Dashboard:
         return _redirect_to_thread(thread, "pinned", "state")
 
     async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = request.path_params["thread"]
-        await self._threads.load_thread(viewer, thread)
+        thread = (await self._load_thread(request, viewer)).first.id
         await self._store.delete_pin(thread, form.get("pin", ""))
         return _redirect_to_thread(thread, "unpinned", "state")
 
     async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = request.path_params["thread"]
-        row = await self._threads.load_thread(viewer, thread)
+        row = await self._load_thread(request, viewer)
+        thread = row.first.id
         message = await self._threads.load_message(
             viewer, thread, _parse_number(form.get("message"), 0, 2**62)
         )
         branch = await self._store.branch(row.tip.id, message.id)
         _LOG.info("thread %s was branched to %s by %s", thread, branch.id, viewer.name)
         return _redirect_to_thread(branch.id, "branched")
+
+    async def _load_thread(self, request: Request, viewer: Viewer) -> ThreadRow:
+        """Return the thread that the path names."""
+        return await self._threads.load_thread(viewer, request.path_params["thread"])
 
     async def _send_live_updates(self, request: Request, viewer: Viewer) -> Response:
         thread = request.query_params.get("thread")
@@ -451,9 +454,7 @@ class Dashboard:
         return Response(static_file.data, media_type=static_file.media_type, headers=headers)
 
     async def _show_missing_page(self, _request: Request, _error: Exception) -> Response:
-        return self._show_error(
-            404, "There is no such page.", "Its address is not one of ours.", None
-        )
+        return self._show_error(404, "There is no such page.", "Check the address.", None)
 
     def _show_error(self, status: int, title: str, message: str, viewer: Viewer | None) -> Response:
         return self._show_page("error.html", viewer, status=status, title=title, message=message)
@@ -467,9 +468,9 @@ class Dashboard:
         current_page = {"threads.html": "threads", "overview.html": "overview"}.get(name, "")
         fields = {
             "query": "",
-            "live": "",
-            "here": current_page,
-            "base": self.base_url,
+            "live_url": "",
+            "current_page": current_page,
+            "base_url": self.base_url,
         } | model
         return self._pages.get_template(name).render(viewer=viewer, **fields)
 
@@ -519,5 +520,5 @@ def _parse_number(value: str | None, default: int, maximum: int) -> int:
 
 
 def _redirect_to_thread(thread: str, outcome: str, anchor: str = "") -> Response:
-    url = f"/dashboard/threads/{quote(thread, safe='')}?said={outcome}"
+    url = f"/dashboard/threads/{quote(thread, safe='')}?outcome={outcome}"
     return RedirectResponse(f"{url}#{anchor}" if anchor else url, 303)

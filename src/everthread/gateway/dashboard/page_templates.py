@@ -13,6 +13,7 @@ from jinja2 import Environment
 
 from everthread._version import __version__
 from everthread.core.costs.prices import format_dollars
+from everthread.core.messages import count_noun
 from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.charts import (
     Segment,
@@ -53,7 +54,8 @@ def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
         ),
     }
     pages.filters |= {
-        "comma": lambda number: f"{number:,}",
+        "comma": "{:,}".format,
+        "count_noun": count_noun,
         "short": text.format_short,
         "dollars": format_dollars,
         "money": text.format_money,

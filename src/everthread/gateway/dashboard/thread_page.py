@@ -214,22 +214,13 @@ class _ThreadData:
 def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
     """List the state of the work: directory, files, commands with their last outcome, open errors, to-do list."""
     todo_items = todo if isinstance(todo, list) and todo else state.todo
-    commands = [
-        f"{one_line_excerpt(name, 120)} {entry.outcome and '→ '}{entry.outcome}".rstrip()
-        for name, entry in state.commands.items()
-    ]
-    groups = [
-        (
-            "Where",
-            [
-                location
-                for location in (
-                    state.directory,
-                    state.branch and f"branch {state.branch}",
-                )
-                if location
-            ],
-        ),
+    branch = f"branch {state.branch}" if state.branch else ""
+    commands = []
+    for command, run in state.commands.items():
+        outcome = f" → {run.outcome}" if run.outcome else ""
+        commands.append(f"{one_line_excerpt(command, 120)}{outcome}")
+    groups: list[tuple[str, list[str]]] = [
+        ("Where", [place for place in (state.directory, branch) if place]),
         ("Changed files", state.changed_files()[-12:]),
         ("Last outcome of each command", commands[-8:]),
         (
@@ -246,9 +237,11 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
             ],
         ),
     ]
-    return [
-        (name, [one_line_excerpt(line, 240) for line in lines]) for name, lines in groups if lines
-    ]
+    shown_groups = []
+    for name, lines in groups:
+        if lines:
+            shown_groups.append((name, [one_line_excerpt(line, 240) for line in lines]))
+    return shown_groups
 
 
 def _count_stored_and_removed(

@@ -98,7 +98,7 @@ class TrialPage:
         result = None
         problem = ""
         if self._lock.locked():
-            problem = "Another replay is under way; try again in a moment."
+            problem = "Another replay is running. Try again in a moment."
         elif self._run_trial is not None:
             try:
                 async with self._lock, asyncio.timeout(MAX_TRIAL_SECONDS):
@@ -106,10 +106,10 @@ class TrialPage:
             except InputError as error:
                 problem = clean(str(error))
             except TimeoutError:
-                problem = "The replay took longer than five minutes and was given up."
+                problem = "The replay was stopped after five minutes."
             except Exception as error:  # noqa: BLE001 - a replay may fail in any way; logged and shown
                 _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
-                problem = "The replay failed; the log of this process says why."
+                problem = "The replay failed. The log of this process has the details."
         return await self._make_page(row, threshold, ratio, result=result, problem=problem)
 
     async def _make_request(self, row: ThreadRow, threshold: int, ratio: int) -> TrialRequest:
