@@ -30,7 +30,7 @@ from everthread.core.tokens.budget import (
     DEFAULT_USER_WORDS_SHARE,
     SETTING_RANGES,
 )
-from everthread.gateway.api import HEARTBEAT_SECONDS, QueueOptions
+from everthread.gateway.api import HEARTBEAT_INTERVAL_SECONDS, QueueOptions
 from everthread.gateway.contracts import Auth, Limits, Mode
 from everthread.thread.options import (
     MAX_RECALL_TOKENS,
@@ -458,7 +458,7 @@ class NativeApiOptions(ConfigSection):
         description="How often the store is polled for the work of other processes.",
     )
     heartbeat_seconds: Seconds = Field(
-        HEARTBEAT_SECONDS,
+        HEARTBEAT_INTERVAL_SECONDS,
         description="Seconds between two heartbeats of an idle stream.",
     )
 

@@ -14,6 +14,7 @@ from everthread.core.costs.prices import format_dollars
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
 from everthread.store.records import CompactionRecord, NewCompaction
+from everthread.thread.compaction_records import REASON_TEXTS
 from everthread.thread.lookup.thread_state import (
     describe_state,
     list_changed_files,
@@ -68,17 +69,6 @@ def _format_command(run: Mapping[str, Any]) -> str:
         mark = "–"
     outcome = f": {run['outcome']}" if run["outcome"] else ""
     return f"{mark} `{excerpt(run['command'], 80)}`{outcome}, turn {run['turn']}"
-
-
-REASON_TEXTS = {
-    "in-loop": "the prompt had reached the threshold during a turn",
-    "preflight": "the new message took the prompt to the threshold",
-    "hygiene": "the stored history was over 85 % of the window before a message came in",
-    "cold-cache": "the provider's cache had expired, so a rewrite cost nothing there",
-    "idle": "the provider's cache was about to expire",
-    "overflow": "the provider refused the request as too long",
-    "manual": "you asked for it with /compress",
-}
 
 
 @command("/why", "why the last compaction or cache miss happened")

@@ -23,9 +23,9 @@ from everthread.store.store import Store
 from everthread.thread.options import CheckPermission
 
 _LOG = logging.getLogger("everthread.gateway")
-FLUSH_SECONDS = 0.1
+WRITE_DELAY_SECONDS = 0.1
 """Seconds for which usage is collected before it is written."""
-RETRY_SECONDS = 5.0
+WRITE_RETRY_DELAY_SECONDS = 5.0
 """Seconds until the next attempt after the store has failed to write."""
 BYTES_PER_TOKEN = 4
 """Bytes of text per token, for estimates."""
@@ -133,7 +133,7 @@ class KeyUsageCounter:
         self._unwritten_uses[entry] = self._unwritten_uses.get(entry, NO_USE) + use
         self._write_soon()
 
-    def _write_soon(self, delay: float = FLUSH_SECONDS) -> None:
+    def _write_soon(self, delay: float = WRITE_DELAY_SECONDS) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
             self._timer = asyncio.get_running_loop().call_later(delay, self._start_write)
 
@@ -144,7 +144,9 @@ class KeyUsageCounter:
 
     def _write_remaining_uses(self, write_task: asyncio.Task[bool]) -> None:
         if self._unwritten_uses and not write_task.cancelled() and write_task.exception() is None:
-            self._write_soon(FLUSH_SECONDS if write_task.result() else RETRY_SECONDS)
+            self._write_soon(
+                WRITE_DELAY_SECONDS if write_task.result() else WRITE_RETRY_DELAY_SECONDS
+            )
 
     async def _write(self) -> bool:
         """Write collected usage, day by day. Return False if the store fails; a later write retries."""

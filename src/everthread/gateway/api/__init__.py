@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HEARTBEAT_SECONDS = 15.0
-WAIT_SECONDS = 600.0
+HEARTBEAT_INTERVAL_SECONDS = 15.0
+MAX_WAIT_SECONDS = 600.0
+"""Seconds that a request waits at most for the end of its turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,10 +164,10 @@ def _validate(schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], M
 def _describe_problems(error: ValidationError) -> str:
     """Describe the problems of the input, without quoting it."""
     details = error.errors(include_input=False, include_url=False, include_context=False)
-    lines = [
-        f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
-        for detail in details[:_MAX_LISTED_PROBLEMS]
-    ]
+    lines = []
+    for detail in details[:_MAX_LISTED_PROBLEMS]:
+        location = ".".join(str(step)[:50] for step in detail["loc"])
+        lines.append(f"{location or 'the body'}: {detail['msg']}")
     more_count = len(details) - len(lines)
     return "; ".join(lines) + (f"; and {more_count} more" if more_count else "")
 

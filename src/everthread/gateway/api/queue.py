@@ -37,7 +37,7 @@ _LOG = logging.getLogger("everthread.gateway")
 StopReason = Literal["cancelled", "interrupted", "lost"]
 MAX_STOP_SECONDS = 10.0
 """Seconds that interrupted turns have to store the interruption."""
-RETRY_SECONDS = 5.0
+RETRY_AFTER_SECONDS = 5.0
 """Seconds after which a client may retry when the queue is full."""
 
 
@@ -149,7 +149,7 @@ class TurnQueue:
         turn = await self.store.queue_turn(new_turn, max_waiting=self.options.max_queued)
         if turn is None:
             text = f"{self.options.max_queued} messages of this thread wait for their answer already; try again later."
-            raise Refused(429, "queue_full", text, retry_after=RETRY_SECONDS)
+            raise Refused(429, "queue_full", text, retry_after=RETRY_AFTER_SECONDS)
         if turn.id != new_turn_id and turn.message != body:
             raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
         self._follow_turn(turn)

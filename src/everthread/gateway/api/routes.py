@@ -14,7 +14,7 @@ from everthread.conversation.given_messages import MessageInput
 from everthread.core.secrets.redaction import redact
 from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError, NothingToUndoError
-from everthread.gateway.api import WAIT_SECONDS
+from everthread.gateway.api import MAX_WAIT_SECONDS
 from everthread.gateway.api.http import (
     ApiRequest,
     endpoint,
@@ -395,7 +395,9 @@ class ThreadRoutes:
         )
 
     async def _run_command(self, request: ApiRequest, line: str) -> CommandView | Response:
-        turn = await self._wait_for_end(request, await self._submit(request, line), WAIT_SECONDS)
+        turn = await self._wait_for_end(
+            request, await self._submit(request, line), MAX_WAIT_SECONDS
+        )
         result = turn.result or {}
         if turn.state != "answered":
             return _make_turn_response(turn)

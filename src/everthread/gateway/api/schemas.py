@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from everthread.core.secrets.redaction import redact
-from everthread.gateway.api import WAIT_SECONDS
+from everthread.gateway.api import MAX_WAIT_SECONDS
 from everthread.store.records import CompactionRecord, Session, StoredMessage, ThreadRow
 from everthread.store.turn_records import QueuedTurn, TurnState
 
@@ -170,8 +170,8 @@ class Days(Query):
 
 
 class Wait(Query):
-    wait: Annotated[float, Field(ge=0, le=WAIT_SECONDS, allow_inf_nan=False)] = Field(
-        WAIT_SECONDS,
+    wait: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = Field(
+        MAX_WAIT_SECONDS,
         description="Seconds to wait for the end; then the turn is given as it is, with 202.",
     )
 

@@ -19,20 +19,12 @@ from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadRead
 from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
 from everthread.store.store import Store
 from everthread.store.usage_records import CallRow
+from everthread.thread.compaction_records import REASON_TEXTS
 
 EXCERPT_CHARS = 300
 MAX_SIDE_MESSAGES = 60
 """Maximum messages shown before or after a compaction: the first and the last ones."""
 
-REASON_TEXTS = {
-    "in-loop": "the prompt had reached the threshold",
-    "preflight": "the new message took the prompt to the threshold",
-    "hygiene": "the stored history was over 85 % of the window",
-    "cold-cache": "the cache had expired, so a rewrite cost nothing there",
-    "overflow": "the provider refused the request as too long",
-    "idle": "the cache was about to expire",
-    "manual": "requested by hand",
-}
 PHASE_LABELS = {
     "prune": "Old tool results shortened to a line",
     "boundaries": "Messages kept word for word",

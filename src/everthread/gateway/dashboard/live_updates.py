@@ -13,9 +13,9 @@ from everthread.errors import EverthreadError
 from everthread.gateway.dashboard.login import Viewer
 from everthread.store.store import Store
 
-POLL_SECONDS = 1.0
+POLL_INTERVAL_SECONDS = 1.0
 """Seconds between two polls of the store while a page is open."""
-HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_INTERVAL_SECONDS = 15.0
 MAX_LIVE_PAGES = 100
 """Maximum open pages that get live updates."""
 _LOG = logging.getLogger("everthread.gateway.dashboard")
@@ -53,7 +53,7 @@ class LiveUpdates:
                     last_change = change
                     last_sent = time.monotonic()
                     yield "event: changed\ndata: yes\n\n"
-                elif time.monotonic() - last_sent > HEARTBEAT_SECONDS:
+                elif time.monotonic() - last_sent > HEARTBEAT_INTERVAL_SECONDS:
                     last_sent = time.monotonic()
                     yield ": here\n\n"
         except EverthreadError as error:
@@ -64,7 +64,7 @@ class LiveUpdates:
     async def _wait_for_close(self) -> bool:
         """Wait for the next poll; return whether the streams were closed meanwhile."""
         try:
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(POLL_INTERVAL_SECONDS):
                 await self._close_event.wait()
         except TimeoutError:
             return False

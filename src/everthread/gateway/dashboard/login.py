@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everthread.core.utc_days import format_utc_day
+from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.contracts import Auth
 from everthread.store.store import Store
 
-LOGIN_SECONDS = 7 * 86_400.0
+LOGIN_LIFETIME_SECONDS = 7.0 * DAY_SECONDS
 """Seconds after which one must log in again."""
 SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
@@ -169,7 +169,7 @@ class DashboardLogin:
         """Return whether a form's token belongs to this session."""
         return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
 
-    def format_cookie(self, value: str, *, max_age: float = LOGIN_SECONDS) -> str:
+    def format_cookie(self, value: str, *, max_age: float = LOGIN_LIFETIME_SECONDS) -> str:
         return (
             f"{self.cookie_name}={value}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict"
         )
@@ -194,7 +194,7 @@ class DashboardLogin:
     def _sign_cookie(self, claims: dict[str, Any]) -> str:
         claims |= {
             "nonce": secrets.token_hex(12),
-            "until": time.time() + LOGIN_SECONDS,
+            "until": time.time() + LOGIN_LIFETIME_SECONDS,
         }
         text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"{text}.{self._make_signature(f'cookie {text}')}"

@@ -155,18 +155,10 @@ def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
     """Draw the prompts of several replays of a thread, call by call."""
     call_count = max((len(run.prompt_sizes) for run in result.runs), default=0)
     points = pick_points(call_count)
-    lines = [
-        Line(
-            run.name,
-            style,
-            [
-                run.prompt_sizes[call_index]
-                for call_index in points
-                if call_index < len(run.prompt_sizes)
-            ],
-        )
-        for run, style in zip(result.runs, "cab", strict=False)
-    ]
+    lines = []
+    for run, style in zip(result.runs, "cab", strict=False):
+        sizes = [run.prompt_sizes[index] for index in points if index < len(run.prompt_sizes)]
+        lines.append(Line(run.name, style, sizes))
     trial_run = result.runs[1] if len(result.runs) > 1 else result.runs[0]
     point_numbers = {call_index: number for number, call_index in enumerate(points)}
     marks = [

@@ -26,7 +26,6 @@ from everthread.gateway.dashboard.charts import (
     draw_chart,
     make_cache_lines,
 )
-from everthread.gateway.dashboard.compaction_page import REASON_TEXTS
 from everthread.gateway.dashboard.headlines import Figure
 from everthread.gateway.dashboard.summary_lines import split_summary
 from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
@@ -37,6 +36,7 @@ from everthread.lab.replay.result import (
     StrategyResult,
     sum_costs,
 )
+from everthread.thread.compaction_records import REASON_TEXTS
 
 LINE_STYLES = {
     "everthread": "a",
