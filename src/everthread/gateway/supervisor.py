@@ -83,9 +83,9 @@ class _Slot:
 
 
 class Supervisor:
-    """Start workers with a command, and restart them until closed.
+    """Start workers with a command, and restart each one that ends, until closed.
 
-    `setup`: returns the picklable setup of the worker with a number. `print_message`: called with messages of workers.
+    `make_setup`: returns the picklable setup of the worker with this number. `print_message`: prints a worker's message.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name

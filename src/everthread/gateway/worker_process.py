@@ -1,4 +1,4 @@
-"""The side of a worker process: get the setup from the supervisor, report to it, and end with it."""
+"""Run in a worker process: get the setup from the supervisor, report to it, and end with it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ class WorkerSetup:
 
     listener: socket.socket
     worker_count: int
-    """Number of workers."""
     links_folder: Path
     """The folder of one-time login links, which all workers share."""
 
 
 def serve_as_worker(run_worker: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
+    """Run `run_worker(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
     listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
         asyncio.run(run_worker(socket.socket(fileno=listener_descriptor), setup))
@@ -47,17 +46,17 @@ def report(**fields: Any) -> None:
 async def wait_until_ended() -> None:
     """Wait until the supervisor ends this worker by a signal, or has ended itself, which closes standard input."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    end_event = asyncio.Event()
     input_descriptor = sys.stdin.fileno()
 
     def end_on_closed_input() -> None:
         if not os.read(input_descriptor, 1024):
             loop.remove_reader(input_descriptor)
-            ended.set()
+            end_event.set()
 
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGTERM, end_event.set)
     loop.add_reader(input_descriptor, end_on_closed_input)
     try:
-        await ended.wait()
+        await end_event.wait()
     finally:
         loop.remove_reader(input_descriptor)

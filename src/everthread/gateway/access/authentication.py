@@ -209,7 +209,7 @@ class KeyAuthenticator:
         await self._usage_counter.close()
 
     async def _find_key(self, digest: str) -> StoredKey | None:
-        """Return the key, at most `ttl` seconds old; concurrent callers share one lookup."""
+        """Return the key, at most `cache_seconds` old; concurrent callers share one lookup."""
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read_key(digest))

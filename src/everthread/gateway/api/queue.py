@@ -65,7 +65,7 @@ class TurnQueue:
         self._logs = TurnLogs()
         self._holder_id = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By thread, the task that works on its open turns; `_wake_events` wake the tasks."""
+        """By thread, the task that works on its open turns; an event of `_wake_events` wakes it."""
         self._wake_events: dict[str, asyncio.Event] = {}
         self._running_turns: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
@@ -110,7 +110,7 @@ class TurnQueue:
         raise Refused(404, "not_found", "There is no such thread.")
 
     async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
-        """Create a thread. `tools`: whether its agent is opened with commands and files."""
+        """Create a thread. `has_tools`: whether its agent is opened with commands and files."""
         if self._is_closing:
             raise _make_shutdown_error()
         return await self.agents.create(tenant, new_thread, has_tools=has_tools)
@@ -125,18 +125,18 @@ class TurnQueue:
         may_use_tools: bool = False,
         payer: str | None = None,
     ) -> QueuedTurn:
-        """Queue a message: text, content parts or a message of the user. It is stored when this returns.
+        """Queue a message: text, content parts or a whole user message. It is stored when this returns.
 
-        `key`: a repeated request with the same key is the same turn. `tools`: whether the sender may use commands and
-        files. A slash command is run when it is its turn, and not sent to the model. `payer`: the id of the key that
-        pays for the turn's calls.
+        `key`: a repeated request with the same key returns the same turn. `may_use_tools`: whether the sender may use
+        commands and files. `payer`: the id of the API key that the turn's calls are charged to. A slash command runs
+        when its turn comes; it is not sent to the model.
         """
         if self._is_closing:
             raise _make_shutdown_error()
         first_session = await self.load_thread(tenant, thread)
         (body,) = [dict(given_message) for given_message in as_messages(message)] or [{}]
         if body.get("role") != "user":
-            raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
+            raise Refused(400, "invalid_message", "Only messages with the role `user` can be sent.")
         new_turn_id = new_id()
         new_turn = NewQueuedTurn(
             new_turn_id,
@@ -193,7 +193,7 @@ class TurnQueue:
         return turn
 
     def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
-        """Return the log of a turn, and make sure that the turn will be answered."""
+        """Return the log of a turn. If the turn is open, wake the task that answers it."""
         log = self._logs.get_or_create(turn)
         if not turn.is_open:
             log.end(turn)

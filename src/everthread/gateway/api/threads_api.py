@@ -38,7 +38,7 @@ OPENAPI_PATH = "/api/openapi.json"
 class ThreadsApi:
     """Answer `/api/…` for callers that `GatewayApp` has authenticated.
 
-    `tools`: whether callers without a key may use commands and files.
+    `keyless_may_use_tools`: whether callers without a key may use commands and files.
     """
 
     def __init__(

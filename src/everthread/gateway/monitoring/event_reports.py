@@ -1,4 +1,4 @@
-"""Count and log the manager's events, and failures after which a request was still served."""
+"""Count and log the events of threads, and failures after which a request was still served."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ MAX_UNPRICED_MODELS = 100
 
 
 class EventReporter:
-    """Count and log the manager's events, never the content of messages."""
+    """Count and log the events of threads, never the content of messages."""
 
     def __init__(self, metrics: Metrics, failures: FailureLog | None) -> None:
         self._metrics = metrics
