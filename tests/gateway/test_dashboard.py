@@ -266,7 +266,7 @@ async def test_shows_and_undoes_a_compaction(
         session = await dashboard.store.session(branch)
         assert session.kind == "branch"
         response = await me.get(branched.headers["location"])
-        assert "A branch" in response.visible_text
+        assert "the new branch" in response.visible_text
 
     assert "was undone by this machine" in caplog.text
 
@@ -281,7 +281,7 @@ async def test_refuses_to_change_a_thread_during_a_turn(
     lease = await dashboard.store.acquire(thread, "somebody", 60)
     assert lease is not None
     response = await me.post(f"/dashboard/threads/{thread}/undo", form)
-    assert "a turn of this thread is under way" in response.visible_text
+    assert "a turn of this thread is running" in response.visible_text
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 

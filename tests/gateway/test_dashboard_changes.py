@@ -38,7 +38,7 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
         assert receipt["tokens_before"] > receipt["tokens_after"] > 0
         assert receipt["messages"] > 0
         assert receipt["reverted"]
-        assert "taken back" in answer.json()["text"]
+        assert "was undone" in answer.json()["text"]
         for question in ("And now?", "And then?"):
             await conversation.ask(question)
             assert conversation.messages_sent() == [

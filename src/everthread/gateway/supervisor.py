@@ -85,7 +85,7 @@ class _Slot:
 class Supervisor:
     """Start workers with a command, and restart each one that ends, until closed.
 
-    `make_setup`: returns the picklable setup of the worker with this number. `print_message`: prints a worker's message.
+    `make_setup`: returns the picklable setup of the worker with this number. `print_message`: prints its messages.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name
