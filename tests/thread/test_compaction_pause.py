@@ -50,6 +50,7 @@ def test_the_pause_ends_after_five_minutes(seconds: int, holds: bool) -> None:
 
 @pytest.mark.parametrize("effective", [MUCH_LESS, JUST_EFFECTIVE])
 def test_an_effective_compaction_resets_the_count(effective: int) -> None:
+    """A compaction to nine tenths of the prompt is still effective."""
     assert not pause_after(HARDLY_LESS, effective, HARDLY_LESS).is_active(BEFORE, 1_000)
 
 

@@ -49,6 +49,7 @@ async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
 async def test_ignores_an_implausible_limit(
     store: Store, limit: int, sent: int, believed: bool
 ) -> None:
+    """A limit is implausible if it is tiny, or not exceeded by the request, or not stated as an overflow."""
     limits = ModelLimits(store, SteppedClock())
     verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
     assert await limits.learn_window(key("a"), verdict, 128_000, sent, is_credible=believed) is None
@@ -56,6 +57,7 @@ async def test_ignores_an_implausible_limit(
 
 
 async def test_never_learns_a_limit_below_a_successful_prompt(store: Store) -> None:
+    """A proxy between may refuse for reasons of its own."""
     limits = ModelLimits(store, SteppedClock())
     await limits.record_success(key("a"), 20_000)
     assert await limits.learn_window(key("a"), TOO_LONG, 128_000, 9_000) is None
@@ -202,5 +204,6 @@ async def test_stores_a_guessed_window_after_a_success_of_its_size(
 def test_keeps_at_most_half_of_the_free_tokens_as_margin(
     prompt: int, unreported: int, cap: int
 ) -> None:
+    """Tokens that the provider has not counted need a larger margin than those it has."""
     limits = CallLimits(64_000, learnt_window=64_000)
     assert limits.compute_max_output(prompt, unreported_tokens=unreported) == cap

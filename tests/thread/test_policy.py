@@ -87,6 +87,7 @@ def test_compacts_at_the_threshold_without_economics() -> None:
 
 
 def test_never_prepares_a_journal_ahead() -> None:
+    """It takes milliseconds; prepared ahead, it would lack the messages since then."""
     size = PromptSize(5_500, 300, ContextOptions().budget(12_000))
     prices = CallPrices("gpt-4o", "auto", uses_marks=False, summarizer=JOURNAL)
     assert not policy().should_prepare(size, LearntUsage(), prices)

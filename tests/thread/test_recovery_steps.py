@@ -8,6 +8,7 @@ from everthread.thread.recovery import RecoveryAttempts, find_lower_cap
 
 
 def test_a_cap_never_falls_below_a_thinking_budget() -> None:
+    """Providers refuse an output cap that the thinking budget reaches."""
     verdict = ErrorVerdict("max_tokens_too_large", "it says so", available_output=2_000)
     assert find_lower_cap(verdict, 8_000, None) == 2_000
     assert find_lower_cap(verdict, 8_000, 4_000) is None

@@ -116,6 +116,7 @@ async def test_every_search_returns_the_same_turn_number(store: Store) -> None:
 async def test_a_question_finds_the_users_message_before_tool_results(
     store: Store,
 ) -> None:
+    """Tool results repeat the words of a task more often than the task itself does."""
     rule = "The theme tests go to coding-agent/test, I run them with npx."
     thread = await store_thread(store, rule, "Please continue.")
     call = function_call("c", "terminal", '{"command": "cat \\"a\\""}')
@@ -152,6 +153,7 @@ async def test_a_question_finds_the_users_message_before_tool_results(
 async def test_shows_a_repeated_text_once(
     store: Store,
 ) -> None:
+    """Clients repeat instructions in each turn; one excerpt of them is enough."""
     prompt = "Solve the issue below. The release notes and the release branch tell how a release is made. Issue {}."
     texts = [prompt.format(number) for number in range(30)]
     thread = await store_thread(
@@ -180,6 +182,7 @@ async def test_finds_stored_outputs_but_not_earlier_searches(store: Store) -> No
 
 
 async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
+    """A search for a secret's own text must not confirm that it was stored."""
     thread = await store_thread(store, f"Deploy with GITHUB_TOKEN={TOKEN} to staging.")
     lookup = look_up(store, thread)
     for query, mode in (
@@ -201,6 +204,7 @@ async def test_a_secret_is_neither_shown_nor_found(store: Store) -> None:
 async def test_a_hostile_pattern_is_refused_in_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
+    """A model writes the pattern, so it must not be able to block the process."""
     monkeypatch.setattr(pattern_matcher, "PATTERN_TIMEOUT_SECONDS", 0.2)
 
     thread = await store_thread(store, "a" * 40_000 + "!")
@@ -246,6 +250,7 @@ async def test_searches_other_threads_only_if_allowed(
 async def test_an_empty_result_advises_against_repeating_the_search(
     store: Store,
 ) -> None:
+    """Otherwise models try the same words again and again."""
     thread = await store_thread(store, "Hello there.")
     lookup = look_up(store, thread)
     page = await lookup.search("zeppelin")

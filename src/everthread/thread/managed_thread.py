@@ -93,12 +93,12 @@ class ManagedThread(Generic[DraftT]):
             await self._run_order(order, must_wait=decision.must_wait)
         return decision
 
-    async def compact_now(self, order: CompactionOrder) -> bool:
-        """Compact and wait for the result. Return whether the prompt became smaller; report a failure as an event."""
+    async def compact_now(self, order: CompactionOrder) -> None:
+        """Compact and wait for the result; report a failure as an event."""
         await self.drop_preparation("another compaction takes its place")
         order = replace(order, is_background=False)
         self.preparation.start(self._make_draft(order))
-        return await self._commit_draft(await self._take_draft(), order)
+        await self._commit_draft(await self._take_draft(), order)
 
     async def compact_manually(self, order: CompactionOrder) -> Compaction:
         """Compact at a person's request, whatever the size. The result's `reason` explains why nothing changed."""
@@ -309,8 +309,8 @@ class ManagedThread(Generic[DraftT]):
             self._report_failure(error)
             return None
 
-    async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> bool:
-        """Commit a compaction and return whether it helped. If not, the next one waits until the thread has grown."""
+    async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> None:
+        """Commit a compaction. If it does not help, the next one waits until the thread has grown."""
         prompt = self.prompt
         tokens = prompt.size.tokens
         is_done = False
@@ -322,7 +322,6 @@ class ManagedThread(Generic[DraftT]):
             self._record_success()
         else:
             prompt.learnt.record_failure(tokens)
-        return is_done
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""

@@ -47,6 +47,9 @@ class ContextOptions:
 
     def budget(self, window: int, *, fixed_tokens: int = 0) -> Budget:
         """Return the budget of a window. If system prompt and tools alone reach the threshold, raise it to 85 %."""
+        max_output = None
+        if self.max_tokens is not None:
+            max_output = min(self.max_tokens, max(window // 4, 1))
         budget = Budget.for_window(
             window,
             threshold=self.threshold,
@@ -57,15 +60,12 @@ class ContextOptions:
             turn_chars=self.turn_chars,
             preview_chars=self.preview_chars,
             user_words=self.user_words,
-            max_output=None
-            if self.max_tokens is None
-            else min(self.max_tokens, max(window // 4, 1)),
+            max_output=max_output,
         )
         if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
             return budget
-        return replace(self, threshold=budget.hygiene_limit / window, threshold_tokens=None).budget(
-            window
-        )
+        share = budget.hygiene_limit / window
+        return replace(self, threshold=share, threshold_tokens=None).budget(window)
 
     @property
     def cache_seconds(self) -> float:
