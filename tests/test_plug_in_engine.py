@@ -115,7 +115,11 @@ async def test_compresses_in_the_gateway(tmp_path: Path) -> None:
         key = await setup.create_key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",
-            json={"model": "gpt-4o", "messages": make_talk(), "window": 8_000},
+            json={
+                "model": "gpt-4o",
+                "messages": make_talk(),
+                "window": 8_000,
+            },
             headers={"authorization": f"Bearer {key}"},
         )
         messages = answer.json()["messages"]

@@ -48,7 +48,11 @@ messages = st.builds(
 
 
 def text_part(text: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": text, **more}
+    return {
+        "type": "text",
+        "text": text,
+        **more,
+    }
 
 
 def call(arguments: Any) -> Any:
@@ -298,7 +302,10 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
         deep = [deep]
     for message in (
         user_message(deep),
-        {"role": "user", "input": {"a": deep}},
+        {
+            "role": "user",
+            "input": {"a": deep},
+        },
         deep,
     ):
         assert message_fingerprint(message)

@@ -91,7 +91,12 @@ def test_calls_in_every_form() -> None:
     assert calls_of(
         {
             "role": "assistant",
-            "tool_calls": [{"id": 7, "function": {"name": None, "arguments": None}}],
+            "tool_calls": [
+                {
+                    "id": 7,
+                    "function": {"name": None, "arguments": None},
+                }
+            ],
         }
     ) == [ToolCall("", "", "")]
 
@@ -134,7 +139,10 @@ def test_finds_images_inside_results() -> None:
     image = {"type": "image", "source": {}}
     content = [
         image,
-        {"type": "tool_result", "content": [image, "x"]},
+        {
+            "type": "tool_result",
+            "content": [image, "x"],
+        },
         text_part("a"),
         "x",
     ]
@@ -143,7 +151,10 @@ def test_finds_images_inside_results() -> None:
 
 
 def test_iterates_strings_of_json_in_order() -> None:
-    value = {"a": ["b", {"c": "d"}, 3, None], "e": "f"}
+    value = {
+        "a": ["b", {"c": "d"}, 3, None],
+        "e": "f",
+    }
     assert list(iterate_strings(value)) == ["b", "d", "f"]
     assert list(iterate_strings(value, with_keys=True)) == ["a", "e", "b", "c", "d", "f"]
 
@@ -154,7 +165,12 @@ def test_message_keys_differ_by_text_calls_and_results() -> None:
 
     block = text_part("Hello.")
     assert key(content=[dict(block)]) == key(content=[dict(block)])
-    calls = [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]
+    calls = [
+        {
+            "id": "a",
+            "function": {"name": "f", "arguments": "{}"},
+        }
+    ]
     keys = [
         key(content="Hello."),
         key(content=[block]),
@@ -171,8 +187,12 @@ def test_namespace_has_the_names_of_its_tools() -> None:
     flat = {"type": "function", "name": "search"}
     assert tool_names({"type": "function", "function": {"name": "look"}}) == ["look"]
     assert tool_names(flat) == ["search"]
-    assert tool_names({"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}) == [
-        "mcp__notes__search"
-    ]
+    assert tool_names(
+        {
+            "type": "namespace",
+            "name": "mcp__notes",
+            "tools": [flat, 1],
+        }
+    ) == ["mcp__notes__search"]
     assert tool_names({"type": "namespace", "name": "mcp__notes"}) == ["mcp__notes"]
     assert tool_names({"type": "web_search"}) == tool_names({"function": "odd"}) == []

@@ -242,7 +242,10 @@ def test_echoed_requests_are_not_evidence() -> None:
     body = {
         "error": {"message": "Bad request", "code": "invalid_request_error"},
         "messages": [user_message(echo)],
-        "response": {"instructions": echo, "output": [{"content": echo}]},
+        "response": {
+            "instructions": echo,
+            "output": [{"content": echo}],
+        },
         "detail": [
             {
                 "loc": ["body", "temperature"],

@@ -271,7 +271,12 @@ TEXTS_WITHOUT_SECRETS = [
 
 @pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS.keys())
 def test_redacts_tokens_in_any_context(token: str) -> None:
-    for before, after in (("", ""), ("see ", " there"), ('x("', '")'), ("a=", "\n")):
+    for before, after in (
+        ("", ""),
+        ("see ", " there"),
+        ('x("', '")'),
+        ("a=", "\n"),
+    ):
         text = redact(before + token + after)
         assert MARK in text
         assert text.startswith(before)

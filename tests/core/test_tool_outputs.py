@@ -221,7 +221,11 @@ def test_with_text_replaces_only_text() -> None:
     image = {"type": "image", "source": {}}
     assert with_text("long", "new") == "new"
     assert with_text(None, "new") == "new"
-    marked = {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}
+    marked = {
+        "type": "text",
+        "text": "one",
+        "cache_control": {"type": "ephemeral"},
+    }
     assert with_text([image, marked, text_part("two")], "new") == [
         image,
         {**marked, "text": "new"},
@@ -234,7 +238,11 @@ def test_block_names_the_available_reader_or_none() -> None:
     block = make_persisted_block("line\n" * 500, preview_chars=40)
     value = user_message(
         [
-            {"type": "tool_result", "content": block, "size": 3},
+            {
+                "type": "tool_result",
+                "content": block,
+                "size": 3,
+            },
             "call read_file",
         ]
     )

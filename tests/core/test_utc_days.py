@@ -15,7 +15,14 @@ def test_formats_the_day_in_utc() -> None:
     assert format_utc_day(DAY_SECONDS) == "1970-01-02"
 
 
-@pytest.mark.parametrize(("days", "first_day"), [(1, 31), (2, 30), (31, 1)])
+@pytest.mark.parametrize(
+    ("days", "first_day"),
+    [
+        (1, 31),
+        (2, 30),
+        (31, 1),
+    ],
+)
 def test_a_period_begins_at_midnight_of_its_first_day(days: int, first_day: int) -> None:
     end = datetime(2026, 1, 31, 14, 30, tzinfo=UTC)
     start = datetime(2026, 1, first_day, tzinfo=UTC)

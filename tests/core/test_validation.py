@@ -96,7 +96,14 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
     (
         "empty calls",
         "openai",
-        [HI, {"role": "assistant", "content": "x", "tool_calls": []}],
+        [
+            HI,
+            {
+                "role": "assistant",
+                "content": "x",
+                "tool_calls": [],
+            },
+        ],
         [(1, "empty-tool-calls")],
     ),
     (
@@ -264,7 +271,11 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
             user_message([*use()["content"], *parts(HI)]),
             assistant_message([block()]),
         ],
-        [(0, "misplaced-block"), (1, "orphan-result"), (1, "misplaced-block")],
+        [
+            (0, "misplaced-block"),
+            (1, "orphan-result"),
+            (1, "misplaced-block"),
+        ],
     ),
     ("nothing", "anthropic", [], []),
 ]
@@ -481,7 +492,11 @@ class TestRepair:
                 assistant_message("x"),
             ),
             (
-                {"role": "assistant", "content": "x", "tool_calls": ["?"]},
+                {
+                    "role": "assistant",
+                    "content": "x",
+                    "tool_calls": ["?"],
+                },
                 assistant_message("x"),
             ),
             (

@@ -155,7 +155,10 @@ async def test_sends_reasoning_and_unknown_fields_back_verbatim(api: Api, stream
 async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
     request = make_request(
         "half a pair: \ud83d, 世界",
-        zeta={"b": 1, "a": [None, 2.5]},
+        zeta={
+            "b": 1,
+            "a": [None, 2.5],
+        },
         max_tokens=77,
         store=True,
     )

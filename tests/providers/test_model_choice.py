@@ -218,7 +218,11 @@ def test_reads_and_sets_the_output_cap_of_every_protocol() -> None:
     assert choose_output_cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
     request = Request("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
     capped = with_output_cap(request, 5, api="openai_responses")
-    assert list(capped.params.items()) == [("a", 1), ("max_output_tokens", 5), ("b", 2)]
+    assert list(capped.params.items()) == [
+        ("a", 1),
+        ("max_output_tokens", 5),
+        ("b", 2),
+    ]
     assert request.params["max_tokens"] == 7
 
 
@@ -263,7 +267,11 @@ def test_uses_addresses_of_the_environment() -> None:
 
 @pytest.mark.parametrize(
     ("name", "provider"),
-    [("gemini-3.1-pro", "gemini"), ("grok-5", "xai"), ("deepseek-chat", "deepseek")],
+    [
+        ("gemini-3.1-pro", "gemini"),
+        ("grok-5", "xai"),
+        ("deepseek-chat", "deepseek"),
+    ],
 )
 def test_chooses_the_maker_of_a_model_without_keys(name: str, provider: str) -> None:
     assert chosen(name, environment={}).provider == provider

@@ -75,7 +75,12 @@ def test_marks_system_prompt_and_last_three_messages() -> None:
     ],
 )
 def test_chooses_messages_to_mark(roles: str, expected: list[int]) -> None:
-    names = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
+    names = {
+        "s": "system",
+        "d": "developer",
+        "u": "user",
+        "a": "assistant",
+    }
     history: list[Any] = [{"role": names[letter], "content": "words"} for letter in roles]
     assert marked_indices(apply_cache_control(history)) == expected
 
@@ -120,7 +125,10 @@ def test_chooses_the_block_to_mark(content: Any, block: int | None, native: bool
 
 
 def test_marks_a_message_without_content_itself() -> None:
-    message: Any = {"role": "assistant", "tool_calls": [{"id": "c"}]}
+    message: Any = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c"}],
+    }
     assert apply_cache_control([message]) == [{**message, "cache_control": MARK}]
 
 
@@ -228,7 +236,10 @@ def test_replaces_existing_marks() -> None:
 
 
 def test_never_changes_tool_arguments() -> None:
-    given_ = {"cache_control": 1, "nested": [{"cache_control": 2}]}
+    given_ = {
+        "cache_control": 1,
+        "nested": [{"cache_control": 2}],
+    }
     message: Any = assistant_message([{**USE, "input": given_}])
     history = [message, user_message("a"), user_message("b"), user_message("c")]
     assert apply_cache_control(history)[0] is message
@@ -292,7 +303,11 @@ def long_turn(blocks_since: int) -> list[Any]:
         user_message("c"),
     ]
     turn = [
-        {"role": "assistant", "content": None, "tool_calls": calls},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": calls,
+        },
         {
             "role": "tool",
             "content": [text("r"), text("one result is one block")],
@@ -305,7 +320,11 @@ def long_turn(blocks_since: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("blocks_since", "expected"),
-    [(20, [0, 5, 6, 7]), (21, [0, 3, 6, 7]), (60, [0, 3, 6, 7])],
+    [
+        (20, [0, 5, 6, 7]),
+        (21, [0, 3, 6, 7]),
+        (60, [0, 3, 6, 7]),
+    ],
 )
 def test_keeps_a_mark_beyond_the_lookback(blocks_since: int, expected: list[int]) -> None:
     history = long_turn(blocks_since)
@@ -352,7 +371,11 @@ def test_passes_through_values_that_are_not_messages() -> None:
 def test_finds_the_last_marked_message() -> None:
     assert find_last_marked_index([]) is None
     assert find_last_marked_index([user_message("a")]) is None
-    on_message: Any = {"role": "assistant", "content": None, "cache_control": MARK}
+    on_message: Any = {
+        "role": "assistant",
+        "content": None,
+        "cache_control": MARK,
+    }
     assert (
         find_last_marked_index(
             [

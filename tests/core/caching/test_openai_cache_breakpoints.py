@@ -48,7 +48,11 @@ def test_only_openai_and_openrouter_accept_breakpoints(
 
 def test_marks_first_and_last_block_of_the_system_prompt() -> None:
     assert mark_system_breakpoint("Be brief.") == [
-        {"type": "text", "text": "Be brief.", BREAKPOINT: MARK}
+        {
+            "type": "text",
+            "text": "Be brief.",
+            BREAKPOINT: MARK,
+        }
     ]
     blocks = [text_part(text) for text in ("a", "b", "note")]
     marked = mark_system_breakpoint(blocks)
@@ -60,7 +64,15 @@ def test_marks_first_and_last_block_of_the_system_prompt() -> None:
 
 
 def test_recognizes_marked_content() -> None:
-    assert has_breakpoint([{"type": "text", "text": "a", BREAKPOINT: MARK}])
+    assert has_breakpoint(
+        [
+            {
+                "type": "text",
+                "text": "a",
+                BREAKPOINT: MARK,
+            }
+        ]
+    )
     assert not has_breakpoint([text_part(BREAKPOINT), "text"])
     assert not has_breakpoint("text")
 
@@ -90,7 +102,13 @@ def test_marks_the_last_system_message_before_our_note(
 
 def test_marks_the_last_part_before_our_note() -> None:
     assert mark_message("openai_responses", USER) == user_message(
-        [{"type": "input_text", "text": "Hello.", BREAKPOINT: MARK}]
+        [
+            {
+                "type": "input_text",
+                "text": "Hello.",
+                BREAKPOINT: MARK,
+            }
+        ]
     )
     parts = [text_part("a"), text_part("note")]
     marked = mark_message("openai_chat", {"role": "system", "content": parts}, "note")

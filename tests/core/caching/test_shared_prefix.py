@@ -48,12 +48,22 @@ def test_longer_request_extends_a_shorter_one_regardless_of_marks() -> None:
     assert compare_prefixes(request(system=None), request(system="")).is_extension
 
 
-CALL = calls_message({"id": "c", "function": {"name": "f", "arguments": "{}"}})
+CALL = calls_message(
+    {
+        "id": "c",
+        "function": {"name": "f", "arguments": "{}"},
+    }
+)
 
 
 EDITED = {
     **CALL,
-    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}],
+    "tool_calls": [
+        {
+            "id": "c",
+            "function": {"name": "f", "arguments": "{ }"},
+        }
+    ],
 }
 
 

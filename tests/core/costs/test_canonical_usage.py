@@ -276,7 +276,11 @@ def test_clamps_cached_tokens_to_the_prompt() -> None:
 def test_ignores_values_that_are_not_counts(bad: Any) -> None:
     assert buckets({"prompt_tokens": bad, "completion_tokens": 3}) == (0, 0, 0, 3, 0)
     assert buckets(
-        {"prompt_tokens": 9, "prompt_tokens_details": bad, "completion_tokens": bad}
+        {
+            "prompt_tokens": 9,
+            "prompt_tokens_details": bad,
+            "completion_tokens": bad,
+        }
     ) == (9, 0, 0, 0, 0)
     assert buckets(bad) == (0, 0, 0, 0, 0)
 

@@ -210,7 +210,11 @@ def test_phrase_of_a_number_includes_its_noun(text: str, phrase: tuple[str, ...]
 
 def test_longest_phrase_comes_first() -> None:
     phrases = read_question("rule number 3", NOW).phrases
-    assert phrases == (("rule", "number", "3"), ("number", "3"), ("rule", "3"))
+    assert phrases == (
+        ("rule", "number", "3"),
+        ("number", "3"),
+        ("rule", "3"),
+    )
     assert read_question("in the 3", NOW).phrases == (("in", "the", "3"),)
 
 

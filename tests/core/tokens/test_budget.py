@@ -115,7 +115,14 @@ def test_tool_limits_follow_a_small_window() -> None:
     )
 
 
-@pytest.mark.parametrize(("window", "small"), [(8_190, True), (8_191, True), (8_192, False)])
+@pytest.mark.parametrize(
+    ("window", "small"),
+    [
+        (8_190, True),
+        (8_191, True),
+        (8_192, False),
+    ],
+)
 def test_is_small_below_4096(window: int, small: bool) -> None:
     assert Budget.for_window(window).is_small is small
 

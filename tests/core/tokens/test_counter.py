@@ -115,7 +115,11 @@ def test_a_string_is_one_text_block(model: str | None) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_calls_count_the_same_in_both_forms(model: str | None) -> None:
     counter = TokenCounter(model)
-    arguments = {"path": "src/app.py", "limit": 20, "options": {"deep": True}}
+    arguments = {
+        "path": "src/app.py",
+        "limit": 20,
+        "options": {"deep": True},
+    }
     openai = calls_message(
         function_call("c1", "read", json.dumps(arguments)),
         function_call("c2", "read", json.dumps(arguments)),
@@ -181,7 +185,11 @@ def test_images_count_by_size_in_every_position() -> None:
     data = picture(1000, 1000)
     block = {
         "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": data},
+        "source": {
+            "type": "base64",
+            "media_type": "image/png",
+            "data": data,
+        },
     }
     link = image_part(f"data:image/png;base64,{data}")
     assert (
@@ -210,7 +218,13 @@ def test_reasoning_counts_as_text_or_by_encrypted_size() -> None:
         == spoken
     )
     assert (
-        counter.message({"role": "assistant", "content": None, "reasoning_content": thought})
+        counter.message(
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": thought,
+            }
+        )
         == spoken
     )
     summary = {
@@ -244,7 +258,11 @@ def test_text_documents_count_as_their_text() -> None:
     text = "Clause one. Clause two."
     plain = {
         "type": "document",
-        "source": {"type": "text", "media_type": "text/plain", "data": text},
+        "source": {
+            "type": "text",
+            "media_type": "text/plain",
+            "data": text,
+        },
     }
     parts = {
         "type": "document",
@@ -348,13 +366,20 @@ def test_writes_declarations_for_every_schema() -> None:
             "one": {
                 "oneOf": [
                     {"enum": [1, 2]},
-                    {"type": "object", "properties": {"x": {"type": "number"}}},
+                    {
+                        "type": "object",
+                        "properties": {"x": {"type": "number"}},
+                    },
                 ]
             },
         },
         "required": "any",
     }
-    tool = {"name": "f", "description": "Does it.\nTwice.", "parameters": schema}
+    tool = {
+        "name": "f",
+        "description": "Does it.\nTwice.",
+        "parameters": schema,
+    }
     declared = (
         "// Does it.\n// Twice.\ntype f = (_: {\nany?: any,\nflag?: any,\nmany?: integer[],\neither?: string | null,\n"
         "one?: 1 | 2 | {\nx?: number,\n},\n}) => any;\n\n"
@@ -549,7 +574,11 @@ class TestHiddenThoughts:
 
     @staticmethod
     def signed(thinking: str, signature: object) -> dict[str, Any]:
-        return {"type": "thinking", "thinking": thinking, "signature": signature}
+        return {
+            "type": "thinking",
+            "thinking": thinking,
+            "signature": signature,
+        }
 
     def test_long_signature_counts_more_than_its_summary(self) -> None:
         counter = TokenCounter("claude-opus-5")
@@ -614,7 +643,11 @@ def test_parallel_calls_and_text_beside_calls_cost_more_from_gpt_5_on() -> None:
             for n in range(calls)
         ]
         return TokenCounter(model).message(
-            {"role": "assistant", "content": text, "tool_calls": made}
+            {
+                "role": "assistant",
+                "content": text,
+                "tool_calls": made,
+            }
         )
 
     one, two, three = (count("gpt-5.5", calls, None) for calls in (1, 2, 3))

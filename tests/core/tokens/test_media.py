@@ -281,7 +281,11 @@ def test_documents_cost_per_estimated_page() -> None:
     pdf = b64(b"%PDF-1.7" + b"\x00" * 500_000)
     anthropic = {
         "type": "document",
-        "source": {"type": "base64", "media_type": "application/pdf", "data": pdf},
+        "source": {
+            "type": "base64",
+            "media_type": "application/pdf",
+            "data": pdf,
+        },
     }
     file = {
         "type": "file",
