@@ -239,5 +239,5 @@ async def test_an_unusable_memory_file_is_reported_and_survived(
         ("memory", {"action": "add", "text": "A fact."}),
     )
     assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
-    assert all("MEMORY.md cannot be " in said for said in tool_results(agent))
+    assert all("MEMORY.md cannot be " in text for text in tool_results(agent))
     assert not list(home.glob(".MEMORY.md*")), "no temporary file is left"

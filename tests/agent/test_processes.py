@@ -93,16 +93,16 @@ STUBBORN = "trap '' TERM; echo $BASHPID >> pids; for n in {1..60}; do sleep 1; d
         "those that left the group",
     ],
 )
-@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+@pytest.mark.parametrize("ending", ["timeout", "cancelled"])
 async def test_a_timeout_or_a_cancellation_ends_all_descendants(
-    tmp_path: Path, command: str, how: str
+    tmp_path: Path, command: str, ending: str
 ) -> None:
     """On a timeout and on cancelling, whatever the command started is ended with it."""
 
-    seconds = 3 if how == "timeout" else 60
+    seconds = 3 if ending == "timeout" else 60
     task = asyncio.create_task(run_shell(command, tmp_path, seconds=seconds))
     pids = await wait_for_pids(tmp_path, wanted=3)
-    if how == "cancelled":
+    if ending == "cancelled":
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

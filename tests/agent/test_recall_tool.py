@@ -62,9 +62,9 @@ async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) ->
     )
     assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", answer)
     number = re.findall(r"message:(\d+)", answer)[0]
-    whole = await ask(agent, id=f"message:{number}")
+    full_text = await ask(agent, id=f"message:{number}")
     stored = await setup.store.message(int(number))
-    assert text_of(stored.body)[:1_000] in whole
+    assert text_of(stored.body)[:1_000] in full_text
 
 
 async def test_nothing_found_is_final(setup: AgentSetup) -> None:
@@ -113,15 +113,15 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
     assert "line 17000: PUMP_FAILURE code E-7731\nline 17001" in tool_results(agent)[1], (
         "the text is quoted exactly"
     )
-    whole = ""
+    text_read = ""
     offset = 0
     for _ in range(3):
         answer = await ask(agent, id=cited, offset=offset)
         assert len(answer) <= MAX_RECALL_CHARS
         part, _, rest = answer.rpartition("\n\n[")
-        whole += part.partition("\n\n")[2]
+        text_read += part.partition("\n\n")[2]
         offset = int(rest.rpartition(" ")[2].rstrip("]"))
-    assert "\n".join(lines).startswith(whole)
+    assert "\n".join(lines).startswith(text_read)
     assert "nothing at offset" in await ask(agent, id=cited, offset=10_000_000)
 
 

@@ -69,54 +69,59 @@ async def test_no_more_tools_run_at_once_than_allowed(setup: AgentSetup) -> None
     assert len(tool_results(agent)) == 9
 
 
+def raising_tool(name: str, error: BaseException) -> FakeTool:
+    async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        raise error
+
+    return FakeTool(name, work)
+
+
 async def test_a_failing_tool_is_a_result_and_the_loop_continues(
     setup: AgentSetup,
 ) -> None:
-    async def boom(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        raise ZeroDivisionError("by nought")
-
-    async def leave(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        raise SystemExit(3)
-
-    async def senseless(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        raise InputError("line 9 is not there; the file has 3 lines")
-
-    async def odd(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        return ToolReply("half \ud83d a character")
-
     tools = [
-        FakeTool("boom", boom),
-        FakeTool("leave", leave),
-        FakeTool("senseless", senseless),
-        FakeTool("odd", odd),
+        raising_tool("boom", ZeroDivisionError("by nought")),
+        raising_tool("leave", SystemExit(3)),
+        raising_tool("senseless", InputError("line 9 is not there; the file has 3 lines")),
     ]
-    tools.append(text_tool("quiet", "  \n"))
-    calls: list[Any] = [
-        ("boom", {}),
-        ("leave", {}),
-        ("senseless", {}),
-        ("odd", {}),
-        ("quiet", {}),
-    ]
-    calls += [
+    agent = await setup.run_calls(("boom", {}), ("leave", {}), ("senseless", {}), tools=tools)
+    boom, leave, senseless = tool_results(agent)
+    assert boom == "Failed: boom raised ZeroDivisionError: by nought"
+    assert "SystemExit: 3" in leave
+    assert senseless == "Failed: line 9 is not there; the file has 3 lines"
+    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    assert failed == [True, True, True]
+    assert has_valid_messages(agent)
+
+
+async def test_a_call_that_cannot_be_run_is_a_result(setup: AgentSetup) -> None:
+    agent = await setup.run_calls(
         ("bom", {}),
         ("boom", '{"what": "unfin', "cut"),
         ("boom", "[1]", "list"),
-        ("quiet", "", "bare"),
-    ]
-    agent = await setup.run_calls(*calls, tools=tools)
-    texts = tool_results(agent)
-    assert texts[0] == "Failed: boom raised ZeroDivisionError: by nought"
-    assert "SystemExit: 3" in texts[1]
-    assert texts[2] == "Failed: line 9 is not there; the file has 3 lines"
-    assert texts[3].encode("utf-8")
-    assert texts[4] == texts[8] == "(no output)"
-    assert "there is no tool 'bom'" in texts[5]
-    assert "boom" in texts[5]
-    assert "no valid JSON" in texts[6]
-    assert "not an object" in texts[7]
-    failed = {event.call_id for event in setup.events_of(ToolFinished) if event.failed}
-    assert len(failed) == 6
+        tools=[text_tool("boom")],
+    )
+    unknown, cut, listed = tool_results(agent)
+    assert "there is no tool 'bom'" in unknown
+    assert "boom" in unknown, "the tools are named"
+    assert "no valid JSON" in cut
+    assert "not an object" in listed
+    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    assert failed == [True, True, True]
+    assert has_valid_messages(agent)
+
+
+async def test_unusual_texts_become_results_that_a_protocol_can_carry(
+    setup: AgentSetup,
+) -> None:
+    tools = [text_tool("odd", "half \ud83d a character"), text_tool("quiet", "  \n")]
+    agent = await setup.run_calls(("odd", {}), ("quiet", {}), ("quiet", "", "bare"), tools=tools)
+    odd, quiet, bare = tool_results(agent)
+    assert odd.encode("utf-8")
+    assert quiet == "(no output)"
+    assert bare == "(no output)"
+    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    assert failed == [False, False, False]
     assert has_valid_messages(agent)
 
 

@@ -83,8 +83,8 @@ async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> 
 async def test_any_arguments_are_answered(
     context: ToolContext, name: str, data: st.DataObject
 ) -> None:
-    known = list(TOOLS[name].schema["function"]["parameters"]["properties"])
-    keys = st.one_of(st.sampled_from(known), st.sampled_from(known), st.text(max_size=5))
+    names = list(TOOLS[name].schema["function"]["parameters"]["properties"])
+    keys = st.one_of(st.sampled_from(names), st.sampled_from(names), st.text(max_size=5))
     arguments = data.draw(st.dictionaries(keys, VALUES, max_size=5))
     assert 0 < len(await answer(name, context, arguments)) < 3_000
 
@@ -94,9 +94,9 @@ async def test_any_arguments_are_answered(
 async def test_any_arguments_of_a_search_are_answered(
     context: ToolContext, data: st.DataObject
 ) -> None:
-    known = list(TOOLS["search_files"].schema["function"]["parameters"]["properties"])
+    names = list(TOOLS["search_files"].schema["function"]["parameters"]["properties"])
     given_values = data.draw(
-        st.dictionaries(st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3)
+        st.dictionaries(st.sampled_from(names), st.one_of(VALUES, st.just("o")), max_size=3)
     )
     assert await answer("search_files", context, given_values)
 
@@ -151,16 +151,16 @@ async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
     async with open_tool_context(tmp_path) as context:
         environment = make_child_environment(source, ["MY_LLM"])
         there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
-        said = (
+        output = (
             await call_tool(
                 there,
                 "terminal",
                 command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ",
             )
         ).text
-    assert "swordfish" not in said
-    assert f"HOME is {os.environ['HOME']}" in said
-    assert "PATH=" in said
+    assert "swordfish" not in output
+    assert f"HOME is {os.environ['HOME']}" in output
+    assert "PATH=" in output
 
 
 READS_ITS_PARENT = r"""

@@ -172,7 +172,7 @@ async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
 
 async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
     """An output too large for the conversation is read in parts, each of which stays in it."""
-    whole = "".join(f"line {number}\n" for number in range(30_000))
+    text = "".join(f"line {number}\n" for number in range(30_000))
     async with open_setup(tmp_path) as setup, open_tool_context(tmp_path) as context:
         conversation = await setup.open(
             scripted_model(
@@ -183,12 +183,12 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
             )
         )
         await conversation.send("Run it.")
-        (kept,) = await conversation.add_results([tool_result(whole)])
+        (kept,) = await conversation.add_results([tool_result(text)])
         found = re.search(r"output:\w+", str(kept["content"]))
         assert found is not None
         there = type(context)(context.workspace, context.home, conversation)
         read = await call_tool(there, "read_file", path=found[0], offset=6)
-        assert read.text.startswith(whole[6:40_000])
+        assert read.text.startswith(text[6:40_000])
         assert "more characters; go on with offset 50006]" in read.text
         assert (await call_tool(there, "read_file", path=f" {found[0]} ", limit=6)).text.startswith(
             "line 0\n["

@@ -126,18 +126,18 @@ class WorkingModel:
         return self._calls((name, arguments))
 
     def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> Reply:
-        made: list[Any] = []
+        calls: list[Any] = []
         for name, arguments in wanted:
             self.number += 1
             function = {"name": name, "arguments": json.dumps(arguments)}
-            made.append(
+            calls.append(
                 {
                     "id": f"call_{self.number:04}",
                     "type": "function",
                     "function": function,
                 }
             )
-        return calls_reply(*made)
+        return calls_reply(*calls)
 
 
 def allow_tests_and_writes(home: Path) -> None:
@@ -209,11 +209,11 @@ async def test_a_failing_suite_is_repaired_across_compactions(
 
 def check_last_request(last: Request, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
-    said = [
+    texts = [
         text_of(message) for message in last.messages if message["role"] in ("user", "assistant")
     ]
-    assert any(RULE in text for text in said)
-    assert any(TASK_SAID in text for text in said)
+    assert any(RULE in text for text in texts)
+    assert any(TASK_SAID in text for text in texts)
     found = [
         text
         for message in recognize_summaries(last.messages, key)

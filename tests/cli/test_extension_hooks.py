@@ -147,13 +147,13 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     assert reader in preview
     assert ask(everthread, client, **hook_input, text="short") is None
     start = preview.index("output:")
-    whole = ask(
+    full_result = ask(
         everthread,
         client,
         event="recall",
         arguments={"id": preview[start : start + len("output:") + 16]},
     )
-    assert output[:2_000] in whole["text"]
+    assert output[:2_000] in full_result["text"]
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,12 @@ def claude_code_log(folder: Path, turns: int = 40) -> Path:
 def codex_log(folder: Path, turns: int = 40) -> Path:
     items: list[Any] = []
     for turn in range(turns):
-        said = f"{RULE} Wish {turn}." if not turn else numbered_text(turn, 40, "wish")
+        text = f"{RULE} Wish {turn}." if not turn else numbered_text(turn, 40, "wish")
         items += [
             {
                 "type": "message",
                 "role": "user",
-                "content": [{"type": "input_text", "text": said}],
+                "content": [{"type": "input_text", "text": text}],
             },
             {
                 "type": "function_call",

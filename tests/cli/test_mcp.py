@@ -30,7 +30,7 @@ async def make_store(folder: Path) -> tuple[str, str]:
 
 
 async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
-    mine, other = await make_store(tmp_path)
+    thread, other_thread = await make_store(tmp_path)
     words = [
         "-m",
         "everthread",
@@ -38,26 +38,26 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         "--store",
         str(tmp_path / "store.db"),
         "--thread",
-        mine,
+        thread,
     ]
     started = StdioServerParameters(
         command=sys.executable,
         args=words,
         env={**os.environ},
     )
-    async with Client(stdio_client(started)) as made:
-        said = await call_tool(made, "search", query="vault")
-        assert "behind the mirror" in said
-        assert "empty" not in said
+    async with Client(stdio_client(started)) as client:
+        hits = await call_tool(client, "search", query="vault")
+        assert "behind the mirror" in hits
+        assert "empty" not in hits
         forbidden: list[tuple[str, dict[str, Any]]] = [
             ("search", {"query": "vault", "scope": "all"}),
-            ("search", {"query": "vault", "thread": other}),
+            ("search", {"query": "vault", "thread": other_thread}),
             ("expand", {"id": "2"}),
-            ("status", {"thread": other}),
+            ("status", {"thread": other_thread}),
         ]
         for tool, arguments in forbidden:
-            assert "empty" not in await fail_tool(made, tool, **arguments)
-        assert f"Thread {mine}" in await call_tool(made, "status")
+            assert "empty" not in await fail_tool(client, tool, **arguments)
+        assert f"Thread {thread}" in await call_tool(client, "status")
 
 
 async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
         args=words,
         env={**os.environ},
     )
-    async with Client(stdio_client(started)) as made:
+    async with Client(stdio_client(started)) as client:
         for query in ("vault", "where is the vault now"):
-            assert "behind the mirror" in await call_tool(made, "search", query=query)
+            assert "behind the mirror" in await call_tool(client, "search", query=query)
         assert "behind the mirror" in await call_tool(
-            made, "search", query="vault.*mirror", mode="regex"
+            client, "search", query="vault.*mirror", mode="regex"
         )
-        assert "behind the mirror" in await call_tool(made, "expand", id="1", thread=theirs[:12])
-        assert theirs in await call_tool(made, "status")
-        nothing = await call_tool(made, "search", query="zeppelin")
+        assert "behind the mirror" in await call_tool(client, "expand", id="1", thread=theirs[:12])
+        assert theirs in await call_tool(client, "status")
+        nothing = await call_tool(client, "search", query="zeppelin")
         assert (
             "Searched: all messages and stored outputs of all threads. Do not repeat this search."
             in nothing
@@ -87,8 +87,8 @@ async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> N
     started = StdioServerParameters(
         command=sys.executable, args=[*words, "--tenant", "default"], env={**os.environ}
     )
-    async with Client(stdio_client(started)) as made:
-        nothing = await call_tool(made, "search", query="vault")
+    async with Client(stdio_client(started)) as client:
+        nothing = await call_tool(client, "search", query="vault")
         assert "all threads of this tenant" in nothing
         assert "never" not in nothing
 
@@ -105,18 +105,18 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
         assert found is not None
 
         async def run() -> None:
-            async with open_client(found[0]) as made:
-                said = await call_tool(made, "search", query="vault")
+            async with open_client(found[0]) as client:
+                hits = await call_tool(client, "search", query="vault")
                 assert {"behind the mirror", "empty"} <= set(
-                    re.findall("behind the mirror|empty", said)
+                    re.findall("behind the mirror|empty", hits)
                 )
 
         await run()
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,11 @@ async def test_the_users_words_follow_opencodes_own_summary(
             "tool": "bash",
             "state": state,
         }
-        said = {"type": "text", "text": f"I make part {turn}."}
+        text_part = {"type": "text", "text": f"I make part {turn}."}
         data.append(
             {
                 "info": {"role": "assistant", "modelID": "gpt-4o"},
-                "parts": [said, tool],
+                "parts": [text_part, tool],
             }
         )
         own = {

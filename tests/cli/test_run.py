@@ -102,8 +102,8 @@ def test_the_task_comes_from_standard_input(run_task: RunTask, home: Path) -> No
 
 def test_every_event_is_a_line_of_json(run_task: RunTask, home: Path) -> None:
     with configured_provider(home, [call_reply(ECHO), "Done."]):
-        told = json_lines(run_task("do --yes --json"))
-    kinds = [line["event"] for line in told]
+        events = json_lines(run_task("do --yes --json"))
+    kinds = [line["event"] for line in events]
     assert kinds[0] == "start"
     assert kinds[-1] == "answer"
     for kind in (
@@ -115,11 +115,11 @@ def test_every_event_is_a_line_of_json(run_task: RunTask, home: Path) -> None:
         "turn_ended",
     ):
         assert kind in kinds
-    assert told[0]["window"] == 64_000
-    assert told[-1]["text"] == "Done."
-    assert told[-1]["usage"]["prompt"] > 0
-    assert told[-1]["thread"] == told[0]["thread"]
-    (finished,) = [line for line in told if line["event"] == "tool_finished"]
+    assert events[0]["window"] == 64_000
+    assert events[-1]["text"] == "Done."
+    assert events[-1]["usage"]["prompt"] > 0
+    assert events[-1]["thread"] == events[0]["thread"]
+    (finished,) = [line for line in events if line["event"] == "tool_finished"]
     assert (finished["tool"], finished["failed"]) == ("terminal", False)
 
 
@@ -135,12 +135,12 @@ def test_without_a_terminal_only_rules_approve(
         ]
         assert refused == [True, True]
         (home / "approvals.txt").write_text("command: echo *\n", "utf-8")
-        told = {
+        refused_by_tool = {
             line["tool"]: line["refused"]
             for line in json_lines(run_task("do --json"))
             if "refused" in line
         }
-        assert told == {"terminal": False, "write_file": True}
+        assert refused_by_tool == {"terminal": False, "write_file": True}
         assert not (workspace / "a.txt").exists()
         assert run_task("do --yes").returncode == 0
         assert (workspace / "a.txt").exists()

@@ -35,11 +35,11 @@ def test_tune_proposes_and_applies(
 
 def test_tune_says_which_sessions_it_skips(everthread: Command, tmp_path: Path) -> None:
     log = tmp_path / "unnamed.json"
-    said = [
+    messages = [
         {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hi"},
     ]
-    log.write_text(json.dumps(said), "utf-8")
+    log.write_text(json.dumps(messages), "utf-8")
     result = everthread(f"tune {log} --apply")
     assert result.stdout == (
         "Skipped: 1 session without the name of a model.\nThe configuration is unchanged.\n"

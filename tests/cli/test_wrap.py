@@ -239,12 +239,14 @@ def test_pi_gets_an_extension_and_keeps_its_folder(wrap: RunWrap) -> None:
 
 
 def test_the_provider_settings_of_cline_are_copied(wrap: RunWrap, tmp_path: Path) -> None:
-    known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
-    known.parent.mkdir(parents=True)
-    known.write_text('{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}')
+    own_settings = tmp_path / ".cline" / "data" / "settings" / "providers.json"
+    own_settings.parent.mkdir(parents=True)
+    own_settings.write_text(
+        '{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}'
+    )
     settings = print_settings(wrap, "cline")
-    assert settings["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
-    assert "baseUrl" not in known.read_text()
+    assert settings["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(own_settings)
+    assert "baseUrl" not in own_settings.read_text()
 
 
 def test_lists_each_client(wrap: RunWrap) -> None:

@@ -37,7 +37,7 @@ class CacheMiss:
     expected_tokens: int
     cached_tokens: int
     reason: str
-    is_from_provider: bool = False
+    is_from_provider: bool
     """Whether the provider gave the reason; otherwise it was inferred here."""
 
 

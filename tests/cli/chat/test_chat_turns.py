@@ -17,19 +17,19 @@ from tests.cli.terminal import ALT_ENTER, CTRL_D, TAB, UP
 
 
 def test_answers_stream_as_markdown_with_figures_below(chat: OpenChat) -> None:
-    said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
-    with provider_in_thread([said, "Second."]) as provider, chat(provider) as terminal:
+    markdown = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
+    with provider_in_thread([markdown, "Second."]) as provider, chat(provider) as terminal:
         assert "window 64,000 tokens" in terminal.shown
         terminal.wait_for("of 64K")
-        shown = terminal.enter("hello", "Done.")
-        assert "This is bold." in shown
-        assert "• one" in shown
-        assert "```" not in shown
+        screen = terminal.enter("hello", "Done.")
+        assert "This is bold." in screen
+        assert "• one" in screen
+        assert "```" not in screen
         terminal.wait_for("cache 0%")
         terminal.enter("and", "Second.", PROMPT)
-        told = terminal.enter("", "everthread chat --resume ", end=CTRL_D)
-        assert "2 calls" in told
-        assert "from the cache" in told
+        farewell = terminal.enter("", "everthread chat --resume ", end=CTRL_D)
+        assert "2 calls" in farewell
+        assert "from the cache" in farewell
         assert terminal.wait_for_exit() == 0
 
 
@@ -80,12 +80,12 @@ def test_after_an_error_the_chat_continues(chat: OpenChat) -> None:
     with provider_in_thread(answer) as provider, chat(provider) as terminal:
         terminal.enter("hello", "✗ ", PROMPT)
         terminal.enter("again", "Better.")
-        said = [
+        user_texts = [
             text_of(message)
             for message in received_request(provider).messages
             if message["role"] == "user"
         ]
-        assert said[0].startswith("hello"), "the failed message stays in the history"
+        assert user_texts[0].startswith("hello"), "the failed message stays in the history"
 
 
 def test_a_command_is_answered_once(chat: OpenChat) -> None:
@@ -98,11 +98,11 @@ def test_a_command_is_answered_once(chat: OpenChat) -> None:
     ):
         for number in range(6):
             terminal.enter(f"Month {number} please", "Noted.", PROMPT)
-        told = terminal.enter("/compress", "1 compaction")
-        assert told.count("Compacted: ") == 1
-        assert "◆ Compacted" not in told, "the answer replaces the event's line"
-        told = terminal.enter("/undo", "in the prompt again.")
-        assert told.count("The last compaction was undone") == 1
+        output = terminal.enter("/compress", "1 compaction")
+        assert output.count("Compacted: ") == 1
+        assert "◆ Compacted" not in output, "the answer replaces the event's line"
+        output = terminal.enter("/undo", "in the prompt again.")
+        assert output.count("The last compaction was undone") == 1
         terminal.wait_for(PROMPT)
         assert "compaction" not in terminal.wait_for("of 12K").rpartition(PROMPT)[2], (
             "the status line is updated"

@@ -18,8 +18,8 @@ def test_two_terminals_on_one_thread_warn_each_other_once(tmp_path: Path) -> Non
         "print(presence.enter('thread'), flush=True);"
         "sys.stdin.readline()"
     )
-    with TerminalPresence(tmp_path) as mine:
-        assert mine.enter("thread") == ""
+    with TerminalPresence(tmp_path) as presence:
+        assert presence.enter("thread") == ""
         with subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path)],
             stdin=subprocess.PIPE,
@@ -30,9 +30,9 @@ def test_two_terminals_on_one_thread_warn_each_other_once(tmp_path: Path) -> Non
             assert other.stdout is not None
             warning = other.stdout.readline()
             assert f"open in another terminal too (process {os.getpid()})" in warning
-            assert f"(process {other.pid})" in mine.enter("thread")
-            assert mine.enter("thread") == ""
-            assert mine.enter("another") == ""
+            assert f"(process {other.pid})" in presence.enter("thread")
+            assert presence.enter("thread") == ""
+            assert presence.enter("another") == ""
             other.stdin.close()
-        assert mine.enter("thread") == "", "the other terminal has exited"
+        assert presence.enter("thread") == "", "the other terminal has exited"
     assert list((tmp_path / "terminals").iterdir()) == []

@@ -56,7 +56,7 @@ class Command:
     usage: str
     help: str
     handler: CommandHandler
-    changes_context: bool = False
+    changes_context: bool
     """Whether it changes the context, so that it cannot run during a turn."""
 
 

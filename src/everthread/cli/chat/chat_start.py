@@ -69,7 +69,7 @@ async def run_chat(
             thread = agent.conversation.id
             window = agent.conversation.window
         farewell = await render_farewell(
-            store, thread, window=window, options=start_options.resume_options
+            store, thread, window=window, resume_options=start_options.resume_options
         )
         if farewell is not None:
             screen.print(farewell)

@@ -89,9 +89,9 @@ def _describe_window(conversation: Conversation) -> str:
 
 
 async def render_farewell(
-    store: Store, thread: str, *, window: int, options: str = ""
+    store: Store, thread: str, *, window: int, resume_options: str
 ) -> Text | None:
-    """Render the summary at exit; None for an empty thread. `options`: command-line options to resume with."""
+    """Render the summary at exit; None for an empty thread. `resume_options`: options that a resumed chat needs."""
     row = await store.thread_row(thread)
     if not row.message_count:
         return None
@@ -122,7 +122,7 @@ async def render_farewell(
     return Text.assemble(
         ("\n".join(lines), "dim"),
         ("\nContinue with: ", "dim"),
-        (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
+        (f"everthread chat --resume {shorten_id(thread)}{resume_options}", "bold"),
     )
 
 
