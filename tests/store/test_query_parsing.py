@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.indexed_terms import encode_term
-from everthread.store.postgres import split_id_windows
 from everthread.store.search.index_query import (
     MAX_PHRASE_TERMS,
     MAX_QUERY_WORDS,
     parse_query,
 )
+from everthread.store.search.postgres_index import split_id_windows
 from everthread.store.search.snippets import SNIPPET_CHARS, make_snippet
 
 

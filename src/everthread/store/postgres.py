@@ -48,17 +48,14 @@ from everthread.store.schema import (
     load_version,
     refuse_newer_schema,
 )
-from everthread.store.search.index_query import (
-    IndexMatch,
-    IndexQuery,
-    make_detail_condition,
-    round_strength,
+from everthread.store.search.index_query import IndexMatch, IndexQuery, round_strength
+from everthread.store.search.postgres_index import (
+    BLOCK_SIZES_BITS,
+    make_id_block_term,
+    make_tsvector,
+    match_newest_first,
 )
-from everthread.store.search.text_chunks import (
-    MAX_CHUNK_TERMS,
-    MAX_TERM_REPEATS,
-    IndexChunk,
-)
+from everthread.store.search.text_chunks import IndexChunk
 
 DIALECT = Dialect(
     name="postgresql",
@@ -75,8 +72,34 @@ MAX_IDLE_SECONDS = 60
 """Seconds after which the server ends an idle transaction."""
 PREPARE_AFTER_RUNS = 3
 """Runs of a writer's statement after which its plan is kept."""
-DOUBT_LOCK_SECONDS = 1
+DOUBT_LOCK_TIMEOUT_SECONDS = 1
 """Seconds to wait for the lock of a batch whose outcome is unknown."""
+POOL_CONNECTIONS = 8
+CONNECT_TIMEOUT_SECONDS = 10.0
+CONNECTION_SETTINGS: dict[str, Any] = {
+    "connect_timeout": int(CONNECT_TIMEOUT_SECONDS),
+    "application_name": "everthread",
+    # A server that vanished is noticed within ten seconds.
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+LISTEN_POLL_INTERVAL_SECONDS = 0.5
+RELISTEN_DELAY_SECONDS = 2.0
+MIGRATION_LOCK = 0x45_56_54_48
+"""The number of the advisory lock that a migration holds."""
+TRANSIENT_ERRORS = (
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.TooManyConnections,
+    pg.LockNotAvailable,
+    pg.IdleInTransactionSessionTimeout,
+)
+RETRYABLE_ERRORS = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
 _INSERT_STATEMENT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
@@ -252,7 +275,7 @@ class PostgresWriter(PostgresConnection):
         # Until the server notices that the other connection broke, the row is locked: the caller asks again later.
         # A row inserted by the other connection is not visible yet; inserting it waits for that connection.
         self.run(
-            f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_LOCK_SECONDS}s'; "
+            f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_LOCK_TIMEOUT_SECONDS}s'; "
             f"INSERT INTO writers (id, batch) VALUES ('{self._writer_id}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
         )
         last_batch = self.value(
@@ -260,147 +283,6 @@ class PostgresWriter(PostgresConnection):
             (self._writer_id,),
         )
         return bool(last_batch == batch)
-
-
-def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
-    """Return the newest matches, newest first.
-
-    Ids are read in windows, so that the cost grows with the matches, not with the store.
-    """
-    newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
-    end_id = 0 if newest_id is None else min(query.end_id, newest_id + 1)
-    matches: list[Row] = []
-    # A prefix is costly to look up in the index, and cheap to find in the few texts of the first window.
-    scan_texts = any(phrase.last_is_prefix for phrase in query.phrases)
-    for block_bits, first_id, window_end_id in split_id_windows(query.first_id, end_id):
-        matches += match_id_window(
-            tx,
-            query,
-            block_bits=block_bits,
-            first_id=first_id,
-            end_id=window_end_id,
-            limit=limit - len(matches),
-            scan_texts=scan_texts,
-        )
-        scan_texts = False
-        if len(matches) == limit:
-            break
-    return matches
-
-
-def match_id_window(
-    tx: Tx,
-    query: IndexQuery,
-    block_bits: int | None,
-    first_id: int,
-    end_id: int,
-    limit: int,
-    *,
-    scan_texts: bool,
-) -> list[Row]:
-    """Return the newest matches between two ids. `scan_texts`: read the texts instead of the index."""
-    filters = [_match_any(terms) for terms in query.filter_terms if terms]
-    if block_bits is not None:
-        blocks = range(first_id >> block_bits, (end_id - 1 >> block_bits) + 1)
-        block_terms = [make_id_block_term(number << block_bits, block_bits) for number in blocks]
-        filters.append(_match_any(block_terms))
-    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
-    has_filters = "AND s.filters @@ ?::tsquery" if filters else ""
-    where = make_detail_condition(query, "s.piece_id")
-    ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms)
-    return tx.all(
-        f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
-        # `+ 0` keeps the planner from the primary key, which would read every text.
-        f"WHERE {has_terms} {has_filters} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
-        "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
-        (
-            *(f"'{term}'" for term in query.ranking_terms),
-            _make_tsquery(query),
-            *([" & ".join(filters)] if filters else []),
-            first_id,
-            end_id,
-            *query.values,
-            limit,
-        ),
-    )
-
-
-def split_id_windows(first_id: int, end_id: int) -> Iterator[tuple[int | None, int, int]]:
-    """Yield ever wider windows, from the newest ids to the oldest: block size in bits, first id, id after the last."""
-    for block_bits, window_bits in ((10, 10), (10, 13), (13, 16), (16, 20)):
-        if end_id <= first_id:
-            return
-        window_start = max(first_id, ((end_id >> window_bits) - 1) << window_bits)
-        yield block_bits, window_start, end_id
-        end_id = window_start
-    if end_id > first_id:
-        yield None, first_id, end_id
-
-
-BLOCK_SIZES_BITS = (10, 13, 16)
-"""Every chunk is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
-
-
-def make_id_block_term(chunk_id: int, block_bits: int) -> str:
-    """Return the filter term of a block of ids."""
-    return f"block{block_bits}_{chunk_id >> block_bits}"
-
-
-def _make_tsquery(query: IndexQuery) -> str:
-    """Return the condition on a chunk's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
-    conditions = []
-    for phrase in query.phrases:
-        terms = " <-> ".join(f"'{term}'" for term in phrase.terms)
-        conditions.append(f"({terms}{':*' if phrase.last_is_prefix else ''})")
-    conditions += map(_match_any, query.any_of)
-    return " & ".join(conditions)
-
-
-def _match_any(terms: Sequence[str]) -> str:
-    """Return the `tsquery` of texts that have one of the terms."""
-    quoted_terms = (f"'{term}'" for term in terms)
-    return f"({' | '.join(quoted_terms)})"
-
-
-def make_tsvector(terms: str) -> str:
-    """Return the terms with their positions as a `tsvector` literal."""
-    positions_by_term: dict[str, list[str]] = {}
-    for position, term in enumerate(terms.split()[:MAX_CHUNK_TERMS], 1):
-        positions_by_term.setdefault(term, []).append(str(position))
-    return " ".join(
-        f"'{term}':{','.join(positions[:MAX_TERM_REPEATS])}"
-        for term, positions in positions_by_term.items()
-    )
-
-
-POOL_CONNECTIONS = 8
-CONNECT_SECONDS = 10.0
-CONNECTION_SETTINGS: dict[str, Any] = {
-    "connect_timeout": int(CONNECT_SECONDS),
-    "application_name": "everthread",
-    # A server that vanished is noticed within ten seconds.
-    "keepalives_idle": 4,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-LISTEN_POLL_SECONDS = 0.5
-RELISTEN_SECONDS = 2.0
-MIGRATION_LOCK = 0x45_56_54_48
-"""The number of the advisory lock that a migration holds."""
-
-
-TRANSIENT_ERRORS = (
-    pg.SerializationFailure,
-    pg.DeadlockDetected,
-    pg.AdminShutdown,
-    pg.CrashShutdown,
-    pg.CannotConnectNow,
-    pg.TooManyConnections,
-    pg.LockNotAvailable,
-    pg.IdleInTransactionSessionTimeout,
-)
-RETRYABLE_ERRORS = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
 
 
 class PostgresDatabase(Database):
@@ -448,7 +330,7 @@ class PostgresDatabase(Database):
             url,
             max_size=POOL_CONNECTIONS,
             open=False,
-            timeout=CONNECT_SECONDS,
+            timeout=CONNECT_TIMEOUT_SECONDS,
             name="everthread",
             kwargs={"autocommit": True, **CONNECTION_SETTINGS},
         )
@@ -530,14 +412,14 @@ class PostgresDatabase(Database):
                     raw.execute("LISTEN everthread")
                     on_change("")
                     while not stop.is_set():
-                        for notice in raw.notifies(timeout=LISTEN_POLL_SECONDS):
+                        for notice in raw.notifies(timeout=LISTEN_POLL_INTERVAL_SECONDS):
                             on_change(notice.payload)
             except psycopg.Error as error:
                 log.debug(
                     "the server sends no notifications: %s",
                     " ".join(str(error).split()),
                 )
-                stop.wait(RELISTEN_SECONDS)
+                stop.wait(RELISTEN_DELAY_SECONDS)
 
     def is_transient(self, error: BaseException) -> bool:
         # A connection that broke has no SQLSTATE; one that was refused for good (bad password) has.

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 DELAY_SECONDS = 0.2
 """Seconds within which appended messages are indexed together, unless many wait."""
-OTHER_PROCESS_SECONDS = 0.5
+MAX_OTHER_PROCESS_SECONDS = 0.5
 """Seconds that one call of the index process takes at most."""
 PAUSE_FACTOR = 3.0
 """The pause after each step of background indexing, as a multiple of the step's duration."""
@@ -88,7 +88,7 @@ class BackgroundIndexer:
             has_waiting = True
             while has_waiting:
                 has_waiting = await self._index_in_other_process(
-                    self._database, OTHER_PROCESS_SECONDS
+                    self._database, MAX_OTHER_PROCESS_SECONDS
                 )
                 await asyncio.sleep(DELAY_SECONDS if has_waiting else 0)
         except EverthreadError as error:
