@@ -32,13 +32,13 @@ class Admission:
     def acquire(self, group: str | None, added_count: int) -> None:
         if self.count + added_count > self._limit:
             raise _make_busy_error(
-                f"The gateway is busy with {self.count:,} {self._unit}, as many as it takes"
+                f"The gateway is busy with {self.count:,} {self._unit}, which is its limit"
             )
         if group is not None:
             group_count = self._count_by_group[group]
             if group_count + added_count > max(1, self._limit // 2):
                 raise _make_busy_error(
-                    f"This tenant has {group_count:,} {self._unit} under way, as many as one may have"
+                    f"This tenant has {group_count:,} {self._unit} under way, which is the limit for one tenant"
                 )
             self._count_by_group[group] = group_count + added_count
         self.count += added_count

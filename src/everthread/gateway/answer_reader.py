@@ -12,7 +12,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usag
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.request.encoding import DECODING_ERRORS, make_decoder
+from everthread.gateway.request.encoding import DECODING_ERRORS, Decoder, make_decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 
@@ -33,11 +33,10 @@ class AnswerReader:
     ) -> None:
         self.api = api
         self._model = model
-        self._decoder = (
-            make_decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
-            if status < 300
-            else None
-        )
+        self._decoder: Decoder | None = None
+        if status < 300:
+            encoding = headers.get("content-encoding", "")
+            self._decoder = make_decoder(encoding, MAX_DECODED_BYTES)
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
         self._parser = SseParser()
         self._stream = CODECS[api].stream_decoder(model=model)
@@ -59,7 +58,7 @@ class AnswerReader:
             return []
 
     def end(self) -> Reply | None:
-        """Return the partial reply; None if nothing could be read."""
+        """Return the reply as far as it arrived; None if nothing could be read."""
         if self._decoder is None and not self._has_events:
             return None
         try:

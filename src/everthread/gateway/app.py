@@ -148,12 +148,10 @@ class GatewayApp:
         state = {**scope.get("state", {}), "head": head}
         scope = {**scope, "raw_path": head.raw_path, "path": head.path, "state": state}
         route = self._find_route(head.method, head.path)
+        origin = None
         try:
-            origin = (
-                self._site_policy.check(scope["headers"], checks_host=route.checks_host)
-                if route.checks_site
-                else None
-            )
+            if route.checks_site:
+                origin = self._site_policy.check(scope["headers"], checks_host=route.checks_host)
         except Refused as refused:
             await self._refuse(route, scope, receive, send=send, refused=refused)
             return

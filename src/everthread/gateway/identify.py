@@ -13,6 +13,7 @@ from typing import Any
 from everthread.core.messages import json_value
 from everthread.store.records import SessionKind
 from everthread.thread.caller.caller_request import ClientSession
+from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.matching.thread_names import (
     MAX_NAME_CHARS,
     derive_thread_id,
@@ -106,6 +107,13 @@ def find_scope(headers: Mapping[str, str], fields: Mapping[str, Any] | None = No
         return f"{name}:{shorten_session_name(headers[name])}"
     body_session = "" if fields is None else _read_body_session(headers, fields)
     return f"{BODY_SCOPE}{shorten_session_name(body_session)}" if body_session else ""
+
+
+def find_client_scope(
+    tenant: str, headers: Mapping[str, str], fields: Mapping[str, Any]
+) -> ClientScope:
+    """Return the owner and the session of a request, within which its thread is searched."""
+    return ClientScope(tenant, find_scope(headers, fields))
 
 
 def derive_named_thread_id(tenant: str, name: str) -> str:

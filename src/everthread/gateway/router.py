@@ -103,7 +103,7 @@ class Upstream:
     models: tuple[str, ...] = ()
     """Patterns of model names, such as `claude-*`. The first upstream with a matching pattern gets the request."""
     provider: Provider | None = None
-    """The provider family of its protocol, for requests that match no pattern; None for any."""
+    """The provider of its protocol, for requests that match no pattern; None for any."""
     api_key: str | None = None
     """Replaces the client's credential."""
     mode: Mode = "managed"
@@ -135,11 +135,10 @@ class Routes:
             upstreams[0].mode if len({upstream.mode for upstream in upstreams}) == 1 else "managed"
         )
         """The mode of all upstreams; `managed` if they differ."""
-        self._by_login = {
-            login: [upstream for upstream in upstreams if upstream.serves_chatgpt_logins is login]
-            or self.upstreams
-            for login in (False, True)
-        }
+        login_upstreams = [each for each in upstreams if each.serves_chatgpt_logins]
+        key_upstreams = [each for each in upstreams if not each.serves_chatgpt_logins]
+        self._login_upstreams = login_upstreams or self.upstreams
+        self._key_upstreams = key_upstreams or self.upstreams
 
     @property
     def has_several(self) -> bool:
@@ -150,9 +149,9 @@ class Routes:
     ) -> Upstream:
         """Choose the upstream by the model's name, or else by the protocol, or else the first one.
 
-        `login`: whether the request has a login with ChatGPT, which only some upstreams serve.
+        `has_chatgpt_login`: whether the request has a login with ChatGPT, which only some upstreams serve.
         """
-        upstreams = self._by_login[has_chatgpt_login]
+        upstreams = self._login_upstreams if has_chatgpt_login else self._key_upstreams
         if model:
             for upstream in upstreams:
                 if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):

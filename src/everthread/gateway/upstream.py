@@ -67,12 +67,9 @@ class UpstreamResponse:
             # Yield data that arrived before the error, which aiohttp would drop.
             if remaining_bytes := content._read_nowait(-1):
                 yield remaining_bytes
-            kind = (
-                UpstreamTimeoutError
-                if isinstance(error, TimeoutError)
-                else UpstreamDisconnectedError
-            )
-            raise kind(str(error)) from error
+            if isinstance(error, TimeoutError):
+                raise UpstreamTimeoutError(str(error)) from error
+            raise UpstreamDisconnectedError(str(error)) from error
 
     async def close(self) -> None:
         """Close the response. Its connection is closed unless the whole body was read."""
@@ -206,7 +203,9 @@ def _check_response(upstream: Upstream, response: aiohttp.ClientResponse) -> Ups
     """Return a response if its status is valid; otherwise raise `Refused`."""
     if not 200 <= response.status <= 599:
         response.close()
-        message = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
+        message = (
+            f"The upstream {upstream.name} answered with the invalid status {response.status:03}."
+        )
         raise Refused(502, "upstream_invalid", message)
     return UpstreamResponse(response)
 
@@ -277,7 +276,7 @@ class _StreamedBody:
             self.failure = error
             raise
         if self.length is not None and sent_bytes != self.length:
-            message = "The request's body has another length than its headers say."
+            message = "The request's body does not have the length that its headers state."
             self.failure = Refused(400, "invalid_length", message)
             raise self.failure
 
@@ -335,11 +334,11 @@ def _describe_failure(error: BaseException) -> str:
                 "in SSL_CERT_FILE and start the gateway again"
             )
         elif isinstance(cause, ssl.SSLError):
-            return f"it speaks no TLS that is known here ({cause.reason or 'no reason given'}); check its address"
+            return f"its TLS is not supported here ({cause.reason or 'no reason given'}); check its address"
         elif isinstance(cause, socket.gaierror):
-            return "its name is not known; check its address"
+            return "its host name is unknown; check its address"
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, aiohttp.ClientResponseError):
-        return "it speaks no HTTP that is known here; check its address"
+        return "it does not answer in HTTP; check its address"
     detail: Any = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return f"{detail or type(error).__name__}; try again"

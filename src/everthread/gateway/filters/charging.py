@@ -59,9 +59,8 @@ class _ManagedCharge(Filter):
             for call_usage in (*outcome.hidden_usage, last_usage):
                 self._account.spend(call_usage, model)
 
-        unread_bytes = (
-            len(outgoing.body) if outcome.usage is None and outgoing.tokens is None else 0
-        )
+        is_unread = outcome.usage is None and outgoing.tokens is None
+        unread_bytes = len(outgoing.body) if is_unread else 0
         self._exchange.services.pending.charge_when_measured(
             unread_bytes, lambda: find_charged_usage(outcome, outgoing), charge
         )
@@ -134,11 +133,10 @@ class _UnmanagedCharge(Filter):
         usage = reader.find_usage()
         if usage is None and reader.event_count:
             body = self._exchange.request.body
-            prompt_tokens = (
-                body.size // BYTES_PER_TOKEN
-                if isinstance(body, Upload)
-                else estimate_body_tokens(self._request_body)
-            )
+            if isinstance(body, Upload):
+                prompt_tokens = body.size // BYTES_PER_TOKEN
+            else:
+                prompt_tokens = estimate_body_tokens(self._request_body)
             usage = CanonicalUsage(prompt_tokens, reader.event_count)
         return usage, reader.model
 

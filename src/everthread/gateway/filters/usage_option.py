@@ -20,7 +20,7 @@ INVALID_STATUSES = (400, 422)
 
 
 class UsageOptionFeature(Feature):
-    """The setting `gateway.include_usage`."""
+    """Ask for the usage of chat streams, as the setting `gateway.include_usage` allows."""
 
     def __init__(self) -> None:
         self.refusing_upstreams: set[str] = set()
@@ -91,17 +91,14 @@ def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | N
     options = find("stream_options")
     if options is None:
         text = body.rstrip()
-        return (
-            text[:-1] + b',"stream_options":{"include_usage":true}}'
-            if text.endswith(b"}")
-            else None
-        )
+        if not text.endswith(b"}"):
+            return None
+        return text[:-1] + b',"stream_options":{"include_usage":true}}'
     if not isinstance(options.value, dict) or "include_usage" in options.value or options.start < 0:
         return None
     separator = b"," if options.value else b""
-    return (
-        body[: options.start + 1] + b'"include_usage":true' + separator + body[options.start + 1 :]
-    )
+    position = options.start + 1
+    return body[:position] + b'"include_usage":true' + separator + body[position:]
 
 
 class UsageChunkFilter:

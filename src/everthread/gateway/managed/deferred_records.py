@@ -35,7 +35,7 @@ class ForwardedRequest:
     """A request that was forwarded before it was read."""
 
     thread: str
-    family: ClientScope
+    client_scope: ClientScope
     incoming: Incoming
     located_body: LocatedBody
     outgoing: Outgoing
@@ -68,7 +68,7 @@ class DeferredRecord:
         return is_long or len(self.earlier_usage) + 1 >= MAX_CALLS_PER_RECORD
 
     def supersede(self, request: ForwardedRequest, outcome: Outcome, end_digest: str) -> None:
-        """Replace the request by one that continues it."""
+        """Replace the request with one that continues it."""
         if self.outcome.usage is not None:
             self.earlier_usage.append(self.outcome.usage)
         self.request = request
@@ -134,10 +134,10 @@ class DeferredRecords:
         """Make all delayed records now, and wait a few seconds until they are stored."""
         await self._flush(list(self._unfinished))
 
-    async def flush_session(self, family: ClientScope) -> None:
+    async def flush_session(self, client_scope: ClientScope) -> None:
         """Make the delayed records of a session now, and wait a few seconds until they are stored."""
         await self._flush(
-            [record for record in self._unfinished if record.request.family == family]
+            [record for record in self._unfinished if record.request.client_scope == client_scope]
         )
 
     async def flush_thread(self, thread: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Incoming, Outgoing
-from everthread.gateway.identify import find_scope
+from everthread.gateway.identify import find_client_scope
 from everthread.gateway.managed.deferred_records import (
     DeferredRecord,
     DeferredRecords,
@@ -26,7 +26,6 @@ from everthread.gateway.managed.request_opener import RequestOpener
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.recorder import identify_answer
-from everthread.thread.matching.thread_match import ClientScope
 
 READ_DELAY_SECONDS = 1.0
 """Seconds after which a forwarded request is read, if it is not answered earlier."""
@@ -63,10 +62,11 @@ class ForwardedRequests:
         )
         if terms is None or outgoing is None:
             return None
-        scope = find_scope(incoming.headers, located_body.sliced_body.fields)
-        family = ClientScope(incoming.tenant, scope)
+        client_scope = find_client_scope(
+            incoming.tenant, incoming.headers, located_body.sliced_body.fields
+        )
         request = ForwardedRequest(
-            thread, family, incoming, located_body, outgoing=outgoing, terms=terms
+            thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
         )
         return ForwardedHandler(self, request)
 
@@ -78,7 +78,12 @@ class ForwardedRequests:
     async def _read_now(
         self, request: ForwardedRequest, known_length: int, *, is_answered: bool
     ) -> ManagedHandler:
-        handler = await self._opener.open(request.incoming, request.located_body, known_length)
+        handler = await self._opener.open(
+            request.incoming,
+            request.located_body,
+            request.client_scope,
+            known_length=known_length,
+        )
         handler.outgoing = request.outgoing
         self.threads.start_storing(handler.call, is_answered=is_answered)
         return handler
@@ -123,7 +128,7 @@ class ForwardedRequests:
     async def _record_deferred(self, record: DeferredRecord) -> None:
         """Record the last request of a thread with everything since the previous record."""
         request = record.request
-        with self.threads.pending_links.hold_session_while_reading(request.family):
+        with self.threads.pending_links.hold_session_while_reading(request.client_scope):
             handler = await self._read_now(request, record.stored_length, is_answered=True)
         await handler.record(record.outcome, record.earlier_usage)
 
@@ -160,7 +165,7 @@ class ForwardedHandler:
         request = self._request
         if self._read_task is None and await requests.try_record_later(request, outcome):
             return
-        with requests.threads.pending_links.hold_session_while_reading(request.family):
+        with requests.threads.pending_links.hold_session_while_reading(request.client_scope):
             if self._read_task is None:
                 # Nothing else will wait for it, so no task is needed.
                 handler = await requests.read(request, is_answered=True)

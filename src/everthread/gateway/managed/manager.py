@@ -11,7 +11,7 @@ The manager reads requests. What to do about them is decided in `thread/caller`.
 from __future__ import annotations
 
 from everthread.gateway.contracts import Incoming, RequestHandler, UnmanagedHandler
-from everthread.gateway.identify import find_scope
+from everthread.gateway.identify import find_client_scope
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.forwarded_requests import ForwardedRequests
 from everthread.gateway.managed.managed_handler import HandlerServices, ManagedHandler
@@ -20,13 +20,11 @@ from everthread.gateway.managed.requested_compactions import RequestedCompaction
 from everthread.gateway.recall.recall_offer import RecallOffers
 from everthread.gateway.request.request_reader import (
     OUR_NAME,
-    LocatedBody,
     RequestReader,
 )
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
-from everthread.thread.matching.thread_match import ClientScope
 
 
 class ProxyManager:
@@ -54,7 +52,7 @@ class ProxyManager:
         self._opener = RequestOpener(services, self.reader, recall_offers)
         self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
         self.deferred_records = self._forwarded.deferred_records
-        self.requested_compactions = RequestedCompactions(self.threads, self._open_expanded)
+        self.requested_compactions = RequestedCompactions(self.threads, self._open)
 
     def forward_first(self, incoming: Incoming) -> RequestHandler | None:
         return self._forwarded.forward(incoming)
@@ -62,31 +60,30 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> RequestHandler:
         if incoming.mode == "off":
             return UnmanagedHandler(incoming)
-        located_body = incoming.located_body or self._opener.locate(incoming)
-        expanded_request = incoming
-        if OUR_NAME in located_body.watched_words:
-            expanded_request = self._opener.expand_own_items(incoming)
-        is_expanded = expanded_request is not incoming
-        if is_expanded:
-            located_body = self._opener.locate(expanded_request)
-        handler = await self._open(expanded_request, located_body)
+        handler = await self._open(incoming)
         if not len(handler.call.caller_history):
             return UnmanagedHandler(incoming)  # a request without messages has no thread
-        handler.is_expanded = is_expanded
         await handler.prepare()
         return handler
 
-    async def _open_expanded(self, incoming: Incoming) -> ManagedHandler:
-        """Replace our compaction items in a request by their messages, read it and find its thread."""
-        expanded_request = self._opener.expand_own_items(incoming)
-        located_body = self._opener.locate(expanded_request)
-        return await self._open(expanded_request, located_body)
+    async def _open(self, incoming: Incoming) -> ManagedHandler:
+        """Read a request and find its thread, after the delayed records of its session are made.
 
-    async def _open(self, incoming: Incoming, located_body: LocatedBody) -> ManagedHandler:
-        """Read a request and find its thread, after the delayed records of its session are made."""
-        scope = find_scope(incoming.headers, located_body.sliced_body.fields)
-        await self.deferred_records.flush_session(ClientScope(incoming.tenant, scope))
-        return await self._opener.open(incoming, located_body)
+        Compaction items made by a gateway are replaced with their messages first.
+        """
+        request = incoming
+        located_body = incoming.located_body or self._opener.locate(incoming)
+        if OUR_NAME in located_body.watched_words:
+            request = self._opener.expand_own_items(incoming)
+        is_expanded = request is not incoming
+        if is_expanded:
+            located_body = self._opener.locate(request)
+        fields = located_body.sliced_body.fields
+        client_scope = find_client_scope(incoming.tenant, incoming.headers, fields)
+        await self.deferred_records.flush_session(client_scope)
+        handler = await self._opener.open(request, located_body, client_scope)
+        handler.is_expanded = is_expanded
+        return handler
 
     def start_worker(self) -> None:
         """Start a process for the first compaction ahead."""

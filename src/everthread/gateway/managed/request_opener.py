@@ -13,10 +13,11 @@ from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.request_reader import LocatedBody, RequestReader
 from everthread.thread.caller.caller_request import LeadingCompaction
+from everthread.thread.matching.thread_match import ClientScope
 
 
 class RequestOpener:
-    """Turn requests into `ManagedHandler`s, which know their thread."""
+    """Make the handlers of managed requests, which know their thread."""
 
     def __init__(
         self, services: HandlerServices, reader: RequestReader, recall_offers: RecallOffers
@@ -33,7 +34,12 @@ class RequestOpener:
         return self.reader.locate(origin, incoming.body, match)
 
     async def open(
-        self, incoming: Incoming, located_body: LocatedBody, known_length: int = 0
+        self,
+        incoming: Incoming,
+        located_body: LocatedBody,
+        client_scope: ClientScope,
+        *,
+        known_length: int = 0,
     ) -> ManagedHandler:
         """Read a request and find its thread. Requests of a known thread are read in their order.
 
@@ -47,7 +53,7 @@ class RequestOpener:
             tool = self._recall_offers.choose_tool(
                 incoming, located_body.sliced_body, parsed_request.settings
             )
-            request = ClientRequest(incoming, parsed_request, tool)
+            request = ClientRequest(incoming, parsed_request, client_scope, tool)
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
@@ -56,7 +62,7 @@ class RequestOpener:
             return ManagedHandler(self.services, request, call, body_memory)
 
     def expand_own_items(self, incoming: Incoming) -> Incoming:
-        """Replace our compaction items in the request by the messages that they represent."""
+        """Replace our compaction items in the request with the messages that they represent."""
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"

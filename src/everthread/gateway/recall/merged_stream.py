@@ -74,18 +74,14 @@ class MergedStream(ABC):
             data: Any = json.loads(event.data)
         except (ValueError, RecursionError):
             data = None
-        converted = (
-            self._convert_event(event, data)
-            if isinstance(data, dict)
-            else self._convert_other(event)
-        )
-        return (
-            raw if converted is event else encode_event(converted) if converted is not None else b""
-        )
-
-    def _convert_other(self, event: SseEvent) -> SseEvent | None:
-        """Convert an event that is not a JSON object, the end of a chat stream; hold it if the round calls `recall`."""
-        return self._hold_event(event) if self.recall_count else event
+        converted: SseEvent | None = event
+        if isinstance(data, dict):
+            converted = self._convert_event(event, data)
+        elif self.recall_count:  # the end of a chat stream is no JSON object
+            converted = self._hold_event(event)
+        if converted is event:
+            return raw
+        return b"" if converted is None else encode_event(converted)
 
     def _hold_event(self, event: SseEvent) -> SseEvent | None:
         """Hold an event back until it is clear that no round follows; return None, so that nothing is sent."""

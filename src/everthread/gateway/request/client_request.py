@@ -12,7 +12,7 @@ from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
-from everthread.gateway.identify import choose_thread_kind, find_scope, read_client
+from everthread.gateway.identify import choose_thread_kind, read_client
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
     LocatedBody,
@@ -51,6 +51,7 @@ class ClientRequest:
 
     incoming: Incoming
     parsed_request: ParsedRequest
+    client_scope: ClientScope
     recall_tool: Mapping[str, Any] | None
     """Our own tool, if this client accepts it."""
     caller_history: CallerHistory = field(init=False)
@@ -93,9 +94,7 @@ class ClientRequest:
         return self.unmanaged_reason in (ANTHROPIC_COMPACTION_FIELD, COMPACTION_TRIGGER)
 
     def _read_history(self) -> CallerHistory:
-        headers = self.incoming.headers
-        fields = self.sliced_body.fields
-        client = read_client(headers, fields)
+        client = read_client(self.incoming.headers, self.sliced_body.fields)
         has_tools = bool(self.parsed_request.settings.tools)
         elements = self.elements
 
@@ -103,7 +102,7 @@ class ClientRequest:
             return restore_unchanged_files(self.sliced_body.body, elements, covered_count)
 
         return CallerHistory(
-            ClientScope(self.incoming.tenant, find_scope(headers, fields)),
+            self.client_scope,
             self.parsed_request.history,
             messages=elements,
             wire_messages=DecodedMessages(elements),
@@ -165,11 +164,9 @@ class ClientRequest:
 def make_credential_digest(headers: Mapping[str, str]) -> str:
     """Return a digest of a client's credential; empty if it sends none."""
     credential = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
-    return (
-        blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
-        if credential
-        else ""
-    )
+    if not credential:
+        return ""
+    return blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
@@ -182,23 +179,21 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
         return "context_management"
     if isinstance(fields.get(ANTHROPIC_COMPACTION_FIELD), dict):
         return ANTHROPIC_COMPACTION_FIELD
-    return (
-        COMPACTION_TRIGGER
-        if any(_kind(element) == COMPACTION_TRIGGER for element in sliced.elements[-1:])
-        else ""
-    )
+    last_message = sliced.elements[-1].value if len(sliced.elements) else None
+    if isinstance(last_message, dict) and kind_of(last_message) == COMPACTION_TRIGGER:
+        return COMPACTION_TRIGGER
+    return ""
 
 
 def _find_requested_cap(fields: Mapping[str, Any]) -> int | None:
+    """Return the client's limit of output tokens; None if it sets none."""
+    caps = [fields[name] for name in OUTPUT_CAP_FIELDS if name in fields]
     settings = get_object_field(fields, "generationConfig") or {}
-    caps = [
-        *(fields[name] for name in OUTPUT_CAP_FIELDS if name in fields),
-        get_field(settings, "maxOutputTokens"),
-    ]
-    return next(
-        (value for value in caps if isinstance(value, int) and not isinstance(value, bool)),
-        None,
-    )
+    caps.append(get_field(settings, "maxOutputTokens"))
+    for cap in caps:
+        if isinstance(cap, int) and not isinstance(cap, bool):
+            return cap
+    return None
 
 
 def _find_thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
@@ -219,13 +214,9 @@ def _drops_history(setting: Any) -> bool:
     requested_edits = setting.get("edits") if isinstance(setting, dict) else setting
     if not isinstance(requested_edits, list):
         return True
-    return not all(
-        isinstance(edit, dict)
-        and str(edit.get("type", "")).startswith("clear_thinking")
-        and edit.get("keep") == "all"
-        for edit in requested_edits
-    )
-
-
-def _kind(element: Element) -> str:
-    return kind_of(element.value) if isinstance(element.value, dict) else ""
+    for edit in requested_edits:
+        if not isinstance(edit, dict) or edit.get("keep") != "all":
+            return True
+        if not str(edit.get("type", "")).startswith("clear_thinking"):
+            return True
+    return False

@@ -31,11 +31,9 @@ class GeminiPathFields:
 def read_path_fields(path: str) -> GeminiPathFields | None:
     """Return the fields in the path of a request; None if the path does not answer conversations."""
     match = _PATH.fullmatch(path.rstrip("/"))
-    return (
-        None
-        if match is None
-        else GeminiPathFields(match["model"], match["method"] == "streamGenerateContent")
-    )
+    if match is None:
+        return None
+    return GeminiPathFields(match["model"], match["method"] == "streamGenerateContent")
 
 
 def find_path_model(path: str) -> str | None:
@@ -46,14 +44,14 @@ def find_path_model(path: str) -> str | None:
 
 def add_path_fields(path: str, body: bytes) -> bytes:
     """Return the body with the path's fields first; unchanged if it is not an object."""
-    call = read_path_fields(path)
+    path_fields = read_path_fields(path)
     start = body.find(b"{")
-    if call is None or start < 0 or body[:start].strip():
+    if path_fields is None or start < 0 or body[:start].strip():
         return body
-    return body[: start + 1] + call.text + body[start + 1 :]
+    return body[: start + 1] + path_fields.text + body[start + 1 :]
 
 
 def remove_path_fields(path: str, body: bytes) -> bytes:
     """Return the body without the path's fields, which `add_path` has added."""
-    call = read_path_fields(path)
-    return body if call is None else body.replace(call.text, b"", 1)
+    path_fields = read_path_fields(path)
+    return body if path_fields is None else body.replace(path_fields.text, b"", 1)

@@ -64,7 +64,7 @@ class OuterFields:
     Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers differ
     in which of two fields they use, so that one model could be charged while another one answers.
 
-    `sliced`: the sliced body, if there is one. `known`: number of bytes that were read with an earlier body.
+    `sliced`: the sliced body, if there is one. `known_size`: number of bytes that were read with an earlier body.
     """
 
     def __init__(self, body: bytes, sliced: SlicedBody | None = None, known_size: int = 0) -> None:
@@ -127,11 +127,9 @@ def _outer_spans(body: bytes) -> SpanByField | None:
     spans: SpanByField = {}
     expected_sign = b"{"
     for key, raw in fields.items():
-        match = (
-            _OUTER_KEY.match(body, position + 1)
-            if body[position : position + 1] == expected_sign
-            else None
-        )
+        if body[position : position + 1] != expected_sign:
+            return None
+        match = _OUTER_KEY.match(body, position + 1)
         # A key that is spelt with escapes needs a closer check.
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
             return None
@@ -176,7 +174,7 @@ def _make_duplicate_error(name: str) -> Refused:
     return Refused(
         400,
         "duplicate_field",
-        f"The request has the field `{name}` twice, or in escapes; send it once.",
+        f"The request has the field `{name}` twice, or spelt with escapes; send it once.",
     )
 
 

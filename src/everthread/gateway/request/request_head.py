@@ -145,7 +145,7 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
             message = (
-                f"The header `{name.decode()}` is there twice with different values; send it once."
+                f"The header `{name.decode()}` is given twice with different values; send it once."
             )
             raise Refused(400, "duplicate_credential", message)
 

@@ -353,13 +353,13 @@ def _drop_marks(value: Any) -> Any:
         return {**value, "content": [{"type": "text", "text": content}]}
     if not isinstance(content, list):
         return value
-    blocks = [
-        {name: part for name, part in block.items() if name != "cache_control"}
-        if isinstance(block, dict)
-        else block
-        for block in content
-    ]
-    return {**value, "content": blocks}
+    return {**value, "content": list(map(_drop_mark, content))}
+
+
+def _drop_mark(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    return {name: part for name, part in block.items() if name != "cache_control"}
 
 
 def _digest(*parts: bytes) -> bytes:

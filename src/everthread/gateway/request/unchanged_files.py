@@ -1,10 +1,10 @@
-"""Replace a client's "file unchanged since your last read" by the file, if a compaction covers that read."""
+"""Replace a client's "file unchanged since your last read" with the file, if a compaction covers that read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.messages import content_text, json_value, kind_of
 from everthread.gateway.request.json_slices import Element
@@ -20,8 +20,13 @@ _MAX_RESTORED_CHARS = 60_000
 _PATH_ARGUMENTS = ("file_path", "path", "filePath", "absolute_path", "filename")
 _RANGE_ARGUMENTS = ("offset", "limit")
 
-FileRead = tuple[str, str, str]
-"""Tool, file and part of the file that a call reads. A client reports "unchanged" only if all three are the same."""
+
+class FileRead(NamedTuple):
+    """The part of a file that a call reads. A client reports "unchanged" only if all three are the same."""
+
+    tool: str
+    file: str
+    part: str
 
 
 def restore_unchanged_files(
@@ -72,13 +77,12 @@ def _list_file_reads(value: Any) -> Iterator[tuple[str, FileRead]]:
     if not isinstance(value, dict):
         return
     content = value.get("content")
-    blocks = (
-        [part for part in content if kind_of(part) == "tool_use"]
-        if isinstance(content, list)
-        else []
-    )
+    calls: list[Any] = []
+    if isinstance(content, list):
+        calls += [part for part in content if kind_of(part) == "tool_use"]
     tool_calls = value.get("tool_calls")
-    calls = [*blocks, *(tool_calls if isinstance(tool_calls, list) else ())]
+    if isinstance(tool_calls, list):
+        calls += tool_calls
     if kind_of(value) == "function_call":
         calls.append(value)
     for call in calls:
@@ -93,10 +97,8 @@ def _list_file_reads(value: Any) -> Iterator[tuple[str, FileRead]]:
         path = next((arguments[key] for key in _PATH_ARGUMENTS if key in arguments), None)
         if isinstance(path, str):
             part = str([arguments.get(name) for name in _RANGE_ARGUMENTS])
-            yield (
-                str(call.get("call_id") or call.get("id")),
-                (str(named_call.get("name")), path, part),
-            )
+            call_id = str(call.get("call_id") or call.get("id"))
+            yield call_id, FileRead(str(named_call.get("name")), path, part)
 
 
 def _list_results(value: Any) -> Iterator[tuple[str, Any]]:
@@ -117,12 +119,8 @@ def _with_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, An
         return {**value, "content": text}
     if kind_of(value) == "function_call_output":
         return {**value, "output": text}
-    return {
-        **value,
-        "content": [
-            {**part, "content": text}
-            if kind_of(part) == "tool_result" and part.get("tool_use_id") == call
-            else part
-            for part in value["content"]
-        ],
-    }
+    content = list(value["content"])
+    for index, part in enumerate(content):
+        if kind_of(part) == "tool_result" and part.get("tool_use_id") == call:
+            content[index] = {**part, "content": text}
+    return {**value, "content": content}
