@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.filters.usage_option import UsageChunkFilter, add_usage_option
+from everthread.gateway.filters.usage_option import UsageChunkRemover, add_usage_option
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 
 NAMES = st.sampled_from(["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"])
@@ -123,7 +123,7 @@ def test_removes_only_the_added_usage_chunk(
 ) -> None:
     """However the bytes are cut."""
     data = b"".join([*before, EXTRA, *after]) + rest
-    stream = UsageChunkFilter()
+    stream = UsageChunkRemover()
     found = b""
     start = 0
     while start < len(data):

@@ -121,7 +121,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
         assert alarm.seconds == 0.8 * TTL
         wall.advance(alarm.seconds)
         alarm.then()
-        await manager.wait_for_background_work()
+        await manager.threads.wait_for_background_work()
         client.add_user_message("Back again.")
         late = await setup.send(manager, client)
         assert late.sent.headers["x-everthread-compactions"] == "1"
@@ -190,7 +190,7 @@ async def test_compactions_are_many_calls_apart(
         await turn.record(
             Outcome(200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20))
         )
-        await manager.wait_for_background_work()
+        await manager.threads.wait_for_background_work()
         client.add_reply(reply)
         client.add_result(f"c{number}", text_of_tokens(result, f"page {number}"))
     assert len(compacted) >= 2

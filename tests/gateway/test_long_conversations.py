@@ -137,7 +137,7 @@ async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None
     client = make_client("openai_chat")
     manager = provided.manager()
     await send_turns(provided, manager, client=client, turns=range(12))
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     client.add_user_message("And now?")
     turn = await manager.prepare(client.incoming())
     assert isinstance(turn, ManagedHandler)

@@ -227,7 +227,7 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     sent = await answer_request(manager, client)
     before, _ = tokens_of(sent)
     assert 0.8 * 4_000 <= before < 4_000, "the threshold is 4,000"
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     request_count = len(writer.requests)
     assert request_count
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
@@ -243,7 +243,7 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
     manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
     client = HistoryClient("openai_chat")
     await ask(manager, client, text_of_tokens(2_900, "entry"))
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     assert not setup.events_of(CompactionDone), "it is too short, though large enough"
     await ask(manager, client, text_of_tokens(300, "second entry"))
     sent = await ask(manager, client, text_of_tokens(300, "third entry"))
@@ -267,7 +267,7 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
         client.add_user_message(numbered_text(turn, 490, "entry"))
         client.add_answer(numbered_text(turn, 490, "reply"))
     assert not (await ask(manager, client, "And now read all of it.")).is_rewritten
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     for number in range(4):
         calls: Any = [function_call(f"since_{number}", "read")]
         text = text_of_tokens(600, f"note {number}") if says_much else None
@@ -305,7 +305,7 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
         reply = text_reply("Yes.")
         client.add_reply(reply)
         await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)))
-        await manager.wait_for_background_work()
+        await manager.threads.wait_for_background_work()
 
 
 async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) -> None:
@@ -556,6 +556,6 @@ async def test_a_late_summary_changes_the_prefix_only_once(
         if number == 3:
             assert not sent.is_rewritten, "it goes on without"
             written.set()
-            await manager.wait_for_background_work()
+            await manager.threads.wait_for_background_work()
     assert any(heads)
     assert count_changes(heads) == 1

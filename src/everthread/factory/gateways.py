@@ -111,7 +111,7 @@ async def open_gateway(
 
 def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
     """Start the process for compactions, and load the modules for the first request in the background."""
-    manager.start_worker()
+    manager.threads.start_worker()
     preload_task = asyncio.create_task(preload())
     stack.callback(preload_task.cancel)
 

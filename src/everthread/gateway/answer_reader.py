@@ -29,7 +29,7 @@ class AnswerReader:
         status: int,
         headers: Mapping[str, str],
         *,
-        model: str | None = None,
+        model: str | None,
     ) -> None:
         self.api = api
         self._model = model

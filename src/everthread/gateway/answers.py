@@ -84,9 +84,7 @@ class AnswerBody:
     @classmethod
     def from_bytes(cls, body: bytes) -> AnswerBody:
         """Return a body with a single piece."""
-        answer_body = cls(_yield_nothing())
-        answer_body._buffer.append(body)
-        return answer_body
+        return cls(_yield_once(body))
 
     async def read(self) -> bytes:
         """Return the whole body, whatever its length."""
@@ -140,10 +138,8 @@ class AnswerBody:
             yield piece
 
 
-async def _yield_nothing() -> AsyncIterator[bytes]:
-    nothing: tuple[bytes, ...] = ()
-    for piece in nothing:
-        yield piece
+async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 async def _next_piece(source: AsyncIterator[bytes]) -> bytes | None:

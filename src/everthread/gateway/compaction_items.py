@@ -3,7 +3,7 @@
 A client asks for an item with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`. It later
 sends the item back instead of the messages that the item represents. The gateway's item contains the compacted
 messages themselves, with a tag that only this store can make. A gateway of the same store that receives the item
-replaces it by these messages.
+replaces it with these messages.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def may_have_item(body: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExpandedBody:
-    """A request whose compaction items are replaced by the messages in them."""
+    """A request whose compaction items are replaced with the messages in them."""
 
     body: bytes
     item_key: str
@@ -81,7 +81,7 @@ class ExpandedBody:
 
 
 def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
-    """Replace the gateway's items in a request's body by the messages in them. Return None if there are none.
+    """Replace the gateway's items in a request's body with the messages in them. Return None if there are none.
 
     A client may send some of these messages before the item too; they are not repeated.
     """

@@ -75,7 +75,7 @@ class ProxyServices:
     metrics: Metrics
     limits: Limits
     features: Sequence[Feature]
-    pending: PendingWork
+    pending_work: PendingWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Filter:
 
 
 class Feature(ABC):
-    """A feature of the gateway."""
+    """Make a filter for each exchange that the feature concerns."""
 
     paths: frozenset[str] = frozenset()
     """Paths without a conversation whose requests the feature wants to read."""

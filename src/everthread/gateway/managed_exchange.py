@@ -67,7 +67,7 @@ class ManagedExchange(Exchange):
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
             self._log_facts()
-            self.services.pending.start(self.handler.record(self.end_filters()))
+            self.services.pending_work.start(self.handler.record(self.end_filters()))
             await self.close()
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:

@@ -93,7 +93,7 @@ class Proxy:
             metrics=self.metrics,
             limits=self.limits,
             features=features,
-            pending=PendingWork(),
+            pending_work=PendingWork(),
         )
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(ARRIVING_BODIES_FACTOR * self.limits.concurrent)
@@ -143,7 +143,7 @@ class Proxy:
     async def close(self) -> None:
         """Wait until pending records are stored, then close the HTTP client."""
         await self.flush_records()
-        await self._services.pending.wait()
+        await self._services.pending_work.wait()
         await self._services.client.close()
 
     async def _serve(

@@ -57,7 +57,7 @@ MAX_WATCHED_BYTES = 4 * 1024 * 1024
 
 
 class RecallFeature(Feature):
-    """The rounds in which the model calls the gateway's own tool."""
+    """Answer the rounds in which the model calls the gateway's own tool."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
         return _RecallFilter(exchange) if isinstance(exchange, ManagedExchange) else None
@@ -195,7 +195,7 @@ class RecallWatch:
 
     def __init__(self) -> None:
         self.must_merge = False
-        """Whether `held_bytes` may call the tool, so that the rounds have to be merged."""
+        """Whether the rounds have to be merged from `held_bytes` on."""
         self.held_bytes = b""
         """Bytes that were not passed on."""
         self._passed_pieces: list[bytes] = []
@@ -207,7 +207,10 @@ class RecallWatch:
         return b"".join(self._passed_pieces)
 
     def feed(self, piece: bytes) -> bytes:
-        """Add a piece and return the events that are complete now; return nothing once the tool may be called."""
+        """Add a piece and return the complete events, which can be passed on.
+
+        From the first event that may call the tool on, or after `MAX_WATCHED_BYTES`, hold everything back.
+        """
         data = self.held_bytes + piece
         end = _end_of_events(data)
         events = data[:end]

@@ -36,11 +36,11 @@ class ChargingFeature(Feature):
         if account is None:
             return None
         if isinstance(exchange, ManagedExchange):
-            return _ManagedCharge(exchange, account)
-        return _UnmanagedCharge(exchange, account)
+            return _ManagedChargeFilter(exchange, account)
+        return _UnmanagedChargeFilter(exchange, account)
 
 
-class _ManagedCharge(Filter):
+class _ManagedChargeFilter(Filter):
     """Charge a managed request by its outcome."""
 
     def __init__(self, exchange: ManagedExchange, account: Account) -> None:
@@ -61,13 +61,13 @@ class _ManagedCharge(Filter):
 
         is_unread = outcome.usage is None and outgoing.tokens is None
         unread_bytes = len(outgoing.body) if is_unread else 0
-        self._exchange.services.pending.charge_when_measured(
+        self._exchange.services.pending_work.charge_when_measured(
             unread_bytes, lambda: find_charged_usage(outcome, outgoing), charge
         )
         return outcome
 
 
-class _UnmanagedCharge(Filter):
+class _UnmanagedChargeFilter(Filter):
     """Charge an unmanaged request by the usage in its answer."""
 
     def __init__(self, exchange: Exchange, account: Account) -> None:
@@ -102,7 +102,7 @@ class _UnmanagedCharge(Filter):
     def finish(self, outcome: Outcome) -> Outcome:
         if self._status:
             # The request may have to be read, to estimate its tokens.
-            self._exchange.services.pending.charge_when_measured(
+            self._exchange.services.pending_work.charge_when_measured(
                 len(self._request_body), self._measure, self._charge
             )
         return outcome

@@ -40,7 +40,7 @@ class _UsageOptionFilter(Filter):
         self._exchange = exchange
         self._refusing_upstreams = refusing_upstreams
         self._is_added = False
-        self._chunk_filter: UsageChunkFilter | None = None
+        self._chunk_remover: UsageChunkRemover | None = None
 
     def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
         body = self._add_option(request)
@@ -61,14 +61,14 @@ class _UsageOptionFilter(Filter):
     async def change_answer(self, answer: Answer) -> Answer:
         if not self._is_added or not answer.streams or answer.is_own:
             return answer
-        self._chunk_filter = UsageChunkFilter()
+        self._chunk_remover = UsageChunkRemover()
         return replace(answer, is_changed=True)
 
     def convert_piece(self, piece: bytes) -> bytes:
-        return piece if self._chunk_filter is None else self._chunk_filter.feed(piece)
+        return piece if self._chunk_remover is None else self._chunk_remover.feed(piece)
 
     def release_held_bytes(self) -> bytes:
-        return b"" if self._chunk_filter is None else self._chunk_filter.end()
+        return b"" if self._chunk_remover is None else self._chunk_remover.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
         """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
@@ -101,7 +101,7 @@ def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | N
     return body[:position] + b'"include_usage":true' + separator + body[position:]
 
 
-class UsageChunkFilter:
+class UsageChunkRemover:
     """Remove the usage chunk at the end of a chat stream."""
 
     def __init__(self) -> None:

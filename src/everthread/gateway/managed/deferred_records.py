@@ -87,7 +87,7 @@ class DeferredRecords:
         self,
         record: Callable[[DeferredRecord], Coroutine[Any, Any, None]],
         *,
-        delay: float = MAX_DELAY_SECONDS,
+        delay: float,
     ) -> None:
         self._record = record
         self._delay = delay

@@ -51,7 +51,7 @@ class ForwardedRequests:
         memory = self.threads.memories.find(thread)
         if memory is None or is_compaction_planned(memory):
             return None
-        body_memory = self._opener.body_memories.of(thread)
+        body_memory = self._opener.body_memories.find_or_create(thread)
         terms = body_memory.forwarding_terms
         outgoing = forward(
             incoming,
@@ -104,13 +104,13 @@ class ForwardedRequests:
         next_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
         )
-        self._opener.body_memories.of(request.thread).forwarding_terms = next_terms
+        self._opener.body_memories.find_or_create(request.thread).forwarding_terms = next_terms
         await self.deferred_records.defer(request, outcome, next_terms.digest)
         return True
 
     def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
         """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
-        terms = self._opener.body_memories.of(request.thread).forwarding_terms
+        terms = self._opener.body_memories.find_or_create(request.thread).forwarding_terms
         reply = outcome.reply
         return (
             terms is not None

@@ -90,7 +90,7 @@ class BodyMemories:
     def __init__(self) -> None:
         self._memories: RecentDict[str, BodyMemory] = RecentDict(MAX_THREADS)
 
-    def of(self, thread: str) -> BodyMemory:
+    def find_or_create(self, thread: str) -> BodyMemory:
         memory = self._memories.get(thread) or BodyMemory()
         self._memories[thread] = memory
         return memory

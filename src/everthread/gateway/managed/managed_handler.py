@@ -19,7 +19,7 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.managed.forwarding import BodyMemory, make_forwarding_terms
 from everthread.gateway.managed.render import RenderOptions, render_request
-from everthread.gateway.recall.recall_answers import answer_round, refuse_last_round
+from everthread.gateway.recall.recall_answers import answer_recall_calls, refuse_last_round
 from everthread.gateway.recall.recall_offer import offers_recall
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.thread.caller.caller_request import Outcome
@@ -93,7 +93,7 @@ class ManagedHandler:
         now = threads.setup.clock()
         rounds.started_at = rounds.started_at or now
         await threads.recorder.store_request(self.call)
-        if not await answer_round(threads.setup.store, self.call, reply):
+        if not await answer_recall_calls(threads.setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS

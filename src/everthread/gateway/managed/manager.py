@@ -85,14 +85,6 @@ class ProxyManager:
         handler.is_expanded = is_expanded
         return handler
 
-    def start_worker(self) -> None:
-        """Start a process for the first compaction ahead."""
-        self.threads.start_worker()
-
-    async def wait_for_background_work(self) -> None:
-        """Wait for the background compactions."""
-        await self.threads.wait_for_background_work()
-
     async def close(self) -> None:
         """Make all delayed records; end the background compactions and record their usage."""
         await self.deferred_records.flush_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from everthread.gateway.managed.cache_marks import (
     CacheMethod,
@@ -32,11 +32,11 @@ from everthread.wire.gemini.field_names import find_field_name, get_object_field
 class RenderOptions:
     """Options for rendering a prepared call."""
 
-    offers_recall: bool = False
+    offers_recall: bool
     """Whether to add our own tool."""
-    mark_ttl: str | None = None
+    mark_ttl: str | None
     """The lifetime of the cache marks to set; None to set none."""
-    marks: MarkMemory = field(default_factory=MarkMemory)
+    marks: MarkMemory
 
 
 def render_request(

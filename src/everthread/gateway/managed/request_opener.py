@@ -58,7 +58,7 @@ class RequestOpener:
                 request.caller_history, request.settings, thread or "", known_length
             )
             self.reader.remember(call.thread, parsed_request)
-            body_memory = self.body_memories.of(call.thread)
+            body_memory = self.body_memories.find_or_create(call.thread)
             return ManagedHandler(self.services, request, call, body_memory)
 
     def expand_own_items(self, incoming: Incoming) -> Incoming:

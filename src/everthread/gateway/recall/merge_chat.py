@@ -10,6 +10,7 @@ from everthread.gateway.recall.merged_stream import (
     RECALL,
     ROUND_SEPARATOR,
     MergedStream,
+    merge_usage,
     read_count,
     replace_data,
 )
@@ -183,9 +184,4 @@ def _is_chat_recall(call: Any) -> bool:
 
 
 def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(read_count(usage.get("completion_tokens")) for usage in usages)
-    return {
-        **usages[-1],
-        "completion_tokens": output_tokens,
-        "total_tokens": read_count(usages[-1].get("prompt_tokens")) + output_tokens,
-    }
+    return merge_usage(usages, prompt_key="prompt_tokens", output_key="completion_tokens")

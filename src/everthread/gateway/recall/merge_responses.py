@@ -10,6 +10,7 @@ from everthread.core.types import Api
 from everthread.gateway.recall.merged_stream import (
     MergedStream,
     is_recall,
+    merge_usage,
     read_count,
     replace_data,
 )
@@ -115,9 +116,4 @@ def merge_responses_bodies(bodies: Sequence[Any]) -> Any:
 
 
 def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    output_tokens = sum(read_count(usage.get("output_tokens")) for usage in usages)
-    return {
-        **usages[-1],
-        "output_tokens": output_tokens,
-        "total_tokens": read_count(usages[-1].get("input_tokens")) + output_tokens,
-    }
+    return merge_usage(usages, prompt_key="input_tokens", output_key="output_tokens")

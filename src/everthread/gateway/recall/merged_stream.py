@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import kind_of
@@ -108,6 +108,15 @@ def is_recall(part: Any) -> bool:
 
 def read_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def merge_usage(
+    usages: Sequence[Mapping[str, Any]], *, prompt_key: str, output_key: str
+) -> dict[str, Any]:
+    """Return the usage of several rounds: the last one's, with the output tokens of all rounds."""
+    output_tokens = sum(read_count(usage.get(output_key)) for usage in usages)
+    total_tokens = read_count(usages[-1].get(prompt_key)) + output_tokens
+    return {**usages[-1], output_key: output_tokens, "total_tokens": total_tokens}
 
 
 def replace_data(event: SseEvent, data: Mapping[str, Any]) -> SseEvent:

@@ -23,8 +23,8 @@ _ALL_IN_CONTEXT_TEXT = (
 )
 
 
-async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
-    """Answer the recall calls of a round; return whether all its calls were recall calls, so that a round follows."""
+async def answer_recall_calls(store: Store, call: PreparedCall, reply: Reply) -> bool:
+    """Answer the recall calls of a reply. Return whether all its calls were recall calls, so that a round follows."""
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
     results = [
@@ -47,7 +47,7 @@ async def answer_round(store: Store, call: PreparedCall, reply: Reply) -> bool:
 
 
 def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
-    """Replace the results of the last round, which were too large, by a short refusal."""
+    """Replace the results of the last round, which were too large, with a short refusal."""
     results = [_make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)]
     wire_messages = encode_messages(call.settings.api, [reply.message, *results], call.model)
     rounds = call.rounds
@@ -77,5 +77,5 @@ async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:
     return f"{_ALL_IN_CONTEXT_TEXT}\n\n{answer}" if is_all_in_context else answer
 
 
-def _make_result(call: ToolCall, text: str) -> Message:
-    return {"role": "tool", "tool_call_id": call.id, "content": text}
+def _make_result(tool_call: ToolCall, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": tool_call.id, "content": text}

@@ -82,8 +82,8 @@ class BodyMatch:
 class BodyCache:
     """The last bodies of threads, found by their beginning."""
 
-    def __init__(self, max_bytes: int = MAX_BODIES_BYTES) -> None:
-        self._bodies: ByteCache[str, CachedBody] = ByteCache(max_bytes)
+    def __init__(self) -> None:
+        self._bodies: ByteCache[str, CachedBody] = ByteCache(MAX_BODIES_BYTES)
         self._threads: dict[Hashable, dict[str, None]] = {}
         """Threads by the key of their bodies, the most recently used thread last."""
         self._keys: dict[str, Hashable] = {}
@@ -96,13 +96,13 @@ class BodyCache:
     def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
         """Find the cached body with most messages in common with this one; None if none has any."""
         with self._lock:
-            threads = list(self._threads.get(_key_of(origin, body), ()))
+            threads = list(self._threads.get(_make_candidate_key(origin, body), ()))
         best_match: BodyMatch | None = None
         for thread in threads[: -MAX_CANDIDATES - 1 : -1]:
             cached_body = self._bodies.find(thread)
             if cached_body is None:
                 continue
-            match = _match(cached_body, origin.api, body)
+            match = _find_shared_parts(cached_body, origin.api, body)
             if match and (best_match is None or match.parts.count > best_match.parts.count):
                 best_match = match
             if match and match.parts.count == len(cached_body.layout.ends):
@@ -113,7 +113,7 @@ class BodyCache:
         """Keep the last body of a thread instead of the previous one."""
         with self._lock:
             self._forget_key(body.thread)
-            key = _key_of(origin, body.body)
+            key = _make_candidate_key(origin, body.body)
             if key is None:
                 return
             self._threads.setdefault(key, {})[body.thread] = None
@@ -131,7 +131,7 @@ class BodyCache:
             del self._threads[key]
 
 
-def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
+def _make_candidate_key(origin: BodyOrigin, body: bytes) -> Hashable | None:
     """Return a key that is equal for bodies with the same beginning; None if there is no list of messages.
 
     If an inner list of the same name comes first, the key is only less specific.
@@ -142,7 +142,7 @@ def _key_of(origin: BodyOrigin, body: bytes) -> Hashable | None:
     return origin, body[start.end() : start.end() + KEY_BYTES]
 
 
-def _match(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
+def _find_shared_parts(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
     """Return the parts in which a body equals a cached one; None if even the first messages differ."""
     layout = cached_body.layout
     shared_bytes = count_shared_bytes(cached_body.body, body)

@@ -187,7 +187,7 @@ class SharedParts:
 
 @dataclass(frozen=True, slots=True)
 class SlicedBody:
-    """A body and its parts."""
+    """A JSON body, its decoded fields and the positions of its messages."""
 
     body: bytes
     layout: BodyLayout
@@ -238,19 +238,19 @@ def _has_more_values(body: bytes, max_count: int) -> bool:
 
 def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) -> SlicedBody:
     """Locate the fields and messages of a request. Raise `WireError` if it is not an object with a list of messages."""
-    reader = _Reader(body, LIST_FIELD[api])
+    slicer = _BodySlicer(body, LIST_FIELD[api])
     if known_parts is None:
-        reader.read()
+        slicer.read()
     else:
-        reader.read_rest(known_parts)
-    layout = BodyLayout(reader.fields, reader.spans, reader.starts, reader.ends)
-    if reader.has_list:
+        slicer.read_rest(known_parts)
+    layout = BodyLayout(slicer.fields, slicer.spans, slicer.starts, slicer.ends)
+    if slicer.has_list:
         return SlicedBody(body, layout, Elements(body, layout))
-    list_name = reader.list_field
-    text = reader.fields.get(list_name)
+    list_name = slicer.list_field
+    text = slicer.fields.get(list_name)
     if api != "openai_responses" or not isinstance(text, str):
         raise WireError(f"the request has no list `{list_name}`")
-    start, end = reader.spans[list_name]
+    start, end = slicer.spans[list_name]
     only = Element(body, start, end, {"role": "user", "content": text})
     return SlicedBody(body, layout, (only,), is_single_text=True)
 
@@ -268,7 +268,7 @@ def splice(body: bytes, edits: Sequence[BodyEdit]) -> bytes:
     return b"".join(pieces)
 
 
-class _Reader:
+class _BodySlicer:
     """Read a body from its beginning or from the end of its known messages.
 
     msgspec splits fields and messages without decoding them; this class computes their positions in the body.
