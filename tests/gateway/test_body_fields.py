@@ -62,7 +62,7 @@ def test_refuses_a_duplicate_field(pairs: list[tuple[str, Any]], blank: str, esc
         return
     assert not hidden
     assert all(names.count(name) <= 1 for name in ("model", "stream"))
-    assert outer.streams == any(name == "stream" and value is True for name, value in pairs)
+    assert outer.wants_stream == any(name == "stream" and value is True for name, value in pairs)
 
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))

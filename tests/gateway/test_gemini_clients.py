@@ -357,7 +357,7 @@ async def test_gateway_errors_have_the_form_of_gemini(
 )
 def test_reads_model_and_streaming_from_the_path(path: str, found: tuple[str, bool] | None) -> None:
     call = read_path_fields(path)
-    assert (None if call is None else (call.model, call.streams)) == found
+    assert (None if call is None else (call.model, call.wants_stream)) == found
 
 
 def test_fields_added_from_the_path_are_removed_before_sending() -> None:

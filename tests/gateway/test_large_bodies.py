@@ -174,7 +174,7 @@ async def test_does_not_parse_a_body_of_millions_of_values() -> None:
     assert reader.threads == []
     assert read.located_body is None
     assert read.model == "m"
-    assert read.excess == "it has more than 400,000 objects"
+    assert read.excess_reason == "it has more than 400,000 objects"
 
 
 def test_estimating_tokens_takes_linear_time() -> None:

@@ -164,7 +164,7 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
         located_body = locate(knowing, "anthropic", body)
         assert located_body.match is not None
         assert located_body.match.cached_body.thread == name
-        assert located_body.match.parts.count == 120
+        assert located_body.match.parts.message_count == 120
         parsed = read(knowing, "anthropic", body=body, thread=name)
         assert comparable(parsed) == comparable(read_alone("anthropic", body))
         digests.add(parsed.history.digest(121))
@@ -193,7 +193,7 @@ def test_reuses_the_prefix_after_cache_marks_moved(
         located_body = locate(knowing, "anthropic", body)
         if length > 37:
             assert located_body.match is not None
-            assert located_body.match.parts.count == length - 5
+            assert located_body.match.parts.message_count == length - 5
             assert located_body.match.parts.tail_bytes
             assert located_body.new_bytes < 6 * 1_000
         counted.clear()

@@ -76,7 +76,7 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
     watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
     chat = post_request("/v1/chat/completions", b'{"model": "m", "messages": []}')
     async with open_raw_upstream(fixed_answer(200, JSON, b"{}")) as upstream:
-        proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, watch=watch)
+        proxy = Proxy(Routes([Upstream("only", upstream.url)]), manager, store_watch=watch)
         app = GatewayApp(proxy, mounted_apps={"/mcp": page}, store_watch=watch)
         async with Gateway(app, grace_seconds=1.0) as running:
             response = await send_bytes(running.url, chat)

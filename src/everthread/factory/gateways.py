@@ -246,7 +246,7 @@ class _GatewayBuilder:
             features=features,
             limits=self._limits,
             metrics=metrics,
-            watch=self._store_watch,
+            store_watch=self._store_watch,
             failures=failures,
             flush_records=manager.deferred_records.flush_all,
         )

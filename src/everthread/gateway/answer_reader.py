@@ -37,7 +37,7 @@ class AnswerReader:
         if status < 300:
             encoding = headers.get("content-encoding", "")
             self._decoder = make_decoder(encoding, MAX_DECODED_BYTES)
-        self.streams = headers.get("content-type", "").startswith("text/event-stream")
+        self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
         self._parser = SseParser()
         self._stream = CODECS[api].stream_decoder(model=model)
         self._pieces: list[bytes] = []
@@ -49,7 +49,7 @@ class AnswerReader:
             return []
         try:
             data = self._decoder.feed(chunk)
-            if not self.streams:
+            if not self.is_stream:
                 self._pieces.append(data)
                 return []
             return self._read_deltas(data)
@@ -62,7 +62,7 @@ class AnswerReader:
         if self._decoder is None and not self._has_events:
             return None
         try:
-            if self.streams:
+            if self.is_stream:
                 return self._stream.reply() if self._has_events else None
             body: Any = json.loads(b"".join(self._pieces))
             return CODECS[self.api].decode_reply(body, model=self._model)

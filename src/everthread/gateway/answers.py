@@ -41,7 +41,7 @@ class Answer:
         return self.own_headers is not None
 
     @property
-    def streams(self) -> bool:
+    def is_stream(self) -> bool:
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
     @property

@@ -178,7 +178,7 @@ class RequestManager(Protocol):
 
 
 class UnmanagedHandler:
-    """A request that is forwarded unchanged, and not stored."""
+    """Handle a request that is forwarded unchanged, and not stored."""
 
     thread = ""
 

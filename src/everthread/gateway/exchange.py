@@ -243,7 +243,7 @@ class Exchange:
         If the stream was started early to keep it alive, send the headers as comments, and an error as an event.
         """
         has_started = self.keep_alive.has_started
-        if has_started and not (answer.streams and answer.status < 300):
+        if has_started and not (answer.is_stream and answer.status < 300):
             error = await answer.read_error() or b""
             await self.end_with_error(answer.status, error)
             return False
@@ -254,7 +254,7 @@ class Exchange:
             await self.writer.send_late_headers(own_headers)
         else:
             await self.writer.start(answer.status, answer.client_headers, own_headers)
-            self.keep_alive.has_started = answer.streams
+            self.keep_alive.has_started = answer.is_stream
         return True
 
     async def make_own_headers(self) -> Mapping[str, str]:
@@ -291,4 +291,4 @@ class Exchange:
 
 def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:
     """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
-    return outer is not None and outer.streams and head.conversation_api != "gemini"
+    return outer is not None and outer.wants_stream and head.conversation_api != "gemini"

@@ -45,14 +45,14 @@ class FailOpenManager:
         manager: RequestManager,
         metrics: Metrics,
         seconds: float,
-        watch: StoreWatch | None = None,
+        store_watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
     ) -> None:
         self._manager = manager
         self.failures = failures
         self._metrics = metrics
         self._seconds = seconds
-        self._watch = watch
+        self._store_watch = store_watch
         self._warned: set[str] = set()
         """Kinds of unmanaged requests for which a warning was logged."""
 
@@ -108,7 +108,9 @@ class FailOpenManager:
         """
         try:
             watched_work = (
-                self._watch.run_with_store(work) if self._watch is not None and is_awaited else work
+                self._store_watch.run_with_store(work)
+                if self._store_watch is not None and is_awaited
+                else work
             )
             async with asyncio.timeout(self._seconds):
                 return await watched_work

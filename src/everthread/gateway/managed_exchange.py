@@ -194,7 +194,7 @@ class ManagedExchange(Exchange):
 
     async def _hold_for_error(self, answer: Answer) -> bytes | None:
         """Hold back the beginning of a stream that may fail; return the error if it begins with one."""
-        if not (self.outgoing.should_hold_first_events and answer.streams):
+        if not (self.outgoing.should_hold_first_events and answer.is_stream):
             return None
         head = None
         if answer.is_plain:

@@ -66,7 +66,7 @@ class Proxy:
         features: Sequence[Feature] = (),
         limits: Limits | None = None,
         metrics: Metrics | None = None,
-        watch: StoreWatch | None = None,
+        store_watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
         flush_records: FlushRecords | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Proxy:
                 manager,
                 self.metrics,
                 self.limits.manage_seconds,
-                watch=watch,
+                store_watch=store_watch,
                 failures=failures,
             ),
             metrics=self.metrics,
@@ -205,10 +205,10 @@ class Proxy:
         if mode == "off":
             request = ExchangeRequest(head, upstream, body.model, raw)
             return Exchange(self._services, request, writer)
-        if body.excess:
-            self._services.manager.warn_unmanaged(body.excess)
-            writer.note(reason=f"unmanaged: {body.excess}")
-            notice_headers = {NOTICE_HEADER: f"passed on unmanaged: {body.excess}"}
+        if body.excess_reason:
+            self._services.manager.warn_unmanaged(body.excess_reason)
+            writer.note(reason=f"unmanaged: {body.excess_reason}")
+            notice_headers = {NOTICE_HEADER: f"passed on unmanaged: {body.excess_reason}"}
             request = ExchangeRequest(head, upstream, body.model, raw, notice_headers)
             return Exchange(self._services, request, writer)
         return ManagedExchange(

@@ -62,11 +62,11 @@ class CompactApp:
         request_body = await read_request(
             raw, head.headers.get("content-encoding", ""), self._limits.body_bytes
         )
-        if request_body.excess:
+        if request_body.excess_reason:
             raise Refused(
                 413,
                 "request_too_large",
-                f"The request is not looked into: {request_body.excess}.",
+                f"The request is not looked into: {request_body.excess_reason}.",
             )
         if request_body.model is None:
             message = "The body is no object with `model` and `messages`, `input` or `contents`."

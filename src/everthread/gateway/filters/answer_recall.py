@@ -80,7 +80,7 @@ class _RecallFilter(Filter):
         offers_recall = self._exchange.outgoing.offers_recall
         if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
-        if answer.streams:
+        if answer.is_stream:
             return replace(
                 answer,
                 body=AnswerBody(self._merge_streams(answer.body)),

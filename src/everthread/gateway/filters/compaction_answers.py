@@ -71,7 +71,7 @@ class _CompactionItemFilter(Filter):
             )
         body = make_response_body(item, self._exchange.request.model or "", tokens)
         outer = self._exchange.outer
-        if outer is not None and outer.streams:
+        if outer is not None and outer.wants_stream:
             return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 

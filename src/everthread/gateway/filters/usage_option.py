@@ -59,7 +59,7 @@ class _UsageOptionFilter(Filter):
         return True
 
     async def change_answer(self, answer: Answer) -> Answer:
-        if not self._is_added or not answer.streams or answer.is_own:
+        if not self._is_added or not answer.is_stream or answer.is_own:
             return answer
         self._chunk_remover = UsageChunkRemover()
         return replace(answer, is_changed=True)

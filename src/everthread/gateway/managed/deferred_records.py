@@ -55,7 +55,7 @@ class DeferredRecord:
         self.outcome = outcome
         self.end_digest = end_digest
         """The digest of the history with the last answer."""
-        self.stored_length = request.terms.length
+        self.stored_count = request.terms.message_count
         """Number of the request's messages that were recorded before."""
         self.earlier_usage: list[CanonicalUsage] = []
         self.is_due = asyncio.Event()

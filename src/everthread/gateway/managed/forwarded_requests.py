@@ -73,7 +73,7 @@ class ForwardedRequests:
     async def read(self, request: ForwardedRequest, *, is_answered: bool) -> ManagedHandler:
         """Read a request and start storing it, after the delayed records of its thread are made."""
         await self.deferred_records.flush_thread(request.thread)
-        return await self._read_now(request, request.terms.length, is_answered=is_answered)
+        return await self._read_now(request, request.terms.message_count, is_answered=is_answered)
 
     async def _read_now(
         self, request: ForwardedRequest, known_length: int, *, is_answered: bool
@@ -129,12 +129,12 @@ class ForwardedRequests:
         """Record the last request of a thread with everything since the previous record."""
         request = record.request
         with self.threads.pending_links.hold_session_while_reading(request.client_scope):
-            handler = await self._read_now(request, record.stored_length, is_answered=True)
+            handler = await self._read_now(request, record.stored_count, is_answered=True)
         await handler.record(record.outcome, record.earlier_usage)
 
 
 class ForwardedHandler:
-    """A request that is read while the upstream answers, or after that."""
+    """Handle a forwarded request: read it while the upstream answers, or after that."""
 
     def __init__(self, requests: ForwardedRequests, request: ForwardedRequest) -> None:
         self.thread = request.thread

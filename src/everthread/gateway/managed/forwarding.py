@@ -54,7 +54,7 @@ class ForwardingTerms:
 
     upstream: str
     model: str
-    length: int
+    message_count: int
     """Number of messages of the thread, including its last answer."""
     digest: str
     """Digest of those messages."""
@@ -131,7 +131,7 @@ def make_forwarding_terms(
     return ForwardingTerms(
         call.settings.upstream,
         call.model,
-        length=len(answered_history),
+        message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
         last_body_bytes=len(request.sliced_body.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
@@ -154,7 +154,7 @@ def continue_terms(
     """
     return replace(
         terms,
-        length=len(answered_history),
+        message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
         last_body_bytes=len(located_body.sliced_body.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
@@ -256,7 +256,7 @@ def _may_forward(
 
 def _continues(terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader) -> bool:
     """Return whether a request continues its thread at the end. Read only the messages since the last request."""
-    if len(located_body.elements) <= terms.length:
+    if len(located_body.elements) <= terms.message_count:
         return False
-    history = reader.read_history(located_body, terms.length)
-    return history.digest(terms.length) == terms.digest
+    history = reader.read_history(located_body, terms.message_count)
+    return history.digest(terms.message_count) == terms.digest

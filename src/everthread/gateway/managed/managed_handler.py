@@ -1,4 +1,4 @@
-"""One managed request, from its arrival to its answer."""
+"""Handle one managed request, from its arrival to the record of its answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HandlerServices:
 
 @dataclass(slots=True)
 class ManagedHandler:
-    """One managed request: the client's, the thread's decisions about it, and the bytes to send."""
+    """Handle one managed request: know the client's request, the thread's decisions about it, and the bytes to send."""
 
     services: HandlerServices
     request: ClientRequest

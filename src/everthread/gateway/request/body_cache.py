@@ -76,7 +76,7 @@ class BodyMatch:
     @property
     def size(self) -> int:
         """Number of bytes of the new body that are known from the cached one."""
-        return self.parts.layout.ends[self.parts.count - 1] + self.parts.tail_bytes
+        return self.parts.layout.ends[self.parts.message_count - 1] + self.parts.tail_bytes
 
 
 class BodyCache:
@@ -103,9 +103,11 @@ class BodyCache:
             if cached_body is None:
                 continue
             match = _find_shared_parts(cached_body, origin.api, body)
-            if match and (best_match is None or match.parts.count > best_match.parts.count):
+            if match and (
+                best_match is None or match.parts.message_count > best_match.parts.message_count
+            ):
                 best_match = match
-            if match and match.parts.count == len(cached_body.layout.ends):
+            if match and match.parts.message_count == len(cached_body.layout.ends):
                 break  # nothing can have more in common than the whole
         return best_match
 

@@ -99,7 +99,7 @@ class RequestBody:
     outer: OuterFields
     located_body: LocatedBody | None = None
     """The positions of its messages; None if they were not or cannot be located."""
-    excess: str = ""
+    excess_reason: str = ""
     """Why reading the body would cost too much; empty if it would not."""
 
     @property
@@ -131,7 +131,7 @@ async def read_request(
         decoded_body = decode_body(raw, encoding, max_bytes)
         if decoded_body is None:
             excess = "its body cannot be decoded here"
-            return RequestBody(raw, None, OuterFields(b""), excess=excess)
+            return RequestBody(raw, None, OuterFields(b""), excess_reason=excess)
         body = add_path_fields(path, decoded_body)
         match = None if locator is None else locator.find_match(body)
         return _read_decoded(raw, body, locator, match)

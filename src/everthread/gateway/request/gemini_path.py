@@ -20,12 +20,14 @@ class GeminiPathFields:
     """The fields in the path of a conversation."""
 
     model: str
-    streams: bool
+    wants_stream: bool
 
     @property
     def text(self) -> bytes:
         """The text of these fields in the body."""
-        return f'"model":{json.dumps(self.model)},"stream":{json.dumps(self.streams)},'.encode()
+        return (
+            f'"model":{json.dumps(self.model)},"stream":{json.dumps(self.wants_stream)},'.encode()
+        )
 
 
 def read_path_fields(path: str) -> GeminiPathFields | None:

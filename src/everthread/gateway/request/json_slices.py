@@ -179,7 +179,7 @@ class SharedParts:
 
     layout: BodyLayout
     """The layout of the earlier body."""
-    count: int
+    message_count: int
     """Number of messages at the start that are equal, with everything before them; at least one."""
     tail_bytes: int = 0
     """Number of bytes after the list of messages, if all of these are equal; otherwise 0."""
@@ -291,8 +291,8 @@ class _BodySlicer:
     def read_rest(self, known_parts: SharedParts) -> None:
         """Read the messages after the known ones, and the fields after the list unless they are known too."""
         layout = known_parts.layout
-        self.starts = layout.starts[: known_parts.count]
-        self.ends = layout.ends[: known_parts.count]
+        self.starts = layout.starts[: known_parts.message_count]
+        self.ends = layout.ends[: known_parts.message_count]
         start = layout.spans[self.list_field][0]
         position = self._after_element(self.ends[-1])
         if known_parts.tail_bytes and self._read_middle(known_parts, start, position):

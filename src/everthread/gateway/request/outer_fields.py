@@ -107,7 +107,7 @@ class OuterFields:
         return field.value
 
     @property
-    def streams(self) -> bool:
+    def wants_stream(self) -> bool:
         field = self.find("stream")
         return field is not None and field.value is True
 

@@ -136,7 +136,7 @@ class RequestReader:
     def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
         sliced = slice_body(body, origin.api, match.parts if match else None)
-        if match is None or match.cached_body.system_count >= match.parts.count:
+        if match is None or match.cached_body.system_count >= match.parts.message_count:
             system_count = count_leading_system(sliced.elements)
             return LocatedBody(
                 origin,
@@ -315,7 +315,7 @@ def count_trailing_system(elements: Sequence[Element], system_count: int) -> int
 
 def _find_new_words(body: bytes, match: BodyMatch) -> frozenset[str]:
     """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
-    start = max(0, match.parts.layout.ends[match.parts.count - 1] - _MAX_WORD_BYTES)
+    start = max(0, match.parts.layout.ends[match.parts.message_count - 1] - _MAX_WORD_BYTES)
     end = len(body) - max(0, match.parts.tail_bytes - _MAX_WORD_BYTES)
     return _find_watched_words(body, start, end)
 
@@ -328,7 +328,7 @@ def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
     """Count the messages at the start that equal those of the cached body, apart from their cache marks."""
     cached_body = match.cached_body
     max_count = min(len(elements), len(cached_body.history))
-    count = min(match.parts.count - cached_body.system_count, max_count)
+    count = min(match.parts.message_count - cached_body.system_count, max_count)
     while count < max_count:
         start = cached_body.layout.starts[cached_body.system_count + count]
         end = cached_body.layout.ends[cached_body.system_count + count]
