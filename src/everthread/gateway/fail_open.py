@@ -80,7 +80,7 @@ class FailOpenManager:
         except WireError as error:
             reason = str(error) if isinstance(error, ExcessError) else "it cannot be read here"
             kind = "excess" if isinstance(error, ExcessError) else "unreadable"
-            self.warn_unmanaged(_without_credentials(str(error), incoming), kind=kind)
+            self.warn_unmanaged(_redact_credentials(str(error), incoming), kind=kind)
             return _make_unmanaged_handler(incoming, make_printable(reason))
 
     def warn_unmanaged(self, reason: str, *, kind: str = "") -> None:
@@ -122,7 +122,7 @@ class FailOpenManager:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
             self.failures.record(FORWARDED, tenant=incoming.tenant)
-        text = _without_credentials(str(error), incoming)
+        text = _redact_credentials(str(error), incoming)
         _LOG.error(
             "%s failed, the original request is forwarded: %s: %s",
             step,
@@ -197,8 +197,8 @@ def _make_unmanaged_handler(incoming: Incoming, reason: str) -> UnmanagedHandler
     return handler
 
 
-def _without_credentials(text: str, incoming: Incoming) -> str:
-    """Return an error's words for the log, without the client's own credential."""
+def _redact_credentials(text: str, incoming: Incoming) -> str:
+    """Return an error's text for the log, without the client's own credential."""
     for name in CREDENTIAL_HEADERS:
         for secret in incoming.headers.get(name, "").split():
             if len(secret) >= MIN_SECRET_CHARS:

@@ -63,10 +63,10 @@ class StreamKeepAlive:
         self,
         work: Coroutine[Any, Any, T],
         first_delay: float,
-        head: Callable[[], ResponseHead | None],
+        make_head: Callable[[], ResponseHead | None],
     ) -> T:
         async def send_comments() -> None:
-            while await self._send_comment(head()):  # noqa: ASYNC110  a comment at each interval
+            while await self._send_comment(make_head()):  # noqa: ASYNC110  a comment at each interval
                 await asyncio.sleep(self._limits.keepalive_seconds)
 
         return await run_with_watcher(work, send_comments, delay_seconds=first_delay)

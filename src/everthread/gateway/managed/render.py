@@ -120,15 +120,15 @@ def _make_cache_edits(
         return place_breakpoint(api, sliced, request.system_count, call.note)
     if method is None or options.mark_ttl is None:
         return []
-    is_rendered = sliced is not request.sliced_body
+    leading_count = request.system_count
+    if sliced is not request.sliced_body:
+        leading_count = count_leading_system(sliced.elements)
     return place_cache_marks(
         api,
         sliced,
         options.mark_ttl,
         memory=options.marks,
-        leading_count=count_leading_system(sliced.elements)
-        if is_rendered
-        else request.system_count,
+        leading_count=leading_count,
         replacement=call.rewrite.replacement if call.rewrite else b"",
     )
 

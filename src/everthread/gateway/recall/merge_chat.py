@@ -140,29 +140,12 @@ def _find_choice(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def merge_chat_bodies(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge whole bodies, without the calls that the gateway answered."""
     choices = [body["choices"][0] for body in bodies]
     message: dict[str, Any] = {}
     for choice in choices:
         for key, value in choice["message"].items():
-            earlier_value = message.get(key)
-            if (
-                key == "content"
-                and isinstance(earlier_value, str)
-                and earlier_value
-                and isinstance(value, str)
-                and value
-            ):
-                message[key] = f"{earlier_value}{ROUND_SEPARATOR}{value}"
-            elif (
-                key in ("reasoning", "reasoning_content")
-                and isinstance(earlier_value, str)
-                and isinstance(value, str)
-            ):
-                message[key] = earlier_value + value
-            elif isinstance(earlier_value, list) and isinstance(value, list):
-                message[key] = [*earlier_value, *value]
-            elif value is not None or key not in message:
-                message[key] = value
+            message[key] = _merge_values(key, message.get(key), value)
     calls = [call for call in message.pop("tool_calls", None) or [] if not _is_chat_recall(call)]
     reason = choices[-1].get("finish_reason")
     if calls:
@@ -176,6 +159,18 @@ def merge_chat_bodies(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     merged["choices"] = [{**choices[-1], "message": message, "finish_reason": reason}]
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
     return {**merged, "usage": _chat_usage(usages)} if usages else merged
+
+
+def _merge_values(key: str, earlier_value: Any, value: Any) -> Any:
+    """Return a field of the whole message, from its value in the earlier rounds and in the next one."""
+    if isinstance(earlier_value, str) and isinstance(value, str):
+        if key == "content" and earlier_value and value:
+            return f"{earlier_value}{ROUND_SEPARATOR}{value}"
+        if key in ("reasoning", "reasoning_content"):
+            return earlier_value + value
+    if isinstance(earlier_value, list) and isinstance(value, list):
+        return [*earlier_value, *value]
+    return earlier_value if value is None else value
 
 
 def _is_chat_recall(call: Any) -> bool:

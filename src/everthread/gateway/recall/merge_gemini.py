@@ -75,11 +75,9 @@ def merge_gemini_bodies(bodies: Sequence[Any]) -> Any:
         for body in bodies
     ]
     parts = [part for body in whole_bodies for part in _list_parts(body) if not _is_recall(part)]
-    merged = (
-        _with_parts(whole_bodies[-1], gemini.merge_parts(parts))
-        if whole_bodies[-1].get("candidates")
-        else whole_bodies[-1]
-    )
+    merged = whole_bodies[-1]
+    if merged.get("candidates"):
+        merged = _with_parts(merged, gemini.merge_parts(parts))
     usages = [
         body["usageMetadata"]
         for body in whole_bodies

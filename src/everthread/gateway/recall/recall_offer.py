@@ -64,7 +64,7 @@ class RecallOffers:
 
 @dataclass(frozen=True, slots=True)
 class _ToolOfferFacts:
-    """A settings, and how the tools relate to our own tool."""
+    """Settings of requests, and how their tools relate to our own tool."""
 
     settings: Request
     lacks_recall: bool
