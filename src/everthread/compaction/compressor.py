@@ -43,6 +43,7 @@ from everthread.compaction.verification.draft_checks import (
     check_draft,
     fill_from_journal,
 )
+from everthread.core.messages import Message
 from everthread.errors import ConfigError
 
 _DRAFT_RESERVE_TOKENS = 40
@@ -120,18 +121,20 @@ class ContextCompressor(PlanningEngine):
             + names.max_tokens
             + _DRAFT_RESERVE_TOKENS
         )
+        pruned_messages: Sequence[Message] = ()
+        if compaction_input.has_model:
+            pruned_messages = summary_input.hide_secrets(cut_plan.pruned_messages)
+        ids: Sequence[int] = ()
+        if compaction_input.ids:
+            ids = [compaction_input.ids[index] for index in cut_plan.covered_indices]
         request = SummaryRequest(
             messages=summary_input.hide_secrets(cut_plan.middle_messages),
-            pruned=summary_input.hide_secrets(cut_plan.pruned_messages)
-            if compaction_input.has_model
-            else (),
+            pruned=pruned_messages,
             budget=max(cut_plan.budget.tokens - other_tokens, cut_plan.budget.tokens // 2),
             previous=_drop_names_section(cut_plan.earlier_summary.sections),
             task=task,
             focus=compaction_input.focus_topic,
-            ids=[compaction_input.ids[index] for index in cut_plan.covered_indices]
-            if compaction_input.ids
-            else (),
+            ids=ids,
             manual=compaction_input.manual,
             journal=journal,
             state=state,

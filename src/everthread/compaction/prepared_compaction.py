@@ -28,8 +28,7 @@ def merge_compactions(first: Compaction, second: Compaction) -> Compaction:
     newly_covered = [
         first_index for index in second.covered if (first_index := first_indices[index]) is not None
     ]
-    has_new_summary = bool(second.summary)
-    return replace(
+    merged = replace(
         first,
         messages=second.messages,
         kept=tuple(None if index is None else first_indices[index] for index in second.kept),
@@ -37,13 +36,12 @@ def merge_compactions(first: Compaction, second: Compaction) -> Compaction:
             *first.covered,
             *sorted(set(newly_covered) - set(first.covered)),
         ),
-        summary=second.summary or first.summary,
         tokens_after=second.tokens_after,
         to_store=(*first.to_store, *second.to_store),
         steps=(*first.steps, *second.steps),
         nodes=(*first.nodes, *second.nodes),
-        state=second.state if has_new_summary else first.state,
-        author=", ".join(dict.fromkeys((first.author, second.author)))
-        if has_new_summary
-        else first.author,
     )
+    if not second.summary:
+        return merged
+    authors = dict.fromkeys((first.author, second.author))
+    return replace(merged, summary=second.summary, state=second.state, author=", ".join(authors))

@@ -279,11 +279,9 @@ def _make_entry_point_source(entry_point: EntryPoint, source: EngineOrigin) -> E
 
 
 def _describe_location(entry_point: EntryPoint) -> str:
-    return (
-        f"{entry_point.value} of {entry_point.dist.name} {entry_point.dist.version}"
-        if entry_point.dist
-        else entry_point.value
-    )
+    if entry_point.dist:
+        return f"{entry_point.value} of {entry_point.dist.name} {entry_point.dist.version}"
+    return entry_point.value
 
 
 @contextmanager

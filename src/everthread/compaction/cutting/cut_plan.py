@@ -107,15 +107,14 @@ class CutPlan:
     @property
     def facts(self) -> list[MessageFacts]:
         """The covered messages as read. If an answer contains an earlier summary, only the answer's own part."""
-        covered_facts = map(self.history.facts.__getitem__, self.covered_indices)
-        return [
-            MessageFacts(message_facts.without_summary)
-            if message_facts.is_summary
-            and message_facts.without_summary
-            and message_facts.without_summary["role"] == "assistant"
-            else message_facts
-            for message_facts in covered_facts
-        ]
+        facts: list[MessageFacts] = []
+        for index in self.covered_indices:
+            message_facts = self.history.facts[index]
+            remainder = message_facts.without_summary
+            if message_facts.is_summary and remainder and remainder["role"] == "assistant":
+                message_facts = MessageFacts(remainder)
+            facts.append(message_facts)
+        return facts
 
     @property
     def tail_facts_and_turns(self) -> tuple[list[MessageFacts], list[int]]:

@@ -63,11 +63,9 @@ def accept_if_smaller(
 
 def explain_no_work(plan: CutPlan, budget: Budget) -> str:
     """Return the reason why nothing can be replaced."""
-    explanation = (
-        "the conversation is too short to compact"
-        if plan.size.tokens < budget.threshold
-        else "there is nothing that may be left out"
-    )
+    explanation = "there is nothing that may be left out"
+    if plan.size.tokens < budget.threshold:
+        explanation = "the conversation is too short to compact"
     return (
         f"{explanation}: {count_noun(len(plan.history.messages), 'message')}, all kept at the start and at the end "
         f"({plan.size.tokens:,} tokens, in a window of {budget.window:,})"

@@ -131,16 +131,13 @@ class Pruner:
 
     def _find_later_call(self, index: int, result_number: int, text: str) -> str | None:
         """Return the id of the last call with the same output, or None if this is the last."""
-        newest_indices = (
-            self.history.newest_outputs.get(text, (index, result_number))
-            if len(text) > LONG_TEXT_CHARS
-            else (index, result_number)
-        )
-        return (
-            None
-            if newest_indices == (index, result_number)
-            else self.history.facts[newest_indices[0]].results[newest_indices[1]].call_id
-        )
+        if len(text) <= LONG_TEXT_CHARS:
+            return None
+        this_position = index, result_number
+        newest_index, newest_number = self.history.newest_outputs.get(text, this_position)
+        if (newest_index, newest_number) == this_position:
+            return None
+        return self.history.facts[newest_index].results[newest_number].call_id
 
     def _prune_results(self, index: int, message: Message) -> Message:
         """Replace long tool results by one line, and images in them by a placeholder."""
@@ -269,11 +266,9 @@ def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> 
     """
     if is_persisted(text):
         return write_line(limit=LONG_TEXT_CHARS) or CLEARED
-    max_bytes = (
-        len(text) // 2
-        if len(text) > 10 * LONG_TEXT_CHARS
-        else len(text.encode("utf-8", "surrogatepass")) // 2
-    )
+    max_bytes = len(text) // 2
+    if len(text) <= 10 * LONG_TEXT_CHARS:
+        max_bytes = len(text.encode("utf-8", "surrogatepass")) // 2
     for limit in (LONG_TEXT_CHARS, LONG_TEXT_CHARS // 2, LONG_TEXT_CHARS // 4):
         line = write_line(limit=limit - len(suffix))
         if line and len(f"{line}{suffix}".encode("utf-8", "surrogatepass")) <= max_bytes:
@@ -406,11 +401,9 @@ def _cut_text(text: str) -> str:
         len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG_TEXT_CHARS)
     ):
         return text
-    names = (
-        [match[0] for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)]
-        if " File: " in text
-        else []
-    )
+    names = []
+    if " File: " in text:
+        names = [match[0] for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)]
     return "\n".join([f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names])
 
 
@@ -419,13 +412,11 @@ def redact_message(message: Message) -> Message:
     changes: dict[str, Any] = {}
     for name in ("content", "reasoning_content", "refusal"):
         value: Any = message.get(name)
-        redacted_value = (
-            redact(value)
-            if isinstance(value, str)
-            else redact_value(value)
-            if isinstance(value, list)
-            else value
-        )
+        redacted_value = value
+        if isinstance(value, str):
+            redacted_value = redact(value)
+        elif isinstance(value, list):
+            redacted_value = redact_value(value)
         if redacted_value is not value:
             changes[name] = redacted_value
     old_calls = message.get("tool_calls")
@@ -443,8 +434,6 @@ def _redact_call(call: Any) -> Any:
     if not isinstance(function, Mapping) or not isinstance(arguments, str):
         return redact_value(call)
     redacted_arguments = redact(arguments)
-    return (
-        call
-        if redacted_arguments is arguments
-        else {**call, "function": {**function, "arguments": redacted_arguments}}
-    )
+    if redacted_arguments is arguments:
+        return call
+    return {**call, "function": {**function, "arguments": redacted_arguments}}

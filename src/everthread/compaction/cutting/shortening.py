@@ -119,13 +119,12 @@ def shorten_result(text: str, tokens: int, max_tokens: int, *, cite: bool = True
         )
     persisted = parse_persisted(text)
     length = persisted.chars if persisted else len(text)
-    cited_id = (
-        persisted.id
-        if persisted
-        else output_id(text)
-        if cite and max_tokens >= MIN_CITED_TOKENS
-        else ""
-    )
+    if persisted:
+        cited_id = persisted.id
+    elif cite and max_tokens >= MIN_CITED_TOKENS:
+        cited_id = output_id(text)
+    else:
+        cited_id = ""
     kept_chars = max(
         int((max_tokens - (_NOTE_TOKENS if cited_id else _NOTE_TOKENS // 3)) * chars_per_token),
         0,
@@ -174,11 +173,11 @@ def cut_text(
         ]
     elif isinstance(content, str):
         content = shorten_part(content)
-    return (
-        ShortenedMessage(with_content(message_without_summary, content), tuple(outputs_to_store))
-        if outputs_to_store
-        else ShortenedMessage(message)
-    )
+    if outputs_to_store:
+        return ShortenedMessage(
+            with_content(message_without_summary, content), tuple(outputs_to_store)
+        )
+    return ShortenedMessage(message)
 
 
 def _list_text_parts(message: Message) -> list[Any]:

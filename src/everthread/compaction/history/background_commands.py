@@ -57,15 +57,13 @@ def describe_end(process: str, effect: CallEffect) -> CallEffect:
     status = _find_end_status(effect)
     code = find_exit_code(effect.output)
     failed = bool(code) or effect.failed or status == "failed"
-    errors = effect.errors or (
-        tuple(
+    errors = effect.errors
+    if failed and not errors:
+        errors = tuple(
             clip_words(one_line(line), MAX_ERROR_LINE_CHARS)
             for line in find_error_lines(effect.output, failed=True)
             if not gives_no_reason(line)
         )
-        if failed
-        else ()
-    )
     tests = count_tests(effect.output)
     outcome = f"exit {code}" if code is not None else status
     return effect._replace(

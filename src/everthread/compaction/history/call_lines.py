@@ -166,22 +166,18 @@ def describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list
         return [error]
     if kind == "search":
         match_count = _MATCH_COUNT.search(body[:300])
-        return (
-            [f"{match_count[1]} {match_count[2]}"]
-            if match_count
-            else [_describe_content(output)]
-            if output.data
-            else []
-        )
+        if match_count:
+            return [f"{match_count[1]} {match_count[2]}"]
+        if output.data:
+            return [_describe_content(output)]
+        return []
     if kind == "web":
         status = _HTTP_STATUS.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _describe_content(output)]
     has_run = kind == OTHER_KIND and (output.code is not None or output.stop_reason)
-    return (
-        describe_run(output, output.find_error(failed=failed))
-        if has_run
-        else [_describe_content(output)]
-    )
+    if has_run:
+        return describe_run(output, output.find_error(failed=failed))
+    return [_describe_content(output)]
 
 
 def describe_run(output: UnwrappedOutput, error: str) -> list[str]:
@@ -270,11 +266,9 @@ def _count_lines(kind: str, body: str) -> int:
     """Count the lines of an output, without the lines that a tool adds around a command's output."""
     lines = count_lines(body)
     lowered = body.lower()
-    return (
-        lines - len(FRAME_LINE.findall(f"\n{lowered}"))
-        if kind == "shell" and contains_any(lowered, _FRAME_WORDS)
-        else lines
-    )
+    if kind == "shell" and contains_any(lowered, _FRAME_WORDS):
+        return lines - len(FRAME_LINE.findall(f"\n{lowered}"))
+    return lines
 
 
 def _format_size(kind: str, output: PersistedOutput) -> str:
@@ -291,12 +285,12 @@ def _format_line_count(number: int) -> str:
 def _describe_code(code: str) -> str:
     """Return the line that describes a piece of code: its first comment, or else its first statement."""
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
-    comment = _CODE_COMMENT.match(lines[0]) if lines else None
+    if not lines:
+        return ""
+    comment = _CODE_COMMENT.match(lines[0])
     statements = (line for line in lines if not line.startswith(_INACTIVE_CODE_STARTS))
-    return clip_words(
-        one_line(comment[1] if comment else next(statements, lines[0] if lines else "")),
-        MAX_LINE_CHARS,
-    )
+    line = comment[1] if comment else next(statements, lines[0])
+    return clip_words(one_line(line), MAX_LINE_CHARS)
 
 
 def _describe_details(kind: str, arguments: Mapping[str, Any]) -> str:

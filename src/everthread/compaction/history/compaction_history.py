@@ -352,11 +352,9 @@ class CompactionHistory:
 def _reuse_facts(message: Message, known_facts: Mapping[Hashable, MessageFacts]) -> MessageFacts:
     """Return the known facts of an equal message, or new facts."""
     found_facts = known_facts.get(message_key(message)) if known_facts else None
-    return (
-        found_facts
-        if found_facts is not None and found_facts.message == message
-        else MessageFacts(message)
-    )
+    if found_facts is not None and found_facts.message == message:
+        return found_facts
+    return MessageFacts(message)
 
 
 def find_head_end(messages: Messages, groups: Sequence[Span]) -> int:
@@ -393,11 +391,10 @@ def number_turns(
         if message_facts.is_summary:
             starts_with_summary = is_summary_first(message_facts.message)
             last_covered_turn = next(remaining_turns, 0)
-            turn = (
-                max(turn, last_covered_turn) + message_facts.is_user
-                if starts_with_summary
-                else max(turn + message_facts.is_user, last_covered_turn)
-            )
+            if starts_with_summary:
+                turn = max(turn, last_covered_turn) + message_facts.is_user
+            else:
+                turn = max(turn + message_facts.is_user, last_covered_turn)
         else:
             turn += message_facts.is_user
         turns.append(turn)

@@ -96,11 +96,9 @@ def find_paths(
 ) -> tuple[str, ...]:
     """Return the files that a call changed, wrote to or read."""
     if kind == "changed":
-        patched_paths = (
-            PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
-            if "File: " in call.arguments
-            else []
-        )
+        patched_paths = []
+        if "File: " in call.arguments:
+            patched_paths = PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
         path = first_argument_line(arguments, load_tool_table().path_arguments)
         return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()

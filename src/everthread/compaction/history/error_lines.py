@@ -63,19 +63,13 @@ def find_error_line(text: str, *, failed: bool = False) -> str:
         exception_line = next((line for line in lines if line[:1].strip()), "")
         if exception_line:
             return exception_line.strip()
-    parts = (
-        (text,)
-        if len(text) <= _MAX_SEARCHED_CHARS
-        else (
-            text[:_MAX_SEARCHED_CHARS],
-            text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:],
-        )
-    )
-    for pattern, words in (
-        ((_CLEAR_ERROR, _CLEAR_WORDS), (_VAGUE_ERROR, _VAGUE_WORDS))
-        if failed
-        else ((_CLEAR_ERROR, _CLEAR_WORDS),)
-    ):
+    parts = [text[:_MAX_SEARCHED_CHARS]]
+    if len(text) > _MAX_SEARCHED_CHARS:
+        parts.append(text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:])
+    patterns: list[tuple[re.Pattern[str], tuple[str, ...]]] = [(_CLEAR_ERROR, _CLEAR_WORDS)]
+    if failed:
+        patterns.append((_VAGUE_ERROR, _VAGUE_WORDS))
+    for pattern, words in patterns:
         for part in parts:
             for start in sorted(_find_line_starts(part, words)):
                 end = part.find("\n", start)
@@ -111,13 +105,13 @@ def find_program_error(text: str) -> str:
     if _PROGRAM_ERROR.match(last_line) or _TRACEBACK in end[-2_000:]:
         return find_error_line(end) or last_line
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
-    return (
-        first_line
-        if _PROGRAM_ERROR.match(first_line)
+    if (
+        _PROGRAM_ERROR.match(first_line)
         or "command not found" in first_line
         or " failed for " in first_line
-        else ""
-    )
+    ):
+        return first_line
+    return ""
 
 
 MAX_ERROR_LINES = 8
@@ -268,7 +262,11 @@ def find_failure(text: str) -> str:
     """Return the first line that states an error with a reason, or else the first line of an npm error."""
     lines = [line for line in find_error_lines(text, enough_reasons=1) if not gives_no_reason(line)]
     npm_match = _NPM_ERROR.search(text) if not lines else None
-    return lines[0] if lines else npm_match[0] if npm_match else ""
+    if lines:
+        return lines[0]
+    if npm_match:
+        return npm_match[0]
+    return ""
 
 
 _NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)

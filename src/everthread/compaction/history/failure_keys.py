@@ -79,11 +79,9 @@ def error_key(effect: CallEffect) -> str:
 def _find_folder(effect: CallEffect) -> str:
     """Return the folder that a command names to run in, or an empty string."""
     folder_changes = _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
-    folder = (
-        folder_changes[-1]
-        if folder_changes
-        else effect.arguments.get("workdir") or effect.arguments.get("cwd")
-    )
+    folder = effect.arguments.get("workdir") or effect.arguments.get("cwd")
+    if folder_changes:
+        folder = folder_changes[-1]
     return folder.strip("\"' ").rstrip("/") if isinstance(folder, str) else ""
 
 
@@ -193,11 +191,9 @@ def _has_same_last_step(command: str, failed_command: str) -> bool:
     """
     *first_steps, last_step = command.split(" && ")
     *failed_steps, failed_last_step = failed_command.removesuffix("…").split(" && ")
-    compared_chars = (
-        min(len(last_step), len(failed_last_step))
-        if max(len(command), len(failed_command)) > _LONG_KEY_CHARS
-        else None
-    )
+    compared_chars = None
+    if max(len(command), len(failed_command)) > _LONG_KEY_CHARS:
+        compared_chars = min(len(last_step), len(failed_last_step))
     if not first_steps or last_step[:compared_chars] != failed_last_step[:compared_chars]:
         return False
     return {step.split(" ", 1)[0] for step in first_steps} >= {

@@ -35,11 +35,9 @@ def render_task(history: CompactionHistory) -> str:
     if requests:
         return "\n".join(_render_request(history, index) for index in requests)
     latest = history.latest_user_index
-    return (
-        EMPTY_SECTION_TEXT
-        if latest is None
-        else f"{ALL_ANSWERED}{_render_request(history, latest)}"
-    )
+    if latest is None:
+        return EMPTY_SECTION_TEXT
+    return f"{ALL_ANSWERED}{_render_request(history, latest)}"
 
 
 def _render_request(history: CompactionHistory, index: int) -> str:

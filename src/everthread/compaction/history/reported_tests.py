@@ -114,11 +114,9 @@ def _read_last_report(text: str) -> dict[str, int]:
         if report_line is not None and line_number < report_line - 6:
             break
         line = lines[line_number][:500]
-        line_counts = (
-            {}
-            if _TEST_COUNT.search(line) is None or _SUITE_COUNT.match(line)
-            else _read_counts(line)
-        )
+        line_counts: dict[str, int] = {}
+        if _TEST_COUNT.search(line) and not _SUITE_COUNT.match(line):
+            line_counts = _read_counts(line)
         if line_counts:
             line_reports.insert(0, (line_number, line_counts))
         if report_line is None and line_counts.keys() - {"error", "skipped"}:

@@ -101,13 +101,10 @@ class ThreadState:
         if not effect.failed and effect.is_done:
             for path in effect.paths:
                 previous_state = self.files.pop(path, None)
-                was_changed = previous_state is not None and previous_state.did == CHANGED
-                self.files[path] = FileState(
-                    CHANGED if was_changed else access,
-                    previous_state.turn
-                    if was_changed and previous_state and access == READ
-                    else turn,
-                )
+                file_state = FileState(access, turn)
+                if access == READ and previous_state and previous_state.did == CHANGED:
+                    file_state = previous_state
+                self.files[path] = file_state
             self._remove_files(effect)
         self.todo = update_todo(self.todo, effect)
         directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
@@ -169,17 +166,12 @@ class ThreadState:
             return
         for step in COMMAND_SEPARATOR.split(effect.target):
             words = step.split()
-            for path in (
-                words[words.index("rm") + 1 :]
-                if words[:1] == ["rm"] or words[:2] == ["git", "rm"]
-                else ()
-            ):
-                for known_path in [
-                    known_path
-                    for known_path in self.files
-                    if known_path == path or known_path.endswith(f"/{path}")
-                ]:
-                    del self.files[known_path]
+            if words[:1] != ["rm"] and words[:2] != ["git", "rm"]:
+                continue
+            for path in words[words.index("rm") + 1 :]:
+                for known_path in list(self.files):
+                    if known_path == path or known_path.endswith(f"/{path}"):
+                        del self.files[known_path]
 
     def _drop_excess(self) -> None:
         """Drop the oldest files, commands and errors above the maximum."""

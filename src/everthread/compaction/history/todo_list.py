@@ -31,18 +31,14 @@ def read_todo(effect: CallEffect) -> list[dict[str, str]]:
             (item[name] for name in _TODO_TEXT_FIELDS if isinstance(item.get(name), str)),
             "",
         )
-        status = (
-            item.get("status")
-            if isinstance(item.get("status"), str)
-            else "done"
-            if item.get("done")
-            else ""
-        )
+        status = "done" if item.get("done") else ""
+        if isinstance(item.get("status"), str):
+            status = item["status"]
         if text:
             todo.append(
                 {
                     "text": clip_words(one_line(text), 200),
-                    "status": clip_words(one_line(str(status)), 20),
+                    "status": clip_words(one_line(status), 20),
                 }
             )
     return todo[:40] if any(entry["status"] for entry in todo) else []

@@ -103,11 +103,10 @@ class CallWithOutput:
         if self.failed and is_refused_call(self.text or ""):
             return action.format_line(REFUSED, limit=limit)
         max_outcome_chars = max(limit * 11 // 20, limit - _MIN_CALL_CHARS)
-        outcome = (
-            describe_output(action.kind, self.output, failed=self.failed)
-            if with_error
-            else describe_run(self.output, "")
-        )
+        if with_error:
+            outcome = describe_output(action.kind, self.output, failed=self.failed)
+        else:
+            outcome = describe_run(self.output, "")
         return action.format_line(
             format_outcome(
                 action.kind,
@@ -304,11 +303,10 @@ def _read_output_outcome(kind: str, call_facts: CallWithOutput) -> CallOutcome:
         fallback = error if error != tests else ""
         lines = _read_error_lines(output.error or output.body, fallback, failed=is_failure_certain)
     session_note = f"{RUNNING}{output.session})" if output.session else ""
-    parts = [
-        stop_reason,
-        session_note,
-        f"exit {code}" if code is not None else "failed" if failed else "",
-    ]
+    end_note = "failed" if failed else ""
+    if code is not None:
+        end_note = f"exit {code}"
+    parts = [stop_reason, session_note, end_note]
     if tests:
         parts.append(tests)
     elif kind in ("called", "ran") and not failed and not is_trimmed:
@@ -336,11 +334,9 @@ def _read_error_lines(text: str, fallback: str, *, failed: bool) -> list[str]:
 
 def _find_error_without_code(output: str, tests: str) -> str:
     """Return the error of a run without an exit code: from its tests, or else from the program."""
-    return (
-        (tests if "failed" in tests or "error" in tests else "")
-        if tests
-        else find_program_error(output)
-    )
+    if tests:
+        return tests if "failed" in tests or "error" in tests else ""
+    return find_program_error(output)
 
 
 def _read_line_outcome(
@@ -372,11 +368,12 @@ def _read_line_outcome(
             dropwhile(lambda part: not part or gives_no_reason(part), outcome_parts)
         )
         errors = (error_text,) if error_text else ()
-    parts = [
-        stop_reason,
-        code[0] if code else "failed" if failed else "",
-        "" if code and tests in code[0] else tests,
-    ]
+    end_note = "failed" if failed else ""
+    test_note = tests
+    if code:
+        end_note = code[0]
+        test_note = "" if tests in code[0] else tests
+    parts = [stop_reason, end_note, test_note]
     if not (failed or tests or code) and kind in ("ran", "called"):
         parts.append(outcome_text)
     return CallOutcome(
@@ -428,9 +425,7 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
             if line.strip() and not line.startswith((">", "warning"))
         ]
         lines = [line for line in lines if not FRAME_LINE.match(f"\n{line.lower()}")]
-        return (
-            clip_words(one_line(first_statement("\n".join(lines), "")), 80)
-            if lines and len(lines) <= _MAX_MESSAGE_LINES
-            else ""
-        )
+        if lines and len(lines) <= _MAX_MESSAGE_LINES:
+            return clip_words(one_line(first_statement("\n".join(lines), "")), 80)
+        return ""
     return clip_words(one_line(find_telling_line(output.body[:2_000])), 120)

@@ -94,11 +94,9 @@ class UnwrappedOutput:
         """Return the line that names the error (`find_error_line`); empty if the call ended with exit code 0."""
         if self._cached_error is None:
             has_failed = failed or bool(self.code) or bool(self.stop_reason)
-            self._cached_error = (
-                ""
-                if self.code == 0
-                else self.error or find_error_line(self.body, failed=has_failed)
-            )
+            self._cached_error = ""
+            if self.code != 0:
+                self._cached_error = self.error or find_error_line(self.body, failed=has_failed)
         return self._cached_error
 
 

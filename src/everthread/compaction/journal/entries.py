@@ -74,28 +74,24 @@ class JournalEntry:
 
     def header(self) -> str:
         """Return the first line: the turns, and the counts of the work."""
-        span = (
-            f"{self.first_turn}–{self.last_turn}"
-            if self.last_turn > self.first_turn
-            else str(self.first_turn)
-        )
-        failed = f" ({self.failed_count} failed)" if self.failed_count else ""
-        figures = [
-            f"changed {count_noun(self.changed_file_count, 'file')}"
-            if self.changed_file_count
-            else "",
-            count_noun(self.file_change_count, "file change") if self.file_change_count else "",
-            f"ran {count_noun(self.command_count, 'command')}{failed}"
-            if self.command_count
-            else "",
-            count_noun(self.other_call_count, "other call") if self.other_call_count else "",
-            f"looked {count_noun(self.look_count, 'time')}" if self.look_count else "",
-        ]
-        figures_text = "; ".join(figure for figure in figures if figure)
+        span = str(self.first_turn)
+        if self.last_turn > self.first_turn:
+            span = f"{self.first_turn}–{self.last_turn}"
+        figures: list[str] = []
+        if self.changed_file_count:
+            figures.append(f"changed {count_noun(self.changed_file_count, 'file')}")
+        if self.file_change_count:
+            figures.append(count_noun(self.file_change_count, "file change"))
+        if self.command_count:
+            failed = f" ({self.failed_count} failed)" if self.failed_count else ""
+            figures.append(f"ran {count_noun(self.command_count, 'command')}{failed}")
+        if self.other_call_count:
+            figures.append(count_noun(self.other_call_count, "other call"))
+        if self.look_count:
+            figures.append(f"looked {count_noun(self.look_count, 'time')}")
+        figures_text = f": {'; '.join(figures)}" if figures else ""
         continued = ", continued" if self.is_continued else ""
-        return f"[{span}{continued}] {count_noun(self.message_count, 'message')}" + (
-            f": {figures_text}" if figures_text else ""
-        )
+        return f"[{span}{continued}] {count_noun(self.message_count, 'message')}{figures_text}"
 
     @cached_property
     def body(self) -> str:
@@ -106,11 +102,9 @@ class JournalEntry:
     def text(self) -> str:
         if not self.closing_words:
             return self.body
-        return (
-            f"{self.body}\n- ended: {self.closing_words}"
-            if self.lines
-            else f"{self.header()} — {self.closing_words}"
-        )
+        if self.lines:
+            return f"{self.body}\n- ended: {self.closing_words}"
+        return f"{self.header()} — {self.closing_words}"
 
     @cached_property
     def commands(self) -> tuple[str, ...]:

@@ -70,11 +70,9 @@ class Journal:
 
     def render(self) -> str:
         """Return the journal as text; empty without entries."""
-        return (
-            "\n".join([self.intro(), *(entry.text for entry in self.entries)])
-            if self.entries
-            else ""
-        )
+        if self.entries:
+            return "\n".join([self.intro(), *(entry.text for entry in self.entries)])
+        return ""
 
 
 _QUIET_NOTE = " that changed nothing left out."

@@ -107,11 +107,11 @@ class JournalBuilder:
         error_state = _ErrorState.read(end_state)
         earlier_notes = error_state.find_notes(self._earlier_error_lines)
         entries = [entry.without_prefix(path_prefix) for entry in self._earlier_journal.entries]
-        earlier_entries = (
-            [_mark_errors(entry, earlier_notes, error_state.open_lines) for entry in entries]
-            if earlier_notes
-            else entries
-        )
+        earlier_entries = entries
+        if earlier_notes:
+            earlier_entries = [
+                _mark_errors(entry, earlier_notes, error_state.open_lines) for entry in entries
+            ]
         parts = [*self._parts, self._last_part] if self._last_part else self._parts
         new_entries = [part.make_entry(error_state, path_prefix) for part in parts]
         if (

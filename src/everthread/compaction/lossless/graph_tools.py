@@ -283,11 +283,9 @@ def describe_node(node: Node) -> str:
     """Describe a node: its range, its sources, its author and its text."""
     kind = "messages" if node.level == 0 else "nodes"
     sources_text = ", ".join(node.sources[:MAX_SHOWN_SOURCES]) or "not known"
-    omitted_text = (
-        f" and {len(node.sources) - MAX_SHOWN_SOURCES:,} more"
-        if len(node.sources) > MAX_SHOWN_SOURCES
-        else ""
-    )
+    omitted_text = ""
+    if len(node.sources) > MAX_SHOWN_SOURCES:
+        omitted_text = f" and {len(node.sources) - MAX_SHOWN_SOURCES:,} more"
     times = (
         f", {format_utc_time(node.since)} to {format_utc_time(node.until)}" if node.until else ""
     )

@@ -77,8 +77,9 @@ class LeafSplitter:
             tokens.__getitem__,
         )
         journals = self._write_journals(chunks, middle, thread_state, last_turn)
-        return [
-            LeafMessages(
+        leaves = []
+        for chunk, journal in zip(chunks, journals, strict=True):
+            leaf = LeafMessages(
                 summary_input.hide_secrets([middle[index] for index in chunk]),
                 summary_input.hide_secrets([pruned[index] for index in chunk]),
                 turns=[cut_plan.history.turns[index] for index in chunk],
@@ -86,8 +87,8 @@ class LeafSplitter:
                 tokens=sum(tokens[index] for index in chunk),
                 journal=journal,
             )
-            for chunk, journal in zip(chunks, journals, strict=True)
-        ]
+            leaves.append(leaf)
+        return leaves
 
     def _write_journals(
         self,
@@ -99,19 +100,16 @@ class LeafSplitter:
         """Return the journal of each run. All runs are read first: a later run may fix errors of earlier ones."""
         input_facts = self.summary_input.cut_plan.history.facts
         turns = self.summary_input.cut_plan.history.turns
-        facts_by_index = {
-            index: input_facts[index]
-            if message is input_facts[index].message
-            else MessageFacts(message)
-            for index, message in messages.items()
-        }
-        journal_builders = [
-            JournalBuilder(Journal(), thread_state).extend(
-                [facts_by_index[index] for index in run],
-                [turns[index] for index in run],
-            )
-            for run in runs
-        ]
+        facts_by_index: dict[int, MessageFacts] = {}
+        for index, message in messages.items():
+            facts = input_facts[index]
+            facts_by_index[index] = facts if message is facts.message else MessageFacts(message)
+        journal_builders = []
+        for run in runs:
+            run_facts = [facts_by_index[index] for index in run]
+            run_turns = [turns[index] for index in run]
+            journal_builder = JournalBuilder(Journal(), thread_state)
+            journal_builders.append(journal_builder.extend(run_facts, run_turns))
         journals = []
         for run, journal_builder in zip(runs, journal_builders, strict=True):
             journal = journal_builder.build_journal()

@@ -109,11 +109,9 @@ def strip_thinking(text: str) -> str:
             continue
         closing_tag = _THINKING_END.search(text, opening_tag.end())
         if closing_tag is None:
-            return (
-                ""
-                if not text[: opening_tag.start()].strip()
-                else "".join((*parts, text[position:]))
-            )
+            if not text[: opening_tag.start()].strip():
+                return ""
+            return "".join((*parts, text[position:]))
         parts.append(text[position : opening_tag.start()])
         position = closing_tag.end()
     first_tag = None if position else _THINKING_TAG.search(text)

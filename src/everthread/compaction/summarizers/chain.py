@@ -139,7 +139,11 @@ class SummarizerChain:
             for route in self._routes
         ]
         known_prices = [price for price in prices if price is not None]
-        return min(known_prices) if known_prices else None if prices else 0.0
+        if known_prices:
+            return min(known_prices)
+        if prices:
+            return None
+        return 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
         """Return the routes for the request, the cheapest first, or unsorted if a price is unknown."""

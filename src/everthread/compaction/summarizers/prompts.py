@@ -44,11 +44,10 @@ def fit_sections(sections: Mapping[str, str], max_tokens: int, count: CountToken
     for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
         share = remaining // (len(sizes) - rank)
         text = sections[name]
-        fitted_sections[name] = (
-            text
-            if sizes[name] <= share
-            else _shorten_section(name, text, share - _HEADING_TOKENS, count)
-        )
+        if sizes[name] <= share:
+            fitted_sections[name] = text
+        else:
+            fitted_sections[name] = _shorten_section(name, text, share - _HEADING_TOKENS, count)
         remaining -= min(sizes[name], share)
     return {name: fitted_sections[name] for name in sections}
 

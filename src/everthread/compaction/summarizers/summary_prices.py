@@ -39,11 +39,9 @@ class CallPrice:
             ),
             ttl=self.ttl,
         )
-        return (
-            None
-            if rates is None
-            else prompt_tokens * float(getattr(rates, rate)) + answer_tokens * rates.output
-        )
+        if rates is None:
+            return None
+        return prompt_tokens * float(getattr(rates, rate)) + answer_tokens * rates.output
 
 
 @runtime_checkable

@@ -34,11 +34,9 @@ def assemble_messages(
     tail = _keep_messages(fitted_messages, range(cut.tail_start, len(fitted_messages)))
     kept_user = cut.kept_user_message(fitted_messages)
     if kept_user is not None:
-        index = (
-            cut.kept_user_index
-            if cut.kept_user_index is not None and kept_user is fitted_messages[cut.kept_user_index]
-            else None
-        )
+        index = None
+        if cut.kept_user_index is not None and kept_user is fitted_messages[cut.kept_user_index]:
+            index = cut.kept_user_index
         tail.insert(0, (kept_user, index))
     if note:
         head = _add_note(head, note)
@@ -171,7 +169,11 @@ def _find_position(messages: Sequence[KeptMessage], instruction: Message, min_po
         if _accepts_instructions(messages, position)
     ]
     positions_before = [position for position in positions if position <= summary_position]
-    return positions_before[0] if positions_before else positions[0] if positions else fallback
+    if positions_before:
+        return positions_before[0]
+    if positions:
+        return positions[0]
+    return fallback
 
 
 def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> bool:

@@ -102,9 +102,9 @@ class EarlierSummary:
 def parse_earlier_summary(messages: Messages) -> EarlierSummary:
     """Parse the summary in a list of messages, or join several. Without a valid tag, keep only the text."""
     texts = [summary_text(message) for message in messages if "_summary" in message]
-    return (
-        _parse_summary(texts[0] if texts else "") if len(texts) < 2 else _join_summaries(messages)
-    )
+    if len(texts) < 2:
+        return _parse_summary(texts[0] if texts else "")
+    return _join_summaries(messages)
 
 
 def _join_summaries(messages: Messages) -> EarlierSummary:
@@ -252,12 +252,12 @@ def read_state_from_sections(
             (label for label in (CHANGED_FILES_LABEL, READ_FILES_LABEL) if line.startswith(label)),
             None,
         )
-        paths = (
-            _add_root(parse_path_list(line.removeprefix(label)), state)
-            if label
-            else _find_paths(line)
-        )
-        files += ((path, READ if label == READ_FILES_LABEL else CHANGED) for path in paths)
+        if label is None:
+            files += ((path, CHANGED) for path in _find_paths(line))
+            continue
+        access = READ if label == READ_FILES_LABEL else CHANGED
+        paths = _add_root(parse_path_list(line.removeprefix(label)), state)
+        files += ((path, access) for path in paths)
     state.files = {path: FileState(access, 0) for path, access in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
         source, description = split_quoted_code(line.removeprefix("- "))

@@ -55,14 +55,13 @@ def split_sentences(text: str) -> Sequence[Sentence]:
             position = end + len(GAP)
             if not part.strip():
                 continue
-            sentence_ends = (
-                [end]
-                if pasted_flags[number]
-                else [
+            if pasted_flags[number]:
+                sentence_ends = [end]
+            else:
+                sentence_ends = [
                     *(start + match.end() for match in _SENTENCE_END.finditer(part)),
                     end,
                 ]
-            )
             for sentence_end in sentence_ends:
                 sentence_text = text[start:sentence_end].strip()
                 if not sentence_text:
@@ -182,11 +181,9 @@ def _cut_at_word(text: str, length: int) -> str:
     if length >= len(text) or text[length].isspace() or length != len(beginning):
         return beginning
     words = beginning.rsplit(None, 1)[0].rstrip()
-    return (
-        words
-        if len(beginning) - len(words) <= _MAX_PARTIAL_WORD_CHARS and 2 * len(words) > length
-        else beginning
-    )
+    if len(beginning) - len(words) <= _MAX_PARTIAL_WORD_CHARS and 2 * len(words) > length:
+        return words
+    return beginning
 
 
 def clip_tokens(text: str, max_tokens: int, count: CountTokens) -> str:

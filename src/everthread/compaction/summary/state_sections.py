@@ -48,11 +48,9 @@ def render_state_sections(state: ThreadState, max_tokens: int, count: CountToken
     for name, text in texts.items():
         lines: list[str] = []
         section_lines = redact(text).split("\n") if text else []
-        for line in (
-            keep_newest_lines(section_lines, max_tokens // 2, count)
-            if name == BLOCKED
-            else section_lines
-        ):
+        if name == BLOCKED:
+            section_lines = keep_newest_lines(section_lines, max_tokens // 2, count)
+        for line in section_lines:
             line_tokens = count(line) + 2
             if line_tokens <= remaining:
                 lines.append(line)
@@ -95,11 +93,9 @@ def render_open_errors(state: ThreadState) -> str:
     lines = []
     for key, error in state.errors.items():
         if any(error is recent_error for recent_error in recent_errors):
-            call_text = (
-                error.source
-                if make_shown_failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS)) == key
-                else key
-            )
+            call_text = key
+            if make_shown_failure_key(_clip_to_line(error.source, _MAX_FAILURE_CHARS)) == key:
+                call_text = error.source
             text = " | ".join(filter(None, map(_clip_to_line, error.lines)))
             times = f", {error.times} times" if error.times > 1 else ""
             unit = "package" if error.counts_packages else "test"
@@ -166,11 +162,9 @@ def _quote_code(text: str, limit: int) -> str:
 def _format_path(path: str) -> str:
     """Format a path for a list: in backticks if it could be read as several paths, or as the end of the list."""
     line = _clip_to_line(path, _MAX_FAILURE_CHARS)
-    return (
-        _quote_code(line, _MAX_FAILURE_CHARS)
-        if not line or "," in line or "`" in line or line.endswith(" more")
-        else line
-    )
+    if not line or "," in line or "`" in line or line.endswith(" more"):
+        return _quote_code(line, _MAX_FAILURE_CHARS)
+    return line
 
 
 def split_quoted_code(text: str) -> tuple[str, str]:

@@ -163,15 +163,9 @@ def parse_quotes(text: str) -> list[UserQuote]:
             )
         )
         first_line = line[entry_start.end() :]
-        lines = (
-            []
-            if note
-            else [
-                first_line[1:]
-                if first_line.startswith("\\") and _looks_like_marker(first_line)
-                else first_line
-            ]
-        )
+        if first_line.startswith("\\") and _looks_like_marker(first_line):
+            first_line = first_line[1:]
+        lines = [] if note else [first_line]
     finish_entry()
     return entries
 
@@ -297,11 +291,9 @@ class _SentencePool:
             selection = _QuoteSelection(self, max_tokens - 3 * _NUMBER_TOKENS)
         selection.take_best_sentences()
         quotes = selection.list_quotes()
-        return (
-            quotes
-            if len(quotes) == len(self.entries)
-            else [_make_range_quote(self.entries, NOT_SHOWN), *quotes]
-        )
+        if len(quotes) == len(self.entries):
+            return quotes
+        return [_make_range_quote(self.entries, NOT_SHOWN), *quotes]
 
 
 class _QuoteSelection:

@@ -67,11 +67,10 @@ def _join_message_texts(message: Message) -> str:
     parts = [text_of(message)]
     for call in calls_of(message):
         parts.append(call.name)
-        parts += (
-            iterate_strings(call.parsed, with_keys=True)
-            if "\\" in call.arguments
-            else (call.arguments,)
-        )
+        if "\\" in call.arguments:
+            parts += iterate_strings(call.parsed, with_keys=True)
+        else:
+            parts.append(call.arguments)
     return "\n".join([*parts, *(result.text for result in results_of(message))])
 
 
