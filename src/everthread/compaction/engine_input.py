@@ -118,9 +118,9 @@ class StoredGraph:
 class EngineState:
     """The state that an engine needs for a plan, besides the history to compact."""
 
-    thread: ThreadState | None = None
+    thread: ThreadState | None
     """The state of the thread after the last compaction; None if it is not known."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """Pinned texts."""
-    graph: StoredGraph | None = None
+    graph: StoredGraph | None
     """None if the engine makes no graph."""

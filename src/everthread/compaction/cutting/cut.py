@@ -36,17 +36,17 @@ class TokenLimits:
     """The size that the compacted request must stay below: the threshold."""
     max_prompt_tokens: int
     """The size that no request may exceed: the window without the tokens for the answer."""
-    fixed_tokens: int = 0
+    fixed_tokens: int
     """Tokens of system prompt and tools."""
-    summary_tokens: int = 0
+    summary_tokens: int
     """Tokens for the summary without the user's words."""
-    usual_summary_tokens: int = 0
+    usual_summary_tokens: int
     """The part of `summary_tokens` that is given up only after half of the tail and the user's words."""
-    min_summary_tokens: int = 0
+    min_summary_tokens: int
     """The part of `summary_tokens` that is kept even if the request is too large."""
-    user_words_tokens: int = 0
+    user_words_tokens: int
     """Tokens for the user's words."""
-    min_user_words_tokens: int = 0
+    min_user_words_tokens: int
     """The part of `user_words_tokens` that is kept even if the request is too large."""
 
     @property

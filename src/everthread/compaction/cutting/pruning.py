@@ -239,24 +239,26 @@ def find_unanswered_message(messages: Messages) -> int | None:
     return last_answer if unanswered_ids else None
 
 
-def _append_errors(text: str, call_facts: CallWithOutput) -> str:
+def _append_errors(text: str, call_with_output: CallWithOutput) -> str:
     """Return the line for an output, and below it the errors of a failed call, word for word.
 
     Keep the short output of a failed call unchanged if the line would save little.
     """
-    errors = call_facts.find_errors()
+    errors = call_with_output.find_errors()
     if is_persisted(text) or sum(map(len, errors)) <= LONG_TEXT_CHARS:
-        line = _fit_line(text, call_facts.describe, "")
+        line = _fit_line(text, call_with_output.describe, "")
         if is_persisted(text) or all(error in line for error in errors):
             return line
     text_with_errors = "\n".join(
-        [_fit_line(text, partial(call_facts.describe, with_error=False), ""), *errors]
+        [_fit_line(text, partial(call_with_output.describe, with_error=False), ""), *errors]
     )
     if 4 * len(text_with_errors.encode("utf-8", "surrogatepass")) <= 3 * len(
         text.encode("utf-8", "surrogatepass")
     ):
         return text_with_errors
-    return text if len(text) <= 3 * LONG_TEXT_CHARS else _fit_line(text, call_facts.describe, "")
+    return (
+        text if len(text) <= 3 * LONG_TEXT_CHARS else _fit_line(text, call_with_output.describe, "")
+    )
 
 
 def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> str:

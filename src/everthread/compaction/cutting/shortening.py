@@ -69,7 +69,7 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     *,
     counter: TokenCounter,
     tool_names: Mapping[str, str],
-    cut_lookups: bool = True,
+    cut_lookups: bool,
 ) -> ShortenedMessage:
     """Cut each result of a message to `max_tokens`. `tool_names`: the name of the tool, by call id.
 

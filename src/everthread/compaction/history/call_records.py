@@ -50,15 +50,15 @@ def read_calls(
     for index in range(start, len(facts)):
         message_facts = facts[index]
         if message_facts.calls:
-            call_facts = tuple(
+            calls_with_output = tuple(
                 [_take_result(call, unmatched_results.get(call.id)) for call in message_facts.calls]
             )
-            effects = _read_effects(message_facts, call_facts)
-            for call, effect, result_facts in zip(
-                message_facts.calls, effects, call_facts, strict=True
+            effects = _read_effects(message_facts, calls_with_output)
+            for call, effect, call_with_output in zip(
+                message_facts.calls, effects, calls_with_output, strict=True
             ):
                 records.append(
-                    ToolCallRecord(index, turns[index], effect, "" if result_facts else call.id)
+                    ToolCallRecord(index, turns[index], effect, "" if call_with_output else call.id)
                 )
         elif message_facts.message.get("role") == "user":
             for task_end in find_task_ends(text_of(message_facts.message)):
@@ -81,15 +81,16 @@ def read_calls(
 
 
 def _read_effects(
-    message_facts: MessageFacts, call_facts: tuple[CallWithOutput | None, ...]
+    message_facts: MessageFacts, calls_with_output: tuple[CallWithOutput | None, ...]
 ) -> tuple[CallEffect, ...]:
     """Return the effects of a message's calls; read them anew only if other results were found."""
-    if message_facts.effects is None or message_facts.effects[0] != call_facts:
-        pairs = zip(message_facts.calls, call_facts, strict=True)
+    if message_facts.effects is None or message_facts.effects[0] != calls_with_output:
+        pairs = zip(message_facts.calls, calls_with_output, strict=True)
         effects = [
-            (result_facts or CallWithOutput(call, None)).effect() for call, result_facts in pairs
+            (call_with_output or CallWithOutput(call, None)).effect()
+            for call, call_with_output in pairs
         ]
-        message_facts.effects = (call_facts, tuple(effects))
+        message_facts.effects = (calls_with_output, tuple(effects))
     return message_facts.effects[1]
 
 

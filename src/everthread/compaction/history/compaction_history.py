@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from everthread.compaction.history.call_lines import MAX_LINE_CHARS
 from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
@@ -41,8 +41,14 @@ if TYPE_CHECKING:
     from everthread.compaction.journal.steps import Step
 
 T = TypeVar("T")
-Output = tuple[str, bool]
-"""A tool's result: its text, and whether it states that the call failed."""
+
+
+class ResultText(NamedTuple):
+    """The text of a tool's result."""
+
+    text: str
+    states_failure: bool
+    """Whether the result has the mark of a failed call."""
 
 
 class MessageFacts:
@@ -50,7 +56,7 @@ class MessageFacts:
 
     words_without_secrets: str | None = None
     """The user's words, redacted."""
-    call_facts: tuple[CallWithOutput | None, ...] = ()
+    calls_with_output: tuple[CallWithOutput | None, ...] = ()
     """Each result of the message with the call that it answers."""
     effects: tuple[tuple[CallWithOutput | None, ...], tuple[CallEffect, ...]] | None = None
     """The calls of the message with their results, and the effects of the calls (see `call_records`)."""
@@ -67,10 +73,10 @@ class MessageFacts:
         """The message without an earlier summary in it; None if it is nothing but a summary."""
         self.calls: Sequence[ToolCall] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[ToolResult] = results_of(message)
-        self.outputs: Sequence[Output] = (
+        self.outputs: Sequence[ResultText] = (
             _list_outputs(message, self.results) if self.results else ()
         )
-        """The text of each result, and whether it states that the call failed."""
+        """The text of each result."""
         self.user_words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
         self.is_user = role == "user" and (bool(self.user_words) or is_user_message(message))
@@ -93,17 +99,17 @@ class MessageFacts:
 
     def read_result(self, result_number: int, call: ToolCall | None) -> CallWithOutput:
         """Return one of the message's results with the call that it answers."""
-        call_facts = self.call_facts or (None,) * len(self.results)
-        facts = call_facts[result_number]
+        calls_with_output = self.calls_with_output or (None,) * len(self.results)
+        facts = calls_with_output[result_number]
         if facts is None or facts.call is not call:
             text, failed = self.outputs[result_number]
             facts = CallWithOutput(
                 call, text, name=self.results[result_number].tool_name, failed=failed
             )
-            self.call_facts = (
-                *call_facts[:result_number],
+            self.calls_with_output = (
+                *calls_with_output[:result_number],
                 facts,
-                *call_facts[result_number + 1 :],
+                *calls_with_output[result_number + 1 :],
             )
         return facts
 
@@ -141,7 +147,7 @@ def _list_named_files(calls: Sequence[ToolCall | None]) -> list[NamedFiles]:
     return [named_files for named_files in files if named_files]
 
 
-def _find_typed_words(calls: Sequence[ToolCall | None], outputs: Sequence[Output]) -> str:
+def _find_typed_words(calls: Sequence[ToolCall | None], outputs: Sequence[ResultText]) -> str:
     """Return the redacted words that the user typed into calls with these outputs."""
     texts = (
         find_typed_words(text, call.name if call else "", failed=failed)
@@ -163,15 +169,19 @@ def redact_user_words(facts: Iterable[MessageFacts]) -> None:
             message_facts.words_without_secrets = message_facts.user_words
 
 
-def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[Output]:
+def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[ResultText]:
     """Return the text of each result, and whether it states that the call failed."""
     content: Any = message.get("content")
     if message.get("role") == "tool":
-        return [(result.text, message.get("is_error") is True) for result in results]
+        is_error = message.get("is_error") is True
+        return [ResultText(result.text, is_error) for result in results]
     failed_flags = (
         part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCK_KINDS
     )
-    return [(result.text, failed) for result, failed in zip(results, failed_flags, strict=True)]
+    return [
+        ResultText(result.text, failed)
+        for result, failed in zip(results, failed_flags, strict=True)
+    ]
 
 
 _NO_FACTS: Mapping[Hashable, MessageFacts] = MappingProxyType({})
@@ -324,8 +334,8 @@ class CompactionHistory:
                     self._unanswered_calls[result.call_id] = call_indices[:-1]
                     self._group_ends[call_indices[-1]] = index + 1
                     first_changed_index = min(first_changed_index, call_indices[-1])
-                if len(facts.outputs[result_number][0]) > MAX_LINE_CHARS:
-                    self.newest_outputs[facts.outputs[result_number][0]] = (
+                if len(facts.outputs[result_number].text) > MAX_LINE_CHARS:
+                    self.newest_outputs[facts.outputs[result_number].text] = (
                         index,
                         result_number,
                     )

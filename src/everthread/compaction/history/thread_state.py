@@ -300,7 +300,7 @@ class ThreadState:
             return cls()
 
 
-def find_root(paths: Iterable[str], previous_root: str = "") -> str:
+def find_root(paths: Iterable[str], previous_root: str) -> str:
     """Return the deepest folder that holds most of the absolute paths.
 
     Keep `previous_root` while it holds half of them.

@@ -221,14 +221,14 @@ class CallEffect(NamedTuple):
 _NO_CALL = ToolCall("", "", "")
 
 
-def _read_effect(call_facts: CallWithOutput) -> CallEffect:
+def _read_effect(call_with_output: CallWithOutput) -> CallEffect:
     """Read the effect of a call from its arguments and its output."""
-    call = call_facts.call or _NO_CALL
-    text = call_facts.text or ""
-    arguments = call_facts.arguments
-    action = call_facts.action or Action("tool")
+    call = call_with_output.call or _NO_CALL
+    text = call_with_output.text or ""
+    arguments = call_with_output.arguments
+    action = call_with_output.action or Action("tool")
     kind = find_effect_kind(call, action, arguments)
-    if call_facts.is_refused:
+    if call_with_output.is_refused:
         return CallEffect(
             kind,
             action.tool,
@@ -237,12 +237,12 @@ def _read_effect(call_facts: CallWithOutput) -> CallEffect:
             arguments=arguments,
             is_done=False,
         )
-    if call_facts.is_answered_question:
+    if call_with_output.is_answered_question:
         return CallEffect(kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments)
-    if text and call_facts.is_replacement_line:
-        outcome = _read_line_outcome(kind, call_facts, *text.split("\n"))
+    if text and call_with_output.is_replacement_line:
+        outcome = _read_line_outcome(kind, call_with_output, *text.split("\n"))
     else:
-        outcome = _read_output_outcome(kind, call_facts)
+        outcome = _read_output_outcome(kind, call_with_output)
     return CallEffect(
         kind,
         action.tool,
@@ -254,8 +254,8 @@ def _read_effect(call_facts: CallWithOutput) -> CallEffect:
         tests=outcome.tests,
         branch=find_branch(action.target, text) if action.kind == "shell" else "",
         arguments=arguments,
-        output=call_facts.output.body,
-        is_done=call_facts.text is not None
+        output=call_with_output.output.body,
+        is_done=call_with_output.text is not None
         and RUNNING not in outcome.text
         and arguments.get("run_in_background") is not True,
     )
@@ -267,7 +267,7 @@ RUNNING = "still running (session "
 
 
 class CallOutcome(NamedTuple):
-    """The outcome of a call."""
+    """The outcome of a call, as its output states it."""
 
     text: str
     """The outcome in a few words."""
@@ -278,10 +278,10 @@ class CallOutcome(NamedTuple):
     """The figures of a test run."""
 
 
-def _read_output_outcome(kind: str, call_facts: CallWithOutput) -> CallOutcome:
-    """Read the outcome from an output."""
-    output = call_facts.output
-    is_object = isinstance(call_facts.output.data, dict)
+def _read_output_outcome(kind: str, call_with_output: CallWithOutput) -> CallOutcome:
+    """Read the outcome of a call from the output of its tool."""
+    output = call_with_output.output
+    is_object = isinstance(call_with_output.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
     stop_reason = output.stop_reason if kind in ("ran", "called") and not output.session else ""
     if code is not None and code not in _STOP_CODES:
@@ -292,14 +292,16 @@ def _read_output_outcome(kind: str, call_facts: CallWithOutput) -> CallOutcome:
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not stop_reason:
         error = error or _find_error_without_code(output.body, tests)
-    failed = call_facts.failed or output.failed or bool(code) or bool(stop_reason) or bool(error)
-    is_trimmed = kind == "ran" and call_facts.is_output_trimmed
+    failed = (
+        call_with_output.failed or output.failed or bool(code) or bool(stop_reason) or bool(error)
+    )
+    is_trimmed = kind == "ran" and call_with_output.is_output_trimmed
     is_failure_certain = failed
     if is_trimmed and not failed and not tests and (error := find_failure(output.body)):
         failed = True
         code = None
     lines: list[str] = []
-    if failed and call_facts.text:
+    if failed and call_with_output.text:
         fallback = error if error != tests else ""
         lines = _read_error_lines(output.error or output.body, fallback, failed=is_failure_certain)
     session_note = f"{RUNNING}{output.session})" if output.session else ""
@@ -340,20 +342,22 @@ def _find_error_without_code(output: str, tests: str) -> str:
 
 
 def _read_line_outcome(
-    kind: str, call_facts: CallWithOutput, line: str, *errors: str
+    kind: str, call_with_output: CallWithOutput, line: str, *errors: str
 ) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     outcome_text = _SIZE_IN_LINE.sub("", outcome)
     tests_match = _TESTS_IN_LINE.match(outcome) if kind == "ran" else None
-    tests = without_echo(tests_match["tests"], call_facts.output.command) if tests_match else ""
+    tests = (
+        without_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
+    )
     stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
         error = find_leading_error(outcome_text)
     elif (
-        call_facts.is_output_trimmed
+        call_with_output.is_output_trimmed
         and not tests
         and (failure := errors[0] if errors else find_failure(outcome_text))
     ):
@@ -361,7 +365,7 @@ def _read_line_outcome(
         error = failure
     elif code is None:
         error = _find_error_without_code("\n".join(errors), tests)
-    failed = call_facts.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
+    failed = call_with_output.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
     if failed and not errors:
         outcome_parts = outcome_text[code.end() :].split(", ") if code else [outcome_text]
         error_text = ", ".join(

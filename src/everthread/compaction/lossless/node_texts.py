@@ -58,9 +58,9 @@ class NodeOptions:
     """Options for writing a node: its maximum size, the user's task, the focus."""
 
     max_tokens: int
-    task: str = ""
-    focus: str | None = None
-    manual: bool = False
+    task: str
+    focus: str | None
+    manual: bool
 
 
 @dataclass(frozen=True, slots=True)

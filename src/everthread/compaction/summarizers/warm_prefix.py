@@ -19,7 +19,6 @@ from everthread.compaction.summarizers.prompts import (
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.compaction.summarizers.summary_calls import (
-    TIME_LIMIT_SECONDS,
     SummaryCalls,
     SummaryWriter,
 )
@@ -51,7 +50,6 @@ class WarmPrefixSummarizer:
         last_request: Callable[[], Request | None],
         *,
         template: TemplateName = "handoff",
-        time_limit: float = TIME_LIMIT_SECONDS,
         price: CallPrice | None = None,
         is_warm: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -60,7 +58,7 @@ class WarmPrefixSummarizer:
         `last_request`: returns the last request sent to the model, or None; `is_warm`: whether the provider still has
         its prefix in the cache.
         """
-        self._writer = SummaryWriter(model, counter, template, time_limit)
+        self._writer = SummaryWriter(model, counter, template)
         self._last_request = last_request
         self._price = price
         self._is_warm = is_warm
