@@ -27,6 +27,7 @@ from everthread.testing import ScriptedSummarizer
 
 T = TypeVar("T")
 COUNTER = TokenCounter("gpt-4o")
+COUNT = COUNTER.text
 JOURNAL = JournalWriter(COUNTER)
 
 

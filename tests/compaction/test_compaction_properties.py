@@ -160,7 +160,7 @@ def find_problems(messages: list[Message], api: Any) -> set[str]:
     return {problem.rule for problem in validate_messages(messages, api=api)}
 
 
-async def compact_and_check(engine: type[Any], window: int, messages: list[Message]) -> Compaction:
+async def check_compaction(engine: type[Any], window: int, messages: list[Message]) -> Compaction:
     """Compact with a new engine, and check all that holds for every compaction."""
     original = copy.deepcopy(messages)
     result: Compaction = await engine(make_services(window, JOURNAL)).compress(messages)
@@ -202,7 +202,7 @@ async def compact_to_limit(
     engine: type[Any], window: int, messages: list[Message]
 ) -> list[Message]:
     """Compact a valid list, to 60 % of T if feasible; return a bare list, in which only the tag marks a summary."""
-    result = await compact_and_check(engine, window, messages)
+    result = await check_compaction(engine, window, messages)
     budget = Budget.for_window(window)
     for api in APIS:
         assert not find_problems(strip_summary_marks(result.messages), api)
@@ -248,7 +248,7 @@ def check_user_words(user_texts: list[str], messages: list[Message], window: int
 
 @settings(max_examples=FEW_EXAMPLES)
 @given(st.integers(0, 10_000), WINDOWS, ENGINES, st.integers(1, 20))
-async def test_conversations_in_any_script_compacted_repeatedly(
+async def test_the_users_words_stay_in_conversations_in_any_script(
     seed: int, window: int, engine: type[Any], rounds: int
 ) -> None:
     max_rounds = 20 if window <= 5_000 else 6 if window <= 17_000 else 2
@@ -261,7 +261,7 @@ async def test_conversations_in_any_script_compacted_repeatedly(
 
 @settings(max_examples=FEW_EXAMPLES)
 @given(st.lists(histories(), min_size=1, max_size=5), WINDOWS, ENGINES)
-async def test_any_history_that_grows_between_compactions(
+async def test_compactions_keep_their_promises_while_any_history_grows(
     parts: list[list[Message]], window: int, engine: type[Any]
 ) -> None:
     messages: list[Message] = []
@@ -277,19 +277,21 @@ async def test_any_history_that_grows_between_compactions(
 
 @settings(max_examples=25)
 @given(histories(), st.sampled_from((4_000, 16_000, 64_000, 200_000)))
-async def test_any_history(messages: list[Message], window: int) -> None:
-    await compact_and_check(ContextCompressor, window, messages)
+async def test_compactions_keep_their_promises_for_any_history(
+    messages: list[Message], window: int
+) -> None:
+    await check_compaction(ContextCompressor, window, messages)
 
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
-async def test_ten_compactions_with_new_turns_between(window: int) -> None:
+async def test_ten_compactions_stay_below_the_threshold(window: int) -> None:
     conversation = [
         *make_turn("Start."),
         *tool_turns(0, 20),
         user_message("Go on."),
     ]
     for number in range(10):
-        result = await compact_and_check(ContextCompressor, window, conversation)
+        result = await check_compaction(ContextCompressor, window, conversation)
         assert count_tokens(result.messages) < Budget.for_window(window).threshold
         conversation = [
             *result.messages,
@@ -303,18 +305,18 @@ async def test_ten_compactions_with_new_turns_between(window: int) -> None:
     not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)"
 )
 @pytest.mark.parametrize("window", [4_000, 64_000])
-async def test_real_conversations(window: int) -> None:
+async def test_compactions_keep_their_promises_for_real_conversations(window: int) -> None:
     for path in TRANSCRIPTS:
         messages = json.loads(path.read_text("utf-8"))["messages"]
         for _ in range(3):
-            result = await compact_and_check(ContextCompressor, window, messages)
+            result = await check_compaction(ContextCompressor, window, messages)
             new_turn = [assistant_message("Done."), user_message("Go on.")]
             messages = [*result.messages, *new_turn, *tool_turns(500, 5)]
 
 
 async def test_the_shipped_session_keeps_its_facts() -> None:
     session = json.loads(Path("examples/long_session.json").read_text("utf-8"))
-    result = await compact_and_check(ContextCompressor, 200_000, session["messages"])
+    result = await check_compaction(ContextCompressor, 200_000, session["messages"])
     text = json.dumps(result.messages, ensure_ascii=False)
     for fact in (
         "db-staging-07.internal",

@@ -70,7 +70,9 @@ def find_latest_request(compaction: Compaction) -> str:
 
 
 class TestResult:
-    async def test_head_summary_and_tail(self, compaction: Compaction) -> None:
+    async def test_keeps_the_first_and_latest_messages_around_one_summary(
+        self, compaction: Compaction
+    ) -> None:
         assert compaction.changed
         assert compaction.messages[0] == LONG[0]
         assert compaction.messages[-1] is LONG[-1]

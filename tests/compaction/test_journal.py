@@ -27,16 +27,13 @@ from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import redact
 from tests.compaction.histories import (
-    COUNTER,
+    COUNT,
     assistant_message,
     build_journal,
     call_with_result,
     flatten,
     user_message,
 )
-
-COUNT = COUNTER.text
-
 
 FAILURE = "E   AssertionError: 3 != 4\n1 failed\nexit code: 1"
 NOTE = "The bound is wrong."
@@ -65,14 +62,12 @@ WORK: list[Message] = [
 def test_each_turn_has_an_entry_with_actions_and_outcome() -> None:
     journal, state = build_journal_and_state(WORK)
     first, second = journal.entries
-    assert (
-        first.first_turn,
-        first.message_count,
-        first.changed_file_count,
-        first.command_count,
-        first.failed_count,
-        first.look_count,
-    ) == (1, 12, 1, 3, 1, 1)
+    assert first.first_turn == 1
+    assert first.message_count == 12
+    assert first.changed_file_count == 1
+    assert first.command_count == 3
+    assert first.failed_count == 1
+    assert first.look_count == 1
     text = journal.render()
     assert "The bound is wrong. — changed src/parser.py" in text
     assert f"AssertionError: 3 != 4 {FIXED_NOTE}" in text
@@ -115,9 +110,9 @@ def test_the_oldest_entries_are_shortened_first_and_counts_stay() -> None:
         assert COUNT(fitted.render()) <= budget + 60
         assert fitted.message_count == journal.message_count, "nothing leaves without being counted"
         assert sum(entry.command_count for entry in fitted.entries) == 40
-        assert (
-            len(fitted.entries[-1].text) >= len(fitted.entries[0].text)
-            or fitted.entries[0].last_turn > 0
+        oldest_lengths = [len(entry.lines) for entry in fitted.entries[:-1]]
+        assert all(length <= len(fitted.entries[-1].lines) for length in oldest_lengths), (
+            "the oldest entries are shortened first"
         )
     assert "make part_39" in journal.shorten_to(1_200, COUNT).render()
 
@@ -324,7 +319,8 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
         ]
     )
     assert state.changed_files() == ["docs/a.md"]
-    assert (state.directory, state.branch) == ("/repo", "feature/x")
+    assert state.directory == "/repo"
+    assert state.branch == "feature/x"
     sections = render_state_sections(state, 500, COUNT)
     assert sections[PROGRESS] == "- Fix tests"
     assert sections[REMAINING] == "- Write docs"
@@ -369,7 +365,8 @@ def test_a_reading_program_changes_nothing_unless_an_option_writes(
         ]
     )
     entry = journal.entries[0]
-    assert (entry.look_count, entry.command_count) == (is_look, not is_look)
+    assert entry.look_count == is_look
+    assert entry.command_count == (not is_look)
 
 
 def test_passing_code_does_not_fix_other_code() -> None:
@@ -516,15 +513,9 @@ def test_a_range_counts_changes_instead_of_files() -> None:
     old = parse_journal(
         "[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times"
     )
-    assert (
-        old.entries[0].changed_file_count,
-        old.entries[0].command_count,
-        old.entries[0].failed_count,
-    ) == (
-        58,
-        1_053,
-        4,
-    )
+    assert old.entries[0].changed_file_count == 58
+    assert old.entries[0].command_count == 1_053
+    assert old.entries[0].failed_count == 4
     assert old.entries[0].join_with(old.entries[0]).header() == (
         "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
     )

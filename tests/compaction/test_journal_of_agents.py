@@ -17,7 +17,7 @@ from everthread.compaction.summary.state_sections import (
 )
 from everthread.core.messages import Message, ToolCall, calls_of, text_of
 from tests.compaction.histories import (
-    COUNTER,
+    COUNT,
     JOURNAL,
     assistant_message,
     build_journal,
@@ -30,8 +30,6 @@ from tests.compaction.histories import (
     tool_turns,
     user_message,
 )
-
-COUNT = COUNTER.text
 
 
 def journal_text(messages: list[Message]) -> str:
@@ -255,7 +253,8 @@ def test_a_failed_edit_is_not_a_conclusion() -> None:
     text = journal_text(make_turn("Mend it.", [asked, failure]))
     assert "called Edit (a.py) → failed" in text
     note, action = split_note("called Edit (a.py) → failed")
-    assert (note, action) == ("", "called Edit (a.py) → failed")
+    assert note == ""
+    assert action == "called Edit (a.py) → failed"
 
 
 def test_a_text_before_calls_does_not_end_the_turn() -> None:

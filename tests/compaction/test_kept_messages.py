@@ -212,7 +212,7 @@ class TestTail:
         assert big_result.text.count("log line seven") > 500
 
     @pytest.mark.parametrize("window", WINDOWS)
-    async def test_the_budget_is_used(self, window: int) -> None:
+    async def test_keeps_messages_up_to_the_budget(self, window: int) -> None:
         reading = tool_turns(0, max(window // 700, 12))
         result = await compact(window, [*OPENING, *reading, user_message("Go on.")])
         pairs = zip(result.messages, result.kept, strict=True)

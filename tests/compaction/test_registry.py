@@ -121,10 +121,8 @@ class TestPlaces:
 
         write_plugin(home, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
-        assert (found.source, found.location) == (
-            "home",
-            str(home / registry.PLUGIN_FOLDER / "mine"),
-        )
+        assert found.source == "home"
+        assert found.location == str(home / registry.PLUGIN_FOLDER / "mine")
         assert engine_words(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
         assert [info.active for info in listed.values()].count(True) == 1
@@ -142,10 +140,8 @@ class TestPlaces:
         register_context_engine("test.registered", create)
         register_context_engine("test.registered", create)
         source = find_engine("test.registered", home=home)
-        assert (source.source, source.location) == (
-            "registered",
-            f"{create.__module__}:create",
-        )
+        assert source.source == "registered"
+        assert source.location == f"{create.__module__}:create"
         assert isinstance(create_engine("test.registered", services(), home=home), RecentTurns)
         with pytest.raises(EngineError, match="registered already"):
             register_context_engine("test.registered", lambda services, _: create(services, {}))
@@ -177,10 +173,8 @@ class TestPlaces:
 class TestBuiltIns:
     def test_the_compressor_is_loaded_like_any_entry_point(self, home: Path) -> None:
         source = find_engine("compressor", home=home)
-        assert (source.source, source.location) == (
-            "built-in",
-            "everthread.compaction.compressor:create",
-        )
+        assert source.source == "built-in"
+        assert source.location == "everthread.compaction.compressor:create"
         engine = create_engine("compressor", services(), home=home)
         assert engine.name == "compressor"
         assert engine.get_tool_schemas() == []

@@ -141,7 +141,9 @@ def test_lines_written_by_a_model_are_not_state() -> None:
         BLOCKED: "- Nothing much\n- `x` failed again",
     }
     state = read_state_from_sections(sections)
-    assert (state.branch, state.todo, state.errors) == ("", [], {})
+    assert state.branch == ""
+    assert state.todo == []
+    assert state.errors == {}
     assert {path: one.did for path, one in state.files.items()} == {
         "src/a.py": CHANGED,
         "b.py": READ,

@@ -43,7 +43,7 @@ from everthread.compaction.history.tool_outcomes import (
         ("", None),
     ],
 )
-def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
+def test_reads_exit_codes(text: str, code: int | None) -> None:
     assert find_exit_code(text) == code
 
 
@@ -121,7 +121,7 @@ def test_unfinished_runs_are_recognised(text: str, what: str) -> None:
         ("", ""),
     ],
 )
-def test_figures_of_the_usual_runners(text: str, figures: str) -> None:
+def test_reads_the_figures_of_test_runners(text: str, figures: str) -> None:
     assert count_tests("collecting\n" + text) == figures
 
 
@@ -200,12 +200,10 @@ def test_output_inside_json_is_unwrapped(
 ) -> None:
     text = json.dumps(data)
     output = unwrap_output(text)
-    assert (output.body, output.exit_code, output.error, output.data) == (
-        body or text,
-        code,
-        error,
-        data,
-    )
+    assert output.body == (body or text)
+    assert output.exit_code == code
+    assert output.error == error
+    assert output.data == data
 
 
 @pytest.mark.parametrize(
@@ -254,7 +252,8 @@ def test_any_text_is_read(text: str) -> None:
 )
 def test_json_fields_tell_whether_a_call_failed(text: str, failed: bool, error: str) -> None:
     output = unwrap_output(text)
-    assert (output.failed, output.error) == (failed, error)
+    assert output.failed == failed
+    assert output.error == error
 
 
 def test_colours_and_a_single_tag_are_removed() -> None:

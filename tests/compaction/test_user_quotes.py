@@ -25,9 +25,8 @@ from everthread.compaction.summary.user_quotes import (
     parse_quotes,
     render_quotes,
 )
-from tests.compaction.histories import COUNTER
+from tests.compaction.histories import COUNT
 
-COUNT = COUNTER.text
 PLENTY = 100_000
 
 LINES = st.sampled_from(
@@ -100,7 +99,8 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
         UserQuote(3, "Use tabs."),
     ]
     first, cut, last = parse_quotes(render_quotes(quotes, 120, COUNT))
-    assert (first, last) == (quotes[0], quotes[2])
+    assert first == quotes[0]
+    assert last == quotes[2]
     assert cut.is_shortened
     assert cut.text.startswith("Port the parser to Rust.")
     assert "The limit is 4,096 bytes." in cut.text
@@ -130,7 +130,9 @@ def test_a_repeated_message_is_kept_once_at_its_last_place() -> None:
 def test_one_line_covers_all_numbers_if_nothing_fits() -> None:
     quotes = [UserQuote(number, f"word {number} " * 60) for number in range(2, 40)]
     (only,) = parse_quotes(render_quotes(quotes, 5, COUNT))
-    assert (only.number, only.range_end, only.note) == (2, 39, "not shown")
+    assert only.number == 2
+    assert only.range_end == 39
+    assert only.note == "not shown"
 
 
 def test_informative_messages_stay_before_small_talk() -> None:

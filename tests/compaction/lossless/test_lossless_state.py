@@ -98,10 +98,8 @@ async def test_the_summary_shows_files_errors_and_tasks() -> None:
         sections[STATE]
         == "- branch: feature/pay\n- last test run: `npm test` → exit 1, 1 failed, 3 passed"
     )
-    assert (sections[PROGRESS], sections[REMAINING]) == (
-        "- write it down",
-        "- tell Ann",
-    )
+    assert sections[PROGRESS] == "- write it down"
+    assert sections[REMAINING] == "- tell Ann"
 
 
 async def test_the_engine_writes_the_state_beside_a_models_nodes() -> None:
@@ -181,10 +179,8 @@ async def test_state_survives_bare_lists_and_restarts() -> None:
         sections = read_sections(result.summary)
         expect_work(sections)
         assert "branch: feature/pay" in sections[STATE]
-        assert (sections[PROGRESS], sections[REMAINING]) == (
-            "- write it down",
-            "- tell Ann",
-        )
+        assert sections[PROGRESS] == "- write it down"
+        assert sections[REMAINING] == "- tell Ann"
 
 
 async def test_a_restart_does_not_change_the_result() -> None:

@@ -225,29 +225,37 @@ async def test_compacts_in_windows_of_any_size(window: int) -> None:
         assert validate_messages(result.messages) == []
 
 
-async def test_previews_and_stronger_levels() -> None:
+async def test_a_preview_changes_nothing() -> None:
     conversation = extend_history([user_message("Turn 1: begin.")])
-    shown = await make_lossless_engine().compress(conversation, dry_run=True)
-    assert not shown.changed
-    assert shown.reason == "preview"
+    preview = await make_lossless_engine().compress(conversation, dry_run=True)
+    assert not preview.changed
+    assert preview.reason == "preview"
+
+
+async def test_a_stronger_level_leaves_fewer_tokens() -> None:
+    conversation = extend_history([user_message("Turn 1: begin.")])
     normal = await compact_lossless(conversation)
     strong = await make_lossless_engine().compress(conversation, level=CompactionLevel.LATEST_GROUP)
     assert strong.tokens_after < normal.tokens_after
-    assert not (await compact_lossless([user_message("Hello")])).changed
+
+
+async def test_a_short_conversation_is_not_changed() -> None:
+    result = await compact_lossless([user_message("Hello")])
+    assert not result.changed
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "fault"),
     [
         ({"fan_in": 1}, "fan_in: 1"),
         ({"leaf_tokens": True}, "leaf_tokens: True"),
         ({"depth": 3}, "unknown option(s) depth"),
     ],
 )
-def test_options_are_checked(options: dict[str, object], said: str) -> None:
+def test_options_are_checked(options: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigError, match=r"engines\.lossless") as refused:
         create(make_services(), options)
-    assert said in str(refused.value)
+    assert fault in str(refused.value)
 
 
 async def test_a_smaller_fan_in_condenses_nodes_sooner() -> None:

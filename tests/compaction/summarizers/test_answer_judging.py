@@ -25,15 +25,13 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
 from everthread.core.types import Request
+from tests.compaction.histories import COUNT
 from tests.compaction.summarizers.model_doubles import (
-    COUNTER,
     GOOD,
     GOOD_TEXT,
     make_message,
     make_reply,
 )
-
-COUNT = COUNTER.text
 
 
 def judge_text(
@@ -166,7 +164,9 @@ def test_answers_without_a_summary_are_refused(
 
 def test_accepts_an_answer_that_was_cut_off_late() -> None:
     answer = judge_text(GOOD_TEXT[: GOOD_TEXT.index("## Relevant Files") + 17], stop="length")
-    assert (answer.fault, answer.is_truncated, answer.is_usable) == ("", True, True)
+    assert answer.fault == ""
+    assert answer.is_truncated
+    assert answer.is_usable
     assert answer.sections["Goal"] == GOOD["Goal"]
 
 
@@ -207,9 +207,10 @@ def test_removes_imitated_markers_and_secrets() -> None:
         )
     )
 )
-def test_judges_any_answer(pieces: list[str]) -> None:
+def test_every_answer_has_sections_or_a_fault(pieces: list[str]) -> None:
     answer = judge_text("".join(pieces))
-    assert bool(answer.sections) or answer.fault
+    assert answer.sections or answer.fault
+    assert answer.is_usable or answer.fault
 
 
 def test_reads_hostile_answers_in_linear_time() -> None:

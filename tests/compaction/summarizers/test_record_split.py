@@ -11,9 +11,8 @@ from everthread.compaction.summarizers.conversation_record import (
     cut_text,
     pack_chunks,
 )
-from tests.compaction.summarizers.model_doubles import COUNTER
+from tests.compaction.histories import COUNT
 
-COUNT = COUNTER.text
 TEXTS = st.text(st.sampled_from("ab \n你é-{"), max_size=400)
 PIECES = st.lists(
     st.lists(st.builds(RecordEntry, st.just("7 user"), TEXTS), max_size=4), max_size=6

@@ -13,7 +13,6 @@ from everthread.compaction.history.call_lines import (
     MAX_LINE_CHARS,
     Action,
     describe_outcome,
-    find_action,
 )
 from everthread.compaction.history.tool_calls import describe_call
 from everthread.core.messages import ToolCall, clip, one_line
@@ -246,13 +245,9 @@ KEYS = st.sampled_from(
 def test_any_call_is_one_short_line(
     name: str, arguments: dict[str, Any], text: str, failed: bool
 ) -> None:
-    made = ToolCall("c", name, json.dumps(arguments))
-    line = describe_call(made, text, failed=failed)
+    call = ToolCall("c", name, json.dumps(arguments))
+    line = describe_call(call, text, failed=failed)
     assert (line is None) == (one_line(name) == "")
-    assert line is None or (
-        len(line) <= MAX_LINE_CHARS
-        and line.splitlines() == [line]
-        and line == describe_call(made, text, failed=failed)
-    )
-    action = find_action(made)
-    assert action is None or action.kind == "other" or action.verb
+    if line is not None:
+        assert len(line) <= MAX_LINE_CHARS
+        assert line.splitlines() == [line]
