@@ -86,12 +86,13 @@ class TestUnansweredCalls:
         sizes = [COUNTER.text(each.text) for each in results]
         assert max(sizes) - min(sizes) <= max(sizes) // 4 + 8
         stored_outputs = {output.call_id: output for output in result.to_store}
-        for each in results:
-            first_word = files[each.call_id].split()[0]
-            assert each.text.startswith("<persisted-output>") or first_word in each.text
-            stored = stored_outputs[each.call_id]
-            assert stored.id in each.text or max(sizes) < MIN_CITED_TOKENS
-            assert stored.text == files[each.call_id]
+        for tool_result in results:
+            text = files[tool_result.call_id]
+            is_stored = tool_result.text.startswith("<persisted-output>")
+            assert is_stored or text.split()[0] in tool_result.text
+            stored = stored_outputs[tool_result.call_id]
+            assert stored.id in tool_result.text or max(sizes) < MIN_CITED_TOKENS
+            assert stored.text == text
 
     async def test_small_results_stay_whole_beside_a_large_one(self) -> None:
         small_files = make_files(3, 90)
@@ -146,35 +147,36 @@ class TestLatestUserMessage:
         [(200_000, 121_000), (100_000, 30_000), (16_000, 9_000)],
     )
     @pytest.mark.parametrize("place", ["head", "end", "middle"])
-    async def test_it_stays_whole_if_the_window_has_room_for_it(
+    async def test_the_latest_request_stays_whole_if_the_window_has_room_for_it(
         self, window: int, word_count: int, place: str
     ) -> None:
         text = "word " * word_count
         request = user_message(text)
-        messages = {
+        messages_by_place = {
             "head": [request, *tool_turns(0, 20)],
             "end": [*OPENING, *tool_turns(0, 20), request],
             "middle": [*OPENING, *tool_turns(0, 10), request, *tool_turns(40, 10)],
-        }[place]
+        }
+        messages = messages_by_place[place]
         result = await compact(window, messages)
         assert result.changed
         assert text.strip() in map(user_text, result.messages)
         assert result.tokens_after <= Budget.for_window(window).prompt_limit
-        # An unanswered result stays whole beside it.
-        assert place == "end" or result.messages[-1] == messages[-1]
+        if place != "end":
+            assert result.messages[-1] == messages[-1], "an unanswered result stays whole beside it"
 
-    async def test_alone_it_is_not_changed(self) -> None:
+    async def test_a_request_alone_is_not_changed(self) -> None:
         result = await compact(200_000, [user_message("word " * 121_000)])
         assert not result.changed
 
-    async def test_without_room_it_keeps_as_much_as_fits(self) -> None:
+    async def test_a_request_larger_than_the_window_keeps_as_much_as_fits(self) -> None:
         request = user_message("FIRST " + "word " * 95_000)
         result = await compact(100_000, [*OPENING, *tool_turns(0, 10), request])
         limit = Budget.for_window(100_000).prompt_limit
         assert 0.95 * limit < result.tokens_after <= limit
         assert text_of(result.messages[-1]).startswith("FIRST")
 
-    async def test_in_the_head_it_is_cut_when_a_later_one_follows(self) -> None:
+    async def test_a_request_in_the_head_is_cut_when_a_later_one_follows(self) -> None:
         messages = [
             user_message("FIRST " + "word " * 60_000 + "LAST"),
             assistant_message("Done."),

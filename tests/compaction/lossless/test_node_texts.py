@@ -60,7 +60,9 @@ async def test_a_model_writes_the_nodes_and_is_named() -> None:
         extend_history(OPENING), summarizer=ScriptedSummarizer(write_briefly)
     )
     assert result.author == "scripted"
-    assert all(node.author == "scripted" and not node.degraded for node in result.nodes)
+    for node in result.nodes:
+        assert node.author == "scripted"
+        assert not node.degraded
     assert "Written about" in result.summary
 
 
@@ -71,8 +73,11 @@ async def test_a_node_that_is_too_long_twice_becomes_a_journal() -> None:
     leaves = [node for node in result.nodes if node.level == 0]
     assert len(budgets) == 2 * len(leaves)
     assert len(set(budgets)) > 1
-    assert all(node.degraded and node.author == "journal" for node in leaves)
-    assert all(node.tokens < node.covered_tokens for node in result.nodes)
+    for leaf in leaves:
+        assert leaf.degraded
+        assert leaf.author == "journal"
+    for node in result.nodes:
+        assert node.tokens < node.covered_tokens
     assert "far too many" not in result.summary
     assert "src/module_" in result.summary
     assert any("asked to be brief" in warning for warning in result.warnings)
@@ -107,41 +112,45 @@ async def test_a_joined_node_is_completed_from_its_children() -> None:
     writer = ScriptedSummarizer(forgetful)
     result = await compact_lossless(extend_history(OPENING), summarizer=writer, fan_in=2)
     leaves = {node.id: node for node in result.nodes if node.level == 0}
-    above = [node for node in result.nodes if node.level == 1]
-    assert above
+    parents = [node for node in result.nodes if node.level == 1]
+    assert parents
     assert all(request.is_stretch for request in writer.requests if request.messages)
-    asked = [request.notes for request in writer.requests if request.notes]
-    for node, notes in zip(above, asked[: len(above)], strict=True):
-        below = [leaves[source] for source in node.sources]
-        assert notes == [parse_sections(leaf.body) for leaf in below]
-        decided = [parse_sections(leaf.body)["Key Decisions"] for leaf in below]
-        assert decided[-1] in node.body, "the newest first, where there is no room for all"
-        kept = [line for line in decided if line in node.body]
-        assert parse_sections(node.body)["Key Decisions"].split("\n") == kept
-        assert node.tokens < sum(leaf.tokens for leaf in below)
+    notes_by_request = [request.notes for request in writer.requests if request.notes]
+    for node, notes in zip(parents, notes_by_request[: len(parents)], strict=True):
+        children = [leaves[source] for source in node.sources]
+        child_sections = [parse_sections(leaf.body) for leaf in children]
+        assert notes == child_sections
+        decisions = [sections["Key Decisions"] for sections in child_sections]
+        assert decisions[-1] in node.body, "the newest is added first if not all fit"
+        kept_decisions = [line for line in decisions if line in node.body]
+        assert parse_sections(node.body)["Key Decisions"].split("\n") == kept_decisions
+        assert node.tokens < sum(leaf.tokens for leaf in children)
 
 
 async def test_makeshift_nodes_are_rewritten_when_a_model_is_available() -> None:
-    said = extend_history(OPENING)
-    archive = ListArchive(said)
+    messages = extend_history(OPENING)
+    archive = ListArchive(messages)
     writer = ScriptedSummarizer(write_briefly, fails="resting")
     engine = LosslessEngine(replace(make_services(writer), archive=archive))
-    first = await engine.compress(said, ids=range(len(said)))
+    first = await engine.compress(messages, ids=range(len(messages)))
     assert all(node.degraded for node in first.nodes)
     assert all(node.since >= 100.0 for node in first.nodes)
     archive.kept = {node.id: node for node in first.nodes}
     engine.on_compacted(first)
-    assert (await engine.compress(said, ids=range(len(said)))).summary == first.summary
+    repeated = await engine.compress(messages, ids=range(len(messages)))
+    assert repeated.summary == first.summary
 
     writer.fails = ""
     grown = extend_history(first.messages)
     ids = list(range(1_000, 1_000 + len(grown)))
     archive.messages += [user_message("")] * 2_000
     second = await engine.compress(grown, ids=ids)
-    before = [archive.kept[part.node.id] for part in visible_nodes(first)]
-    again = [node for node in second.nodes if node.sources in {old.sources for old in before}]
-    assert again
-    assert all(
-        node.author == "scripted" and not node.degraded and node not in before for node in again
-    )
+    old_nodes = [archive.kept[part.node.id] for part in visible_nodes(first)]
+    old_sources = {node.sources for node in old_nodes}
+    rewritten_nodes = [node for node in second.nodes if node.sources in old_sources]
+    assert rewritten_nodes
+    for node in rewritten_nodes:
+        assert node.author == "scripted"
+        assert not node.degraded
+        assert node not in old_nodes
     assert "makeshift" not in visible_nodes(second)[0].text

@@ -22,8 +22,9 @@ PIECES = st.lists(
 @given(PIECES, st.integers(60, 300))
 def test_chunks_fit_and_lose_nothing(pieces: list[list[RecordEntry]], room: int) -> None:
     chunks = pack_chunks(pieces, room, COUNT)
-    assert all(count_entry_tokens(chunk, COUNT) <= room for chunk in chunks)
-    assert all(chunks)
+    for chunk in chunks:
+        assert chunk
+        assert count_entry_tokens(chunk, COUNT) <= room
     packed = "".join(entry.text for chunk in chunks for entry in chunk)
     assert packed == "".join(entry.text for piece in pieces for entry in piece)
 
@@ -35,19 +36,17 @@ def test_a_call_and_its_results_stay_together_if_they_fit(
     chunks = pack_chunks(pieces, room, COUNT)
     for piece in pieces:
         if piece and count_entry_tokens(piece, COUNT) <= room:
-            holding = [chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)]
-            assert all(any(entry is other for other in holding[0]) for entry in piece)
+            chunks_by_entry = {id(entry): chunk for chunk in chunks for entry in chunk}
+            chunk = chunks_by_entry[id(piece[0])]
+            for entry in piece:
+                assert chunks_by_entry[id(entry)] is chunk
 
 
 def test_chunks_are_filled() -> None:
     pieces = [[RecordEntry("1 user", "word " * 20)] for _ in range(10)]
     each = count_entry_tokens(pieces[0], COUNT)
-    assert [len(chunk) for chunk in pack_chunks(pieces, 3 * each, COUNT)] == [
-        3,
-        3,
-        3,
-        1,
-    ]
+    chunks = pack_chunks(pieces, 3 * each, COUNT)
+    assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
 
 
 def test_a_large_group_is_cut_between_its_entries_first() -> None:
@@ -65,20 +64,22 @@ def test_parts_of_an_entry_are_labelled() -> None:
     labels = [entry.label for chunk in chunks for entry in chunk]
     assert labels == [f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)]
     assert len(labels) > 1
-    assert all(entry.text.endswith("\n") for chunk in chunks[:-1] for entry in chunk), (
-        "cut at the ends of lines"
-    )
+    for chunk in chunks[:-1]:
+        for entry in chunk:
+            assert entry.text.endswith("\n"), "cut at the ends of lines"
 
 
 @given(TEXTS, st.integers(1, 50))
 def test_cut_parts_join_to_the_text(text: str, room: int) -> None:
     parts = cut_text(text, room, COUNT)
     assert "".join(parts) == text
-    assert all(COUNT(part) <= room or len(part) == 1 for part in parts)
+    for part in parts:
+        assert COUNT(part) <= room or len(part) == 1
 
 
 def test_text_is_cut_between_words() -> None:
-    assert all(part.endswith("word ") for part in cut_text("word " * 500, 100, COUNT))
+    for part in cut_text("word " * 500, 100, COUNT):
+        assert part.endswith("word ")
 
 
 def test_a_huge_text_without_a_break_is_cut_too() -> None:
