@@ -116,12 +116,12 @@ class TestPlaces:
             find_engine("mine", home=home)
         write_package(site, "other", mine="installed_mine:create")
         (site / "installed_mine.py").write_text(ENGINE.format(said="package"), "utf-8")
-        assert find_engine("mine", home=home).source == "package"
+        assert find_engine("mine", home=home).origin == "package"
         assert engine_words(create_engine("mine", services(), home=home)) == "package"
 
         write_plugin(home, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
-        assert found.source == "home"
+        assert found.origin == "home"
         assert found.location == str(home / registry.PLUGIN_FOLDER / "mine")
         assert engine_words(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
@@ -140,7 +140,7 @@ class TestPlaces:
         register_context_engine("test.registered", create)
         register_context_engine("test.registered", create)
         source = find_engine("test.registered", home=home)
-        assert source.source == "registered"
+        assert source.origin == "registered"
         assert source.location == f"{create.__module__}:create"
         assert isinstance(create_engine("test.registered", services(), home=home), RecentTurns)
         with pytest.raises(EngineError, match="registered already"):
@@ -173,7 +173,7 @@ class TestPlaces:
 class TestBuiltIns:
     def test_the_compressor_is_loaded_like_any_entry_point(self, home: Path) -> None:
         source = find_engine("compressor", home=home)
-        assert source.source == "built-in"
+        assert source.origin == "built-in"
         assert source.location == "everthread.compaction.compressor:create"
         engine = create_engine("compressor", services(), home=home)
         assert engine.name == "compressor"
@@ -183,7 +183,7 @@ class TestBuiltIns:
         for name in ("compressor", "lossless", "lcm"):
             write_plugin(home, name, "raise SystemExit('never run')")
         write_package(site, "impostor", compressor="installed_impostor:create")
-        assert find_engine("compressor", home=home).source == "built-in"
+        assert find_engine("compressor", home=home).origin == "built-in"
         for info in list_engines(home=home):
             if info.name in registry.RESERVED_NAMES and info.source != "built-in":
                 assert "reserved" in info.problem

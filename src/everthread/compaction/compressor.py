@@ -82,7 +82,7 @@ class PendingCompressorSummary:
 
 
 class ContextCompressor(PlanningEngine):
-    """The engine that replaces the middle of a history by one summary."""
+    """The engine that replaces the middle of a history with one summary."""
 
     name = "compressor"
     marker = "marker"

@@ -5,7 +5,8 @@
     result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
 
 Both steps are pure and their values can be pickled. So a caller runs them beside its event loop, in a thread or in
-another process, and asks the summariser in between. The result replaces the middle of a history by one summary message.
+another process, and asks the summariser in between. The result replaces the middle of a history with one summary
+message.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ async def _call(function: Callable[..., Any], *values: Any) -> Any:
 
 
 class PlanningEngine(ContextEngine):
-    """An engine that compacts in two steps, plan and finish, and replaces the middle by one summary message.
+    """An engine that compacts in two steps, plan and finish, and replaces the middle with one summary message.
 
     Neither step calls back, reads a store or calls a model.
     """

@@ -58,11 +58,11 @@ _registered_factories: dict[str, EngineFactory] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSource:
+class FoundEngine:
     """An engine that was found, not loaded yet."""
 
     name: str
-    source: EngineOrigin
+    origin: EngineOrigin
     location: str
     find_factory: Callable[[], object]
     """Loads the engine's code and returns its factory."""
@@ -81,7 +81,7 @@ class EngineSource:
         return cast("EngineFactory", factory)
 
     def __str__(self) -> str:
-        return f"the context engine {self.name!r} ({self.source}: {self.location})"
+        return f"the context engine {self.name!r} ({self.origin}: {self.location})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,35 +118,37 @@ def create_engine(
     home: Path,
 ) -> ContextEngine:
     """Create the engine of this name for one conversation."""
-    source = find_engine(name, home=home)
-    factory = source.load()
-    with _wrap_errors(f"{source} cannot be made"):
+    found_engine = find_engine(name, home=home)
+    factory = found_engine.load()
+    with _wrap_errors(f"{found_engine} cannot be made"):
         engine: object = factory(services, dict(options or {}))
     if not isinstance(engine, ContextEngine):
         raise EngineError(
-            f"{source} cannot be used: its factory gave a {type(engine).__name__}, not a ContextEngine"
+            f"{found_engine} cannot be used: its factory gave a {type(engine).__name__}, not a ContextEngine"
         )
     if inspect.iscoroutinefunction(engine.should_compress):
         # It would return a coroutine, which is always true.
-        raise EngineError(f"{source} cannot be used: should_compress must not be async")
+        raise EngineError(f"{found_engine} cannot be used: should_compress must not be async")
     return engine
 
 
-def find_engine(name: str, *, home: Path) -> EngineSource:
+def find_engine(name: str, *, home: Path) -> FoundEngine:
     """Find the engine of this name. If there is none, raise an `EngineError` that names the locations searched."""
     if name in RESERVED_NAMES:
         return _find_built_in(name)
     if problem := _find_name_problem(name):
         raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
     search_notes = []
-    for location, sources in _list_search_locations(home):
-        source = next((source for source in sources if source.name == name), None)
-        if source is None:
+    for location, found_engines in _list_search_locations(home):
+        found_engine = next(
+            (found_engine for found_engine in found_engines if found_engine.name == name), None
+        )
+        if found_engine is None:
             search_notes.append(f"{location}: none of this name")
-        elif source.problem:
-            raise EngineError(f"{source} cannot be used: {source.problem}")
+        elif found_engine.problem:
+            raise EngineError(f"{found_engine} cannot be used: {found_engine.problem}")
         else:
-            return source
+            return found_engine
     search_text = "".join(f"\n  {line}" for line in search_notes)
     raise UnknownEngineError(f"there is no context engine {name!r}; looked in{search_text}")
 
@@ -156,25 +158,27 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
     active_name = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
     engines = []
-    for source in chain.from_iterable(sources for _, sources in _list_search_locations(home)):
-        is_built_in = source.source == "built-in"
-        name_problem = "" if is_built_in else _find_name_problem(source.name)
+    for found_engine in chain.from_iterable(
+        found_engines for _, found_engines in _list_search_locations(home)
+    ):
+        is_built_in = found_engine.origin == "built-in"
+        name_problem = "" if is_built_in else _find_name_problem(found_engine.name)
         is_found_first = False
         if name_problem:
             problem = f"never used: {name_problem}"
         else:
-            first_location = first_locations.setdefault(source.name, source.location)
-            is_found_first = first_location == source.location
+            first_location = first_locations.setdefault(found_engine.name, found_engine.location)
+            is_found_first = first_location == found_engine.location
             hidden = "" if is_found_first else f"hidden by {first_location}"
-            problem = source.problem or hidden
+            problem = found_engine.problem or hidden
         engines.append(
             EngineInfo(
-                source.name,
-                source.source,
-                location=source.location,
-                active=is_found_first and source.name == active_name,
+                found_engine.name,
+                found_engine.origin,
+                location=found_engine.location,
+                active=is_found_first and found_engine.name == active_name,
                 problem=problem,
-                description=source.description,
+                description=found_engine.description,
             )
         )
     return engines
@@ -189,7 +193,7 @@ def _find_name_problem(name: str) -> str:
     return ""
 
 
-def _list_search_locations(home: Path) -> Iterator[tuple[str, Iterator[EngineSource]]]:
+def _list_search_locations(home: Path) -> Iterator[tuple[str, Iterator[FoundEngine]]]:
     """Yield each location in which engines are looked up, as text, with the engines found there."""
     folder = home / PLUGIN_FOLDER
     yield str(folder), _list_home_engines(folder)
@@ -204,11 +208,11 @@ def _list_search_locations(home: Path) -> Iterator[tuple[str, Iterator[EngineSou
     )
 
 
-def _list_home_engines(folder: Path) -> Iterator[EngineSource]:
+def _list_home_engines(folder: Path) -> Iterator[FoundEngine]:
     """Yield the engines in the home's plug-in folder."""
     for plugin in list_plugins(folder):
         description, problem = describe_plugin(plugin)
-        yield EngineSource(
+        yield FoundEngine(
             plugin.name,
             "home",
             location=str(plugin),
@@ -226,11 +230,11 @@ def _load_factory(plugin: Path) -> object:
     return module.create
 
 
-def _list_registered_engines() -> Iterator[EngineSource]:
+def _list_registered_engines() -> Iterator[FoundEngine]:
     """Yield the engines that were registered by `register_context_engine`."""
     for name, factory in _registered_factories.items():
         location = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
-        yield EngineSource(
+        yield FoundEngine(
             name,
             "registered",
             location,
@@ -238,7 +242,7 @@ def _list_registered_engines() -> Iterator[EngineSource]:
         )
 
 
-def _list_package_engines() -> Iterator[EngineSource]:
+def _list_package_engines() -> Iterator[FoundEngine]:
     """Yield the engines that installed packages offer. A name offered by two packages is unusable."""
     entry_point_list = sorted(
         entry_points(group=ENTRY_POINT_GROUP),
@@ -246,21 +250,21 @@ def _list_package_engines() -> Iterator[EngineSource]:
     )
     offered_names = Counter(point.name for point in entry_point_list)
     for point in entry_point_list:
-        source = _make_entry_point_source(point, "package")
+        found_engine = _make_found_engine(point, "package")
         if offered_names[point.name] > 1:
             offering_packages = ", ".join(
                 _describe_location(other_entry_point)
                 for other_entry_point in entry_point_list
                 if other_entry_point.name == point.name
             )
-            source = replace(
-                source,
+            found_engine = replace(
+                found_engine,
                 problem=f"several packages offer this name: {offering_packages}",
             )
-        yield source
+        yield found_engine
 
 
-def _find_built_in(name: str) -> EngineSource:
+def _find_built_in(name: str) -> FoundEngine:
     """Return the built-in engine of this name or alias."""
     name = ALIASES.get(name, name)
     if name not in BUILT_IN_ENGINES:
@@ -269,13 +273,13 @@ def _find_built_in(name: str) -> EngineSource:
         )
     factory, description = BUILT_IN_ENGINES[name]
     return replace(
-        _make_entry_point_source(EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"),
+        _make_found_engine(EntryPoint(name, factory, ENTRY_POINT_GROUP), "built-in"),
         description=description,
     )
 
 
-def _make_entry_point_source(entry_point: EntryPoint, source: EngineOrigin) -> EngineSource:
-    return EngineSource(entry_point.name, source, _describe_location(entry_point), entry_point.load)
+def _make_found_engine(entry_point: EntryPoint, origin: EngineOrigin) -> FoundEngine:
+    return FoundEngine(entry_point.name, origin, _describe_location(entry_point), entry_point.load)
 
 
 def _describe_location(entry_point: EntryPoint) -> str:

@@ -35,7 +35,7 @@ class EngineChoice:
         """Whether the engine is built in, so that it can run in worker processes."""
         from everthread.compaction.registry import find_engine
 
-        return find_engine(self.name, home=home_directory()).source == "built-in"
+        return find_engine(self.name, home=home_directory()).origin == "built-in"
 
     def check(self) -> None:
         """Create an engine, so that an invalid one is reported at the start and not at each request."""

@@ -121,7 +121,7 @@ class FittedCut:
     """The reductions that were needed."""
 
     def with_middle_kept(self, pruner: Pruner) -> FittedCut:
-        """Return this cut without a middle: those messages stay, their old results as one line each."""
+        """Return this cut without a middle: its messages stay, with old results as one line each."""
         cut = self.cut
         middle = range(cut.head_end, cut.tail_start)
         cut_without_middle = replace(

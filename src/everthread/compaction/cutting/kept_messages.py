@@ -74,7 +74,7 @@ class KeptMessages:
         return sum(self.sizes[self.min_tail_start :])
 
     def replace_message(self, index: int, shortened: ShortenedMessage) -> None:
-        """Replace the message at this index by a shortened one."""
+        """Replace the message at this index with a shortened one."""
         self.messages[index] = shortened.message
         if shortened.outputs_to_store:
             self.outputs_to_store[index] = shortened.outputs_to_store

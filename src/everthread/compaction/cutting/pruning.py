@@ -1,4 +1,4 @@
-"""Make a transcript smaller without a model: replace old tool output, long arguments and old images by a few words.
+"""Make a transcript smaller without a model: replace old tool output, long arguments and old images with a few words.
 
 Only messages in `[start, protect_from)` change, never the latest user message or open calls. No message gets longer, an
 unchanged message stays the same object, and pruning again changes nothing. A changed message loses its native form;
@@ -140,7 +140,7 @@ class Pruner:
         return self.history.facts[newest_index].results[newest_number].call_id
 
     def _prune_results(self, index: int, message: Message) -> Message:
-        """Replace long tool results by one line, and images in them by a placeholder."""
+        """Replace long tool results with one line each, and images in them with a placeholder."""
         numbers = itertools.count()
         return edit_results(
             message, lambda *result: self._prune_result(index, next(numbers), *result)
@@ -206,7 +206,7 @@ class Pruner:
         return cast("Message", {**without_native_value(message), **fields})
 
     def _drop_images(self, message: Message) -> Message:
-        """Replace images outside tool results by a placeholder, including those written into the text."""
+        """Replace images outside tool results with a placeholder, including those written into the text."""
         content: Any = message.get("content")
         new_content: Any = content
         if message.get("role") not in ("user", "assistant"):

@@ -43,7 +43,7 @@ _CARGO_RESULT = re.compile(
 _GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
 _GO_TEST_START = re.compile(r"^=== RUN +[^\s/]{1,200}$", re.MULTILINE)
 _GO_TEST_RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): ", re.MULTILINE)
-"""The result of a test of Go; those of its parts are indented."""
+"""The result of a Go test. The results of its parts are indented."""
 _GO_WORDS = {"failed": "FAIL", "passed": "PASS", "skipped": "SKIP"}
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""

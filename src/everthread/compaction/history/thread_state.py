@@ -137,7 +137,7 @@ class ThreadState:
         self.errors[key] = replace(error, times=times)
 
     def _close_errors(self, effect: CallEffect) -> None:
-        """Close the errors that a successful call resolves, and mark those that the agent passed by."""
+        """Close the errors that a successful call resolves. Mark the ones that the agent passed by."""
         for key in find_resolved_errors(self.errors, effect):
             del self.errors[key]
             self.replaced_errors = {
@@ -208,7 +208,7 @@ class ThreadState:
         return state
 
     def after_messages(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> ThreadState:
-        """Return a copy of the state, updated with the messages after those that a summary covers.
+        """Return a copy of the state, updated with the messages after the covered ones.
 
         Its commands, tasks and processes are the latest. Its files are only those of the covered messages, because
         later ones are still in the context. Its errors are those of the covered messages that were not resolved since.

@@ -80,7 +80,7 @@ class _ReducedEntry:
     source_indices: list[int]
     """Indices of the original entries."""
     has_steps: bool = True
-    """Whether the lines are those of the original entry."""
+    """Whether the lines are the original entry's."""
 
 
 def _without_prose(entry: JournalEntry) -> JournalEntry:

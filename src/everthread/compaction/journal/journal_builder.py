@@ -72,7 +72,7 @@ class JournalBuilder:
         return self
 
     def can_extend_to(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
-        """Return whether the messages begin with those read so far, and no new message has a result of an old call."""
+        """Return whether the messages begin with the ones read so far, and no new one has a result of an old call."""
         start = len(self._facts)
         if (
             len(facts) < start
@@ -328,7 +328,7 @@ class _ErrorState(NamedTuple):
 
 
 def _find_closing_indices(facts: Sequence[MessageFacts], span: range) -> list[int]:
-    """Return the indices of the answers in a turn: its last text, unless calls follow, and those before client texts.
+    """Return the indices of the answers in a turn: its last text unless calls follow, and the ones before client texts.
 
     A turn has several answers if the client continued it: with a notice, or the text of a slash command.
     """

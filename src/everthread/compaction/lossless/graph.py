@@ -40,7 +40,7 @@ from everthread.core.types import Node
 EARLIER_SUMMARY_AUTHOR = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
 LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, PENDING_ASKS, REMAINING})
-"""Sections that describe the state at the end of a node. Of adjacent nodes, only those of the last one still hold."""
+"""Sections that describe the state at the end of a node. In adjacent nodes, only the last one's hold."""
 _HEADING = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "
     r"(?P<tokens>[\d,]{1,12}) tokens, level (?P<level>\d{1,3}), by "
@@ -257,16 +257,16 @@ def clean_author(name: str) -> str:
 
 def split_chunks(
     messages: Messages,
-    covered: Sequence[int],
+    covered_indices: Sequence[int],
     chunk_tokens: int,
     count: Callable[[int], int],
 ) -> list[list[int]]:
-    """Split the covered indices into chunks of about `chunk_tokens`. Never split a group of calls and results."""
-    covered_indices = set(covered)
+    """Split the indices into chunks of about `chunk_tokens`. Never split a group of calls and results."""
+    unsplit_indices = set(covered_indices)
     chunks: list[list[int]] = []
     sizes: list[int] = []
     for span in split_into_spans(messages):
-        indices = [index for index in range(span.start, span.end) if index in covered_indices]
+        indices = [index for index in range(span.start, span.end) if index in unsplit_indices]
         if not indices:
             continue
         tokens = sum(map(count, indices))
@@ -312,7 +312,7 @@ def count_node_tokens(visible_nodes: Sequence[VisibleNode], count: CountTokens) 
 
 
 def _replace_number(line: str) -> str:
-    """Replace the number of an action by a dash, because joined nodes have the same numbers."""
+    """Replace the number of an action with a dash, because joined nodes have the same numbers."""
     return re.sub(r"^\d{1,6}\.\s+", "- ", line)
 
 

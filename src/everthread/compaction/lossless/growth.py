@@ -226,7 +226,7 @@ class Growth:
         run: range,
         unshrinkable_ids: set[str] | None,
     ) -> GrowthGenerator:
-        """Replace a run of nodes by one node over them.
+        """Replace a run of nodes with one node over them.
 
         If `unshrinkable_ids` is given and the node is not smaller, keep the run and remember it there.
         """

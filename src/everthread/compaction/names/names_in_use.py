@@ -55,11 +55,11 @@ FILE_RANK_FACTOR = 2
 """The factor for the weight of a file in the ranking."""
 FOLDER_RANK_FACTOR = 0.5
 SHORT_LIVED_RANK_FACTOR = 0.5
-"""The factor for short identifiers, which are mostly local variables, and for hashes."""
+"""The factor for short identifiers, which are usually local variables, and for hashes."""
 LONG_NAME_CHARS = 20
 """A longer name ranks lower, in proportion to its length."""
 MAX_OUTPUT_AGE_MESSAGES = 80
-"""Of the outputs of older messages only the files are read: agents come back to those."""
+"""From the outputs of older messages only the files are read: agents come back to files."""
 REBASE_AFTER_MESSAGES = 20_000
 """After this many messages the weights are rebased."""
 OUTPUT_END_CHARS = 4_000

@@ -38,7 +38,7 @@ _NUMBER_TOKENS = 6
 _MIN_END_CHARS = 10
 """A sentence at the end of a line with fewer characters is only shown together with the sentence before it."""
 _SHORT_MESSAGE_TOKENS = 30
-"""A message of at most this many tokens is kept in full. Of a longer one, at least as many tokens are kept."""
+"""A message of at most this many tokens is kept in full. At least as many tokens of a longer one are kept."""
 _SHORT_SENTENCE_TOKENS = 12
 """Score shorter sentences as if they had this many tokens, so that being short gives no advantage."""
 _BEST_SENTENCE_WEIGHT = 1.5

@@ -57,7 +57,7 @@ def check_engine(config: Config) -> CheckResult:
     except EverthreadError as error:
         advice = "`everthread plugins` lists engines, `plugins use NAME` switches"
         return CheckResult("engine", "broken", str(error), advice)
-    return CheckResult("engine", "good", f"{source.name} ({source.source}: {source.location})")
+    return CheckResult("engine", "good", f"{source.name} ({source.origin}: {source.location})")
 
 
 def doctor(as_json: JsonOption = False) -> None:
