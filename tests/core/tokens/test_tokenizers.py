@@ -10,6 +10,7 @@ import pytest
 from everthread.core.tokens.tokenizers import (
     bare_name,
     count_foreign_letters,
+    load_tokenizer,
     tokenizer_for,
 )
 
@@ -180,3 +181,9 @@ def test_counts_letters_of_other_scripts() -> None:
     assert count_foreign_letters("plain ascii, no letter of another script") == 0
     assert count_foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
     assert count_foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
+
+
+def test_loading_a_tokenizer_counts_a_word_of_several_tokens() -> None:
+    """Only such a word builds the merge tables; a word of one token would leave that to the first text."""
+    load_tokenizer("gpt-4o")
+    assert tokenizer_for("gpt-4o").count("qzxwv") > 1
