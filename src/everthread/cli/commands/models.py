@@ -153,7 +153,7 @@ def _describe_model(
         "key": key,
         "window": window.tokens,
         "window_source": window.sentence,
-        "window.fallback_reason": window.fallback_reason,
+        "window_note": window.fallback_reason,
         "max_output": entry.max_output if entry else None,
         "cache": entry.cache if entry else None,
         "cache_min": entry.cache_min if entry else None,
