@@ -48,7 +48,12 @@ class AnyKey:
     account: Any
 
     async def authenticate(self, _headers: Mapping[str, str]) -> Caller:
-        return Caller("acme", "k", frozenset({"proxy"}), account=self.account)
+        return Caller(
+            "acme",
+            "k",
+            frozenset({"proxy"}),
+            account=self.account,
+        )
 
 
 PROXY_KEYS = FixedKeys(

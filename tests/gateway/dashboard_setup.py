@@ -67,14 +67,14 @@ class Page:
         ]
 
     def form(self, ending: str) -> dict[str, str]:
-        """The hidden fields of the form whose action ends so."""
+        """Return the hidden fields of the form whose action has this ending."""
         inside = False
         fields = {}
-        for name, given in self.tags:
+        for name, attributes in self.tags:
             if name == "form":
-                inside = str(given.get("action")).endswith(ending)
-            elif inside and name == "input" and given.get("name"):
-                fields[str(given["name"])] = str(given.get("value") or "")
+                inside = str(attributes.get("action")).endswith(ending)
+            elif inside and name == "input" and attributes.get("name"):
+                fields[str(attributes["name"])] = str(attributes.get("value") or "")
         assert fields, f"no form {ending}"
         return fields
 
@@ -107,12 +107,12 @@ def read_page(answer: httpx2.Response) -> Page:
         reader.feed(answer.text)
         reader.close()
         assert reader.open == []
-        ids = [given["id"] for _, given in page.tags if given.get("id")]
+        ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
         assert len(ids) == len(set(ids)), "an id stands twice"
-        labelled = {given.get("for") for given in page.elements("label")}
-        for given in page.elements("input") + page.elements("textarea"):
-            assert given.get("type") == "hidden" or given["id"] in labelled, (
-                f"nothing says what {given} is"
+        labelled = {attributes.get("for") for attributes in page.elements("label")}
+        for attributes in page.elements("input") + page.elements("textarea"):
+            assert attributes.get("type") == "hidden" or attributes["id"] in labelled, (
+                f"nothing says what {attributes} is"
             )
     return page
 
@@ -129,7 +129,7 @@ class Browser:
         return read_page(await self.http.post(path, data=form, **more))
 
     async def log_in(self) -> Browser:
-        """By a link."""
+        """Log in by a one-time link."""
         response = await self.get(self.pages.login.make_login_link())
         assert response.status == 200
         return self
@@ -177,7 +177,7 @@ async def open_dashboard_setup(
 
 
 def make_turn(number: int, *, words: int = 40) -> list[Any]:
-    """A question, a call, its result, an answer."""
+    """Return a question, a call, its result and an answer."""
     arguments = f'{{"command": "pytest tests/test_part_{number}.py"}}'
     return [
         {
@@ -209,7 +209,7 @@ async def make_thread(
     title: str = "",
     said: Sequence[Any] = (),
 ) -> str:
-    """A thread with a call for each turn, in one session."""
+    """Store a thread of one session, with a call for each turn, and return its id."""
     new = NewSession(
         tenant=tenant,
         platform="cli",
@@ -227,7 +227,12 @@ async def make_thread(
         [NewMessage(body, created=1_700_000_000.0 + at) for at, body in enumerate(bodies)],
     )
     for number in range(turns):
-        used = CanonicalUsage(30, 40, cache_read_tokens=1_500 * number, cache_write_tokens=1_500)
+        used = CanonicalUsage(
+            30,
+            40,
+            cache_read_tokens=1_500 * number,
+            cache_write_tokens=1_500,
+        )
         await store.record_usage(
             NewUsage(
                 thread,
@@ -245,9 +250,9 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
     tip = await store.get_compression_tip(thread)
     messages = await store.messages(tip)
     middle = [message for message in messages[2:-keep] if message.kind == "message"]
-    kept: list[int | NewMessage] = [message.id for message in messages[:2]]
-    kept.append(NewMessage({"role": "user", "content": SUMMARY}, "summary", tokens=200))
-    kept += [message.id for message in messages[-keep:]]
+    context: list[int | NewMessage] = [message.id for message in messages[:2]]
+    context.append(NewMessage({"role": "user", "content": SUMMARY}, "summary", tokens=200))
+    context += [message.id for message in messages[-keep:]]
     record = NewCompaction(
         covered=[message.id for message in middle],
         tokens_before=9_000,
@@ -275,7 +280,7 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
     )
     continuation = await store.continue_session(
         tip,
-        kept,
+        context,
         seen_count=len(messages),
         compaction=record,
     )

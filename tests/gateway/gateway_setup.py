@@ -50,7 +50,7 @@ class GatewaySetup:
     file: Path
     urls: list[str] = field(default_factory=list)
     clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-    """By kind, address and key: making one costs more than all it is asked here."""
+    """By kind, address and key. Shared, because creating one takes longer than its requests."""
 
     async def start(
         self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
@@ -116,7 +116,10 @@ class GatewaySetup:
 async def open_setup(
     folder: Path, window: int = 128_000, script: Any = None
 ) -> AsyncIterator[GatewaySetup]:
-    """`window`: of the Claude model. `script`: the provider's answers."""
+    """Open a setup whose provider serves one model of OpenAI and one of Anthropic.
+
+    `window`: of the Claude model. `script`: the provider's answers.
+    """
     models = [
         ServedModel(CHAT, shows="max_model_len"),
         ServedModel(CLAUDE, window, shows="max_model_len"),
@@ -133,7 +136,12 @@ async def open_setup_with_models(
     async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)
-        yield GatewaySetup(provider, store, exit_stack=stack, file=folder / "gateway.db")
+        yield GatewaySetup(
+            provider,
+            store,
+            exit_stack=stack,
+            file=folder / "gateway.db",
+        )
 
 
 def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:
@@ -211,7 +219,7 @@ class ChatClient:
     async def send(self, messages: list[Any], **headers: str) -> Any:
         """Send these messages and return the answer's message."""
         opening = [{"role": "system", "content": self.system}] if self.system else []
-        body: dict[str, Any] = {"model": CHAT, "messages": [*opening, *messages]}
+        body: Any = {"model": CHAT, "messages": [*opening, *messages]}
         if self.tools:
             body["tools"] = self.tools
         answer = await self.http.post(

@@ -82,7 +82,7 @@ async def find_problems(
     """
     threads = await load_histories(store)
     check = await store.check()
-    found: dict[str, list[Any]] = {
+    by_kind: dict[str, list[Any]] = {
         "wrong requests": [*find_wrong_requests(log)],
         "answers of others": [*find_foreign_answers(log, clients)],
         "errors of ours": [error for client in clients for error in client.unexpected_errors],
@@ -91,10 +91,15 @@ async def find_problems(
             clients,
             allows_unread_answers=allows_unread_answers,
         ),
-        "usage": await find_differing_usage(store, threads, log=log, max_lost=max_lost_usages),
+        "usage": await find_differing_usage(
+            store,
+            threads,
+            log=log,
+            max_lost=max_lost_usages,
+        ),
         "store": list(check.problems),
     }
-    return {kind: problems for kind, problems in found.items() if problems}
+    return {kind: problems for kind, problems in by_kind.items() if problems}
 
 
 async def count_compactions(store: Store) -> int:

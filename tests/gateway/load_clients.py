@@ -66,12 +66,15 @@ class NumberedAnswers:
 
 
 def mark_of(request: Request) -> str:
-    found = MARK.findall(text_of(request.messages[-1]))
-    return str(found[-1]) if found else "nobody"
+    marks = MARK.findall(text_of(request.messages[-1]))
+    return str(marks[-1]) if marks else "nobody"
 
 
 class FailedError(Exception):
-    """An attempt without a whole answer; `problem` names the source of its words unless that is the provider."""
+    """An attempt without a complete answer.
+
+    `unexpected_error` holds an error that neither the provider nor an unreachable upstream explains.
+    """
 
     def __init__(self, kind: str, problem: str = "") -> None:
         super().__init__(kind, problem)
@@ -81,11 +84,11 @@ class FailedError(Exception):
 
 @dataclass
 class LoadClient:
-    """One client: it sends its whole history each time, and again until there is a whole answer."""
+    """A client that sends its whole history, again and again until it gets a complete answer."""
 
     number: int
     urls: Callable[[], str]
-    """Where to, asked for each attempt."""
+    """Returns the address to send to; called for each attempt."""
     sdk: Sdk
     stream: bool
     words: int = 14
@@ -128,7 +131,7 @@ class LoadClient:
 
 
 class Sdk:
-    """The official clients, which many talkers share."""
+    """The official clients, shared by many load clients."""
 
     def __init__(self, timeout: float = 60, key: str = "any") -> None:
         self._key = key
@@ -143,7 +146,7 @@ class Sdk:
             await claude.close()
 
     async def ask(self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool) -> str:
-        """A whole answer, else `FailedError`."""
+        """Return the complete answer, or raise `FailedError`."""
         asking = {
             "openai_chat": self._chat,
             "openai_responses": self._responses,

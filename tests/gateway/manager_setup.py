@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,6 +105,7 @@ class ManagerSetup:
         return proxy_manager
 
     def events_of(self, kind: type[Any]) -> list[Any]:
+        """Return the events of this class, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -128,9 +129,10 @@ async def open_manager_setup(
     *,
     window: int = 8_000,
     served: int | None = None,
+    names: Iterable[str] = NAMES.values(),
     **more: Any,
 ) -> AsyncIterator[ProviderSetup]:
-    models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
+    models = [ServedModel(name, served or window, **more) for name in names]
     async with (
         Provider(models, script) as provider,
         open_setup_without_provider(folder) as setup,
@@ -157,21 +159,23 @@ async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetu
 
 @dataclass
 class HistoryClient:
-    """One conversation, in the form of its API. It knows nothing of the gateway."""
+    """A client that sends its whole history in the form of its API and knows nothing of the gateway."""
 
     api: Api
     system: str | None = "Be brief."
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
-    """As the wire has them."""
+    """In the form of the API."""
     headers: dict[str, str] = field(default_factory=dict)
     tenant: str = "t"
     mode: Mode = "managed"
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Any = field(default_factory=dict)
 
-    @property
-    def model(self) -> str:
-        return NAMES[self.api]
+    model: str = ""
+    """The usual one of the API if not given."""
+
+    def __post_init__(self) -> None:
+        self.model = self.model or NAMES[self.api]
 
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
@@ -242,7 +246,10 @@ class Exchange:
 async def send_request(
     manager: ProxyManager, client: HistoryClient, provider: Provider
 ) -> Exchange:
-    """One request through the manager to the provider, as the proxy does it; the answer into the client's history."""
+    """Send one request through the manager to the provider, as the proxy does.
+
+    The client's history gets the answer.
+    """
     incoming = client.incoming(provider.url)
     turn = await manager.prepare(incoming)
     sent = turn.outgoing
@@ -288,7 +295,7 @@ _HEADERS = {
 async def answer_request(
     manager: ProxyManager, client: HistoryClient, text: str = "Yes."
 ) -> Outgoing:
-    """The same without a provider: the answer is this text."""
+    """Send the client's history without a provider; the answer is this text."""
     incoming = client.incoming()
     turn = await manager.prepare(incoming)
     reply = text_reply(text)
@@ -310,6 +317,7 @@ def text_reply(text: str) -> Reply:
 
 
 def text_of_tokens(count: int, topic: str) -> str:
+    """Return a text of about `count` tokens that names its topic."""
     return " ".join(
         f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8))
     )
@@ -324,3 +332,25 @@ def thread_of(request: RequestHandler | Outgoing) -> str:
     return (
         request.headers["x-everthread-thread"] if isinstance(request, Outgoing) else request.thread
     )
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """The tokens of a request as the client sent it, and as it went upstream."""
+
+    before: int
+    after: int
+
+
+def tokens_of(sent: Outgoing) -> TokenCounts:
+    before, after = sent.headers["x-everthread-tokens"].split("/")
+    return TokenCounts(int(before), int(after))
+
+
+def compactions_of(sent: Outgoing) -> int:
+    return int(sent.headers["x-everthread-compactions"])
+
+
+def statuses_of(provider: Provider) -> list[int | None]:
+    """Return the statuses of the provider's answers, in order."""
+    return [record.status for record in provider.log]

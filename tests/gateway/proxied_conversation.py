@@ -42,13 +42,13 @@ def script(request: Request) -> Any:
     if "boat called?" not in question:
         return f"Noted: {text_of_tokens(60, 'answer')}"
     number = len(request.messages)
-    found = find_last_results(request)
-    if any("Wilhelmina" in text for text in found):
+    results = find_last_results(request)
+    if any("Wilhelmina" in text for text in results):
         return "It is the Wilhelmina."
     if "recall" in tool_names(request):
         if "without end" in question.lower():
             return calls_reply(numbered_call("recall", number, query="boat"))
-        if not found:
+        if not results:
             calls = [numbered_call("recall", number, query="harbour master boat")]
             if "and the date" in question:
                 calls.insert(0, numbered_call("terminal", number, command="date"))
@@ -65,7 +65,7 @@ def find_last_results(request: Request) -> list[str]:
 
 @dataclass
 class ProxiedConversation:
-    """A client over HTTP, whole or streaming."""
+    """A conversation of one client over HTTP, with complete or streamed answers."""
 
     gateways: GatewaySetup
     url: str
@@ -126,7 +126,7 @@ class ProxiedConversation:
             await asyncio.sleep(0.02)
 
     async def send_until_compacted(self) -> None:
-        """Until the first compaction."""
+        """Send turns until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
             await self.ask(numbered_text(turn, 3_000, "ledger"))
@@ -138,12 +138,12 @@ class ProxiedConversation:
         return "recall" in json.dumps(self.body_sent(back).get("tools"))
 
     def body_sent(self, back: int = 1) -> dict[str, Any]:
-        """The body of one of the last requests that went upstream."""
+        """Return the body of one of the last requests that went upstream."""
         body: dict[str, Any] = self.log[-back].body
         return body
 
     def messages_sent(self, back: int = 1) -> list[Any]:
-        """Its messages, without the marks for the cache, which move."""
+        """Return the messages of that request without the cache marks, which move."""
         body = self.body_sent(back)
         return [_unmarked(message) for message in body.get("messages") or body["input"]]
 
@@ -177,4 +177,9 @@ async def open_conversation(
             extra={"max_tokens": 500} if api == "anthropic" else {},
             **more,
         )
-        yield ProxiedConversation(setup, url, client=client, streams=streams)
+        yield ProxiedConversation(
+            setup,
+            url,
+            client=client,
+            streams=streams,
+        )

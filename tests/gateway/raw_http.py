@@ -1,4 +1,4 @@
-"""HTTP as bytes: an upstream that sends exactly the given bytes, and a client that returns exactly what it got."""
+"""HTTP as bytes: an upstream that sends exactly the given bytes, and a client that returns exactly what it received."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ WriteAnswer = Callable[[RawMessage, asyncio.StreamWriter], Awaitable[None]]
 
 
 class RawUpstream:
-    """Answers each request with what `answer` writes; remembers what came, and whether the other side left."""
+    """Answers each request by `answer`; keeps the requests, and notes when its peer disconnects."""
 
     def __init__(self, answer: WriteAnswer) -> None:
         self.answer = answer
@@ -108,10 +108,15 @@ class RawUpstream:
 
 
 def fixed_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> WriteAnswer:
-    """A whole answer."""
+    """Return a function that writes this answer."""
 
     async def answer(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
-        write_answer(writer, status, headers=headers, body=body)
+        write_answer(
+            writer,
+            status,
+            headers=headers,
+            body=body,
+        )
 
     return answer
 
@@ -139,7 +144,7 @@ STREAM = [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chun
 
 
 class PassThroughManager:
-    """A manager that changes nothing, and remembers."""
+    """A manager that changes nothing and keeps what it was asked."""
 
     thread = ""
 
@@ -230,7 +235,7 @@ async def open_raw_gateway(
     sites: SitePolicy | None = None,
     make_item: MakeItem | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
-    """The gateway's address, and its proxy."""
+    """Start a gateway before these upstreams; yield its address and its proxy."""
     configured_upstreams = (
         [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
     )
@@ -251,7 +256,7 @@ async def open_raw_gateway(
 async def raw_gateway(
     answer: WriteAnswer | None = None, manager: RequestManager | None = None, **options: Any
 ) -> AsyncIterator[tuple[str, RawUpstream]]:
-    """Start a gateway before an upstream that writes this answer: its address, and the upstream."""
+    """Start a gateway before an upstream that writes this answer; yield its address and the upstream."""
     async with (
         open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, manager, **options) as (url, _),

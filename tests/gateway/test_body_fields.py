@@ -67,8 +67,8 @@ def test_refuses_a_duplicate_field(pairs: list[tuple[str, Any]], blank: str, esc
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
 def test_never_raises_for_bytes_that_are_not_json(body: bytes) -> None:
-    found = peek_field(body, "model")
-    assert found is None or found.start < len(body)
+    value = peek_field(body, "model")
+    assert value is None or value.start < len(body)
     changed = add_usage_option(body)
     assert changed is None or b"include_usage" in changed
 
@@ -123,11 +123,11 @@ def test_removes_only_the_added_usage_chunk(
 ) -> None:
     """However the bytes are cut."""
     data = b"".join([*before, EXTRA, *after]) + rest
-    stream = UsageChunkRemover()
-    found = b""
+    stream = UsageChunkFilter()
+    output = b""
     start = 0
     while start < len(data):
         size = cuts[start % len(cuts)]
-        found += stream.feed(data[start : start + size])
+        output += stream.feed(data[start : start + size])
         start += size
-    assert found + stream.end() == b"".join([*before, *after]) + rest
+    assert output + stream.end() == b"".join([*before, *after]) + rest

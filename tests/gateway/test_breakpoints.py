@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,9 @@ TOOL = {
 }
 
 
-@dataclass
-class NewClient(HistoryClient):
-    name: str = "gpt-5.6"
-
-    @property
-    def model(self) -> str:
-        return self.name
+def make_client(api: Api, model: str = "gpt-5.6", **options: Any) -> HistoryClient:
+    """Return a client of a model whose cache needs breakpoints."""
+    return HistoryClient(api, model=model, **options)
 
 
 async def sent_by(
@@ -40,7 +35,7 @@ async def sent_by(
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses"])
 async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api) -> None:
-    client = NewClient(api, tools=[TOOL], system=None)
+    client = make_client(api, tools=[TOOL], system=None)
     role = "system" if api == "openai_chat" else "developer"
     client.messages.append({"role": role, "content": "Be brief."})
     client.add_user_message(text_of_tokens(2_000, "ledger"))
@@ -59,7 +54,7 @@ async def test_the_system_prompt_ends_with_a_breakpoint(tmp_path: Path, api: Api
 async def test_instructions_get_no_breakpoint_so_the_first_message_does(
     tmp_path: Path,
 ) -> None:
-    client = NewClient("openai_responses", tools=[TOOL])
+    client = make_client("openai_responses", tools=[TOOL])
     client.add_user_message(text_of_tokens(2_000, "ledger"))
     body = await sent_by(tmp_path, client)
     assert body["instructions"] == "Be brief."
@@ -69,14 +64,14 @@ async def test_instructions_get_no_breakpoint_so_the_first_message_does(
 @pytest.mark.parametrize(
     "client",
     [
-        NewClient("openai_chat", tools=[TOOL], name="gpt-5.5"),
-        NewClient("openai_chat"),
-        NewClient(
+        make_client("openai_chat", tools=[TOOL], model="gpt-5.5"),
+        make_client("openai_chat"),
+        make_client(
             "openai_chat",
             tools=[TOOL],
             extra={"prompt_cache_options": {"mode": "explicit"}},
         ),
-        NewClient(
+        make_client(
             "openai_chat",
             tools=[TOOL],
             messages=[
@@ -101,7 +96,7 @@ async def test_sends_other_requests_unchanged(tmp_path: Path, client: HistoryCli
 
 
 async def test_a_short_prompt_or_another_upstream_gets_no_breakpoint(tmp_path: Path) -> None:
-    client = NewClient("openai_chat", tools=[TOOL])
+    client = make_client("openai_chat", tools=[TOOL])
     client.add_user_message("Hello.")
     assert await sent_by(tmp_path, client) == client.body()
     client.add_user_message(text_of_tokens(2_000, "ledger"))
@@ -114,7 +109,7 @@ async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
 ) -> None:
     async with open_manager_setup(tmp_path, None, window=16_000) as setup:
         manager = setup.manager(cache_marks=True, background=False)
-        client = NewClient("openai_chat", tools=[TOOL])
+        client = make_client("openai_chat", tools=[TOOL])
         for number in range(40):
             client.add_user_message(f"Entry {number}: {text_of_tokens(120, 'ledger')}")
             client.add_assistant_message(text_of_tokens(120, "ok"))

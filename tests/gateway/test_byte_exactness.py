@@ -105,10 +105,10 @@ async def test_passes_a_stream_through_piece_by_piece(pieces: list[bytes], path:
         writer.write(b"0\r\n\r\n")
 
     async with raw_gateway(answer) as (url, _):
-        found = await send_bytes(
+        response = await send_bytes(
             url, post_request(path, b"{}"), on_chunk=lambda _: received_chunks.release()
         )
-    assert found.chunks == pieces
+    assert response.chunks == pieces
 
 
 @pytest.mark.parametrize("path", PATHS)

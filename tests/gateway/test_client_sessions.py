@@ -92,9 +92,9 @@ async def test_recall_finds_messages_from_before_the_clients_compaction(
         history = [text_of(message.body) for message in await gateways.store.history(after)]
         assert history[0] == SECRET_PLACE
         other = await gateways.start("none", key=None)
-        again = open_session(http, other)
-        again.messages = session.messages
-        assert await again.say("Where is the key, once more?") == after, (
+        later_session = open_session(http, other)
+        later_session.messages = session.messages
+        assert await later_session.say("Where is the key, once more?") == after, (
             "another process knows it too"
         )
         tools = [
@@ -247,8 +247,8 @@ async def test_state_and_search_reach_all_threads_of_a_session(
     state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
     paths = [file["path"] for file in state["files"]]
     assert "/src/parser.py" in paths
-    found = await http.get(f"{url}/api/threads/{thread}/search", params={"q": "lexer"})
-    threads = [hit["thread"] for hit in found.json()["items"]]
+    response = await http.get(f"{url}/api/threads/{thread}/search", params={"q": "lexer"})
+    threads = [hit["thread"] for hit in response.json()["items"]]
     assert threads == [other]
     stranger = await open_session(http, url, "s-2").say("Mend something else.")
     apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
@@ -306,14 +306,14 @@ async def test_reworded_and_lengthened_answers_stay_in_one_thread(
 async def test_another_answer_of_the_model_begins_a_branch(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    said = iter(
+    scripted_answers = iter(
         (
             "The office opens at nine on every day.",
             "The office opens at ten on every day.",
             "Noted.",
         )
     )
-    async with open_setup(tmp_path, script=lambda _: next(said)) as gateways:
+    async with open_setup(tmp_path, script=lambda _: next(scripted_answers)) as gateways:
         url = await gateways.start("none", key=None)
         question = [{"role": "user", "content": "When does it open?"}]
         body = {"model": CHAT, "messages": question}

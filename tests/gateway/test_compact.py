@@ -32,9 +32,9 @@ async def test_returns_a_smaller_conversation_with_a_receipt(
     history = await gateways.store.history(result["handle"])
     assert len(history) == len(client.messages)
     assert not gateways.provider.log, "no provider is asked"
-    again = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
-    receipt = again.json()["receipt"]
-    assert again.json()[field] == client.body()[field]
+    uncompacted = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
+    receipt = uncompacted.json()["receipt"]
+    assert uncompacted.json()[field] == client.body()[field]
     assert receipt["changed"] is False
     assert receipt["reason"].startswith("the conversation is too short to compact: 25 messages")
     assert "in a window of 900,000" in receipt["reason"]
@@ -43,7 +43,7 @@ async def test_returns_a_smaller_conversation_with_a_receipt(
 async def test_explains_why_a_history_may_not_be_compacted(
     gateways: GatewaySetup, http: httpx2.AsyncClient
 ) -> None:
-    kept = {
+    refused_body = {
         "model": "gpt-5",
         "input": [{"role": "user", "content": "And now?"}],
         "previous_response_id": "resp_1",
@@ -53,7 +53,7 @@ async def test_explains_why_a_history_may_not_be_compacted(
         "messages": [{"role": "user", "content": "Hello"}],
     }
     url = await gateways.start("none", key=None)
-    answer = await http.post(f"{url}/v1/compact", json=kept)
+    answer = await http.post(f"{url}/v1/compact", json=refused_body)
     why = "the provider keeps or changes this history itself (previous_response_id)"
     assert answer.json()["receipt"]["reason"] == why
     refused = await http.post(f"{url}/v1/compact", content=b"[]")

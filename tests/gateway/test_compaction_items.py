@@ -120,23 +120,23 @@ async def test_makes_and_expands_compaction_items_for_other_upstreams(
         [item] = response["output"]
         assert item["type"] == "compaction"
         thread = (await gateways.store.list_threads())[0].first.id
-        again: dict[str, Any] = {
+        next_body: Any = {
             "model": "gpt-5",
             "input": [item, {"role": "user", "content": "What is the boat called?"}],
         }
-        following = await http.post(f"{url}/v1/responses", json=again)
+        following = await http.post(f"{url}/v1/responses", json=next_body)
         assert following.status_code == 200, following.text
         sent = gateways.provider.log[-1].body["input"]
         assert "everthread1." not in json.dumps(sent)
         assert following.headers["x-everthread-thread"] == thread
         assert FACT in json.dumps(sent), "the first words of the user stay"
-        assert sent[-1] == again["input"][-1]
+        assert sent[-1] == next_body["input"][-1]
         assert len(sent) < len(history())
-        again["input"] += [
+        next_body["input"] += [
             *following.json()["output"],
             {"role": "user", "content": "Thanks"},
         ]
-        last = await http.post(f"{url}/v1/responses", json=again)
+        last = await http.post(f"{url}/v1/responses", json=next_body)
         assert gateways.provider.log[-1].body["input"][: len(sent)] == sent, "the same each time"
         assert last.headers["x-everthread-thread"] == following.headers["x-everthread-thread"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,70 +21,95 @@ from tests.gateway.manager_setup import (
     open_manager_setup,
     text_of_tokens,
     thread_of,
+    tokens_of,
 )
 
 TTL = 300.0
+MODEL_WITH_CACHE_OPTIONS = "gpt-5.6"
 
 
-async def fill(
+@pytest.fixture
+async def provided(tmp_path: Path) -> AsyncIterator[ProviderSetup]:
+    async with open_manager_setup(
+        tmp_path,
+        lambda _: text_of_tokens(60, "answer"),
+        names=[*NAMES.values(), MODEL_WITH_CACHE_OPTIONS],
+    ) as opened:
+        yield opened
+
+
+def make_client() -> HistoryClient:
+    return HistoryClient("anthropic", extra={"max_tokens": 400})
+
+
+async def fill_window(
     setup: ProviderSetup, manager: ProxyManager, client: HistoryClient, share: float
 ) -> int:
-    """Turns until the prompt has this share of the threshold; how many tokens it has then."""
+    """Send turns until the prompt has this share of the threshold; return its tokens."""
     tokens = 0
     while tokens < share * setup.window / 2:
         client.add_user_message(f"Note this: {text_of_tokens(200, 'ledger')}")
         exchange = await setup.send(manager, client)
-        tokens = int(exchange.sent.headers["x-everthread-tokens"].split("/")[1])
+        tokens = tokens_of(exchange.sent).after
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
     return tokens
 
 
 async def test_after_a_long_pause_compacts_below_the_threshold(
-    tmp_path: Path,
+    provided: ProviderSetup,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall_clock=wall, background=False)
-        await fill(setup, manager, client=client, share=0.7)
-        wall.advance(TTL - 10)
-        client.add_user_message("Still there?")
-        soon = await setup.send(manager, client)
-        assert soon.sent.headers["x-everthread-compactions"] == "0"
-        assert "x-everthread-plan" not in soon.sent.headers
-        wall.advance(TTL + 10)
-        client.add_user_message("Back again.")
-        late = await setup.send(manager, client)
-        assert late.sent.headers["x-everthread-compactions"] == "1"
-        assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
-        before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
-        assert after < before < setup.window / 2
-        (record,) = await setup.store.compactions(thread_of(late.sent))
-        assert record.record.reason == "cold-cache"
-        assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
+    client = make_client()
+    manager = provided.manager(wall_clock=wall, background=False)
+    await fill_window(
+        provided,
+        manager,
+        client=client,
+        share=0.7,
+    )
+    wall.advance(TTL - 10)
+    client.add_user_message("Still there?")
+    soon = await provided.send(manager, client)
+    assert soon.sent.headers["x-everthread-compactions"] == "0"
+    assert "x-everthread-plan" not in soon.sent.headers
+    wall.advance(TTL + 10)
+    client.add_user_message("Back again.")
+    late = await provided.send(manager, client)
+    assert late.sent.headers["x-everthread-compactions"] == "1"
+    assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
+    tokens = tokens_of(late.sent)
+    assert tokens.after < tokens.before < provided.window / 2
+    (record,) = await provided.store.compactions(thread_of(late.sent))
+    assert record.record.reason == "cold-cache"
+    assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
-        client.add_user_message("And on.")
-        other = await setup.send(setup.manager(wall_clock=wall, background=False), client)
-        assert other.sent.headers["x-everthread-compactions"] == "1", (
-            "in every process, from then on"
-        )
+    client.add_user_message("And on.")
+    other = await provided.send(provided.manager(wall_clock=wall, background=False), client)
+    assert other.sent.headers["x-everthread-compactions"] == "1", "in every process, from then on"
 
 
 @pytest.mark.parametrize(("ttl", "compactions"), [("30m", "1"), ("12h", "0")])
 async def test_a_cache_that_the_client_keeps_for_half_a_day_outlives_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ttl: str, compactions: str
+    provided: ProviderSetup, ttl: str, compactions: str
 ) -> None:
-    monkeypatch.setitem(NAMES, "openai_responses", "gpt-5.6")
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        cache_options = {"prompt_cache_options": {"ttl": ttl}}
-        client = HistoryClient("openai_responses", extra=cache_options)
-        manager = setup.manager(wall_clock=wall, background=False)
-        await fill(setup, manager, client=client, share=0.7)
-        wall.advance(6 * 3_600)
-        client.add_user_message("Back again.")
-        late = await setup.send(manager, client)
-        assert late.sent.headers["x-everthread-compactions"] == compactions
+    cache_options = {"prompt_cache_options": {"ttl": ttl}}
+    client = HistoryClient(
+        "openai_responses",
+        extra=cache_options,
+        model=MODEL_WITH_CACHE_OPTIONS,
+    )
+    manager = provided.manager(wall_clock=wall, background=False)
+    await fill_window(
+        provided,
+        manager,
+        client=client,
+        share=0.7,
+    )
+    wall.advance(6 * 3_600)
+    client.add_user_message("Back again.")
+    late = await provided.send(manager, client)
+    assert late.sent.headers["x-everthread-compactions"] == compactions
 
 
 class ManualTimer:
@@ -104,50 +129,62 @@ class ManualTimer:
 
 
 async def test_an_idle_thread_is_compacted_before_its_cache_expires(
-    tmp_path: Path,
+    provided: ProviderSetup,
 ) -> None:
     wall = SteppedClock(1_760_000_000.0)
     alarm = ManualTimer()
-    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(
-            wall_clock=wall,
-            background=False,
-            idle=True,
-            timer=alarm,
-        )
-        await fill(setup, manager, client=client, share=0.7)
-        assert alarm.then is not None
-        assert alarm.seconds == 0.8 * TTL
-        wall.advance(alarm.seconds)
-        alarm.then()
-        await manager.threads.wait_for_background_work()
-        client.add_user_message("Back again.")
-        late = await setup.send(manager, client)
-        assert late.sent.headers["x-everthread-compactions"] == "1"
-        (record,) = await setup.store.compactions(thread_of(late.sent))
-        assert record.record.reason == "idle"
+    client = make_client()
+    manager = provided.manager(
+        wall_clock=wall,
+        background=False,
+        idle=True,
+        timer=alarm,
+    )
+    await fill_window(
+        provided,
+        manager,
+        client=client,
+        share=0.7,
+    )
+    assert alarm.then is not None
+    assert alarm.seconds == 0.8 * TTL
+    wall.advance(alarm.seconds)
+    alarm.then()
+    await manager.wait_for_background_work()
+    client.add_user_message("Back again.")
+    late = await provided.send(manager, client)
+    assert late.sent.headers["x-everthread-compactions"] == "1"
+    (record,) = await provided.store.compactions(thread_of(late.sent))
+    assert record.record.reason == "idle"
 
 
-async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
+async def test_without_the_setting_no_idle_timer_is_set(provided: ProviderSetup) -> None:
     alarm = ManualTimer()
-    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(background=False, timer=alarm)
-        await fill(setup, manager, client=client, share=0.7)
-        assert alarm.then is None
+    client = make_client()
+    manager = provided.manager(background=False, timer=alarm)
+    await fill_window(
+        provided,
+        manager,
+        client=client,
+        share=0.7,
+    )
+    assert alarm.then is None
 
 
-async def test_without_economics_compacts_only_at_the_threshold(tmp_path: Path) -> None:
+async def test_without_economics_compacts_only_at_the_threshold(provided: ProviderSetup) -> None:
     wall = SteppedClock(1_760_000_000.0)
-    async with open_manager_setup(tmp_path, lambda _: text_of_tokens(60, "answer")) as setup:
-        client = HistoryClient("anthropic", extra={"max_tokens": 400})
-        manager = setup.manager(wall_clock=wall, economics=False)
-        await fill(setup, manager, client=client, share=0.7)
-        wall.advance(2 * TTL)
-        client.add_user_message("Back again.")
-        exchange = await setup.send(manager, client)
-        assert exchange.sent.headers["x-everthread-compactions"] == "0"
+    client = make_client()
+    manager = provided.manager(wall_clock=wall, economics=False)
+    await fill_window(
+        provided,
+        manager,
+        client=client,
+        share=0.7,
+    )
+    wall.advance(2 * TTL)
+    client.add_user_message("Back again.")
+    exchange = await provided.send(manager, client)
+    assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
 
 async def test_another_process_knows_how_long_ago_the_last_rewrite_was(

@@ -17,6 +17,7 @@ from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.gateway_setup import FILLER
+from tests.gateway.manager_setup import statuses_of
 
 WINDOW = 6_000
 NAMES = {
@@ -99,8 +100,7 @@ async def test_continues_past_the_window(api: str, stream: bool, tmp_path: Path)
         for number in range(24):
             assert await client.say(f"Entry {number}: {FILLER * 12}")
         await client.close()
-        statuses = [record.status for record in provider.log]
-        assert statuses == [200] * 24
+        assert statuses_of(provider) == [200] * 24
         assert max(record.prompt_tokens for record in provider.log) < WINDOW
         last = provider.log[-1].request
         assert last is not None
@@ -114,7 +114,7 @@ async def test_learns_the_window_from_a_refusal(tmp_path: Path) -> None:
         for number in range(24):
             assert await client.say(f"Entry {number}: {FILLER * 12}")
         await client.close()
-        assert [record.status for record in provider.log].count(400) <= 2
+        assert statuses_of(provider).count(400) <= 2
 
 
 async def test_observe_mode_sends_requests_unchanged(tmp_path: Path) -> None:

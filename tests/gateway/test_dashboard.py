@@ -73,15 +73,15 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
         reverted_at=None,
         record=NewCompaction(tokens_before=100_000, tokens_after=10_000),
     )
-    found = compare_thread(
+    comparison = compare_thread(
         calls,
         [compaction],
         find_prices=lambda *_: None,
         find_window=lambda _: 100_000,
         ttl=300,
     )
-    assert found.outgrown == tuple(calls[3:])
-    assert found.compared_count == 3
+    assert comparison.outgrown == tuple(calls[3:])
+    assert comparison.compared_count == 3
 
 
 async def test_does_not_show_a_learnt_output_cap_as_the_window(
@@ -177,12 +177,12 @@ async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -
         "without a title its first words name a thread"
     )
     assert "12.0k of 20k (60 %)" in listed.visible_text.replace("12k", "12.0k")
-    found = await me.get("/?q=line3x7")
-    assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
-    assert "line3x7" in found.visible_text
-    assert len(found.links("/messages/")) == 1
-    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.visible_text), (
-        found.visible_text
+    results = await me.get("/?q=line3x7")
+    assert results.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
+    assert "line3x7" in results.visible_text
+    assert len(results.links("/messages/")) == 1
+    assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", results.visible_text), (
+        results.visible_text
     )
 
 
@@ -230,8 +230,8 @@ async def test_shows_and_undoes_a_compaction(
     with caplog.at_level(logging.WARNING):
         thread = await make_thread(dashboard.store)
         await compact_thread(dashboard.store, thread)
-        (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
-        page = await me.get(where)
+        (link,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+        page = await me.get(link)
         assert "Compaction 1: 9k → 3k tokens" in page.visible_text
         assert "24messages left the prompt" in page.visible_text.replace("\n", "")
         for words in (
@@ -258,7 +258,7 @@ async def test_shows_and_undoes_a_compaction(
         assert session.is_live
         response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         assert response.status == 409
-        response = await me.get(where)
+        response = await me.get(link)
         assert "undo" not in str([given.get("action") for given in response.elements("form")])
         branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
         assert branched.status == 303
@@ -276,8 +276,8 @@ async def test_refuses_to_change_a_thread_during_a_turn(
 ) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
-    (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
-    form = (await me.get(where)).form("/undo")
+    (path,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+    form = (await me.get(path)).form("/undo")
     lease = await dashboard.store.acquire(thread, "somebody", 60)
     assert lease is not None
     response = await me.post(f"/dashboard/threads/{thread}/undo", form)
@@ -288,9 +288,9 @@ async def test_refuses_to_change_a_thread_during_a_turn(
 async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
-    where = f"/dashboard/threads/{thread}/pin"
+    path = f"/dashboard/threads/{thread}/pin"
     pinned_page = await me.post(
-        where, form | {"text": "Never touch the audit log."}, follow_redirects=True
+        path, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
     assert "Pinned. Every later compaction" in pinned_page.visible_text
     pins = await dashboard.store.pins(thread)
@@ -298,7 +298,7 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
     assert texts == ["Never touch the audit log."]
     first = (await dashboard.store.history(thread, limit=1))[0]
     page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
-    response = await me.post(where, page.form("/pin"))
+    response = await me.post(path, page.form("/pin"))
     assert response.status == 303
     pins = await dashboard.store.pins(thread)
     assert len(pins) == 2
@@ -307,9 +307,9 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
     assert response.status == 303
     pins = await dashboard.store.pins(thread)
     assert len(pins) == 1
-    response = await me.post(where, form | {"text": " "})
+    response = await me.post(path, form | {"text": " "})
     assert response.status == 409
-    response = await me.post(where, form | {"text": "x" * 70_000})
+    response = await me.post(path, form | {"text": "x" * 70_000})
     assert response.status == 413
 
 
@@ -357,8 +357,8 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         if str(tag.get("class")).startswith("tag ")
     ]
     assert fates == ["view", "recall", "recall", "view"]
-    (where,) = page.links("/compactions/")
-    opened = await me.get(where)
+    (link,) = page.links("/compactions/")
+    opened = await me.get(link)
     assert "Undo this compaction" in opened.visible_text
     assert "2messages left the prompt" in opened.visible_text.replace("\n", "")
 

@@ -46,8 +46,8 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
             ]
             assert conversation.response_headers["x-everthread-compactions"] == "0"
             assert FACT in json.dumps(conversation.body_sent())
-        again = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
-        assert again.status_code >= 400, "there is nothing left to take back"
+        second_undo = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
+        assert second_undo.status_code >= 400, "there is nothing left to take back"
         records = await conversation.gateways.store.compactions(thread)
         assert [record.reverted_at is not None for record in records] == [True]
         await conversation.ask(
@@ -86,9 +86,9 @@ async def test_stores_and_shows_failures_that_were_passed_through(
             await asyncio.sleep(0.05)
         failures = await gateways.store.failures(tenant="default")
         assert failures == [(REFUSED, 1)]
-    async with open_dashboard_setup(tmp_path) as here:
-        await here.store.add_failures({("default", "", REFUSED): 3})
-        me = await here.browser().log_in()
+    async with open_dashboard_setup(tmp_path) as dashboard:
+        await dashboard.store.add_failures({("default", "", REFUSED): 3})
+        me = await dashboard.browser().log_in()
         page = await me.get("/dashboard/overview?days=1")
         assert "an upstream answered with an error" in page.visible_text
 

@@ -32,7 +32,7 @@ from tests.gateway.dashboard_setup import (
     open_dashboard_setup,
     read_page,
 )
-from tests.gateway.gateway_setup import CHAT, HELLO, open_setup
+from tests.gateway.gateway_setup import CHAT, HELLO, GatewaySetup
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
@@ -127,13 +127,13 @@ async def test_hides_secrets_and_logs_each_reveal(
         ]:
             assert SECRET[:20] not in page.text
         message = (await dashboard.store.history(thread, limit=1))[0]
-        where = f"/dashboard/threads/{thread}/messages/{message.id}"
-        hidden = await me.get(where)
+        path = f"/dashboard/threads/{thread}/messages/{message.id}"
+        hidden = await me.get(path)
         assert "[REDACTED]" in hidden.visible_text
-        revealed = await me.post(f"{where}/reveal", hidden.form("/reveal"))
+        revealed = await me.post(f"{path}/reveal", hidden.form("/reveal"))
         assert SECRET in revealed.visible_text
         assert revealed.headers["cache-control"] == "no-store"
-        response = await me.get(f"{where}/reveal")
+        response = await me.get(f"{path}/reveal")
         assert response.status == 404, "nothing is revealed by an address"
 
     assert "was revealed to this machine" in caplog.text
@@ -267,23 +267,23 @@ async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
 
 async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
-    where = f"/dashboard/threads/{thread}/pin"
+    path = f"/dashboard/threads/{thread}/pin"
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
     other = await dashboard.browser().log_in()
     theirs = (await other.get("/")).form("/logout")["csrf"]
     for token in ("", "0" * 64, theirs, "é"):
-        response = await me.post(where, form | {"csrf": token})
+        response = await me.post(path, form | {"csrf": token})
         assert response.status == 403
     for headers in (
         {"origin": "https://evil.example"},
         {"sec-fetch-site": "cross-site"},
         {"origin": "null"},
     ):
-        response = await me.post(where, form, headers=headers)
+        response = await me.post(path, form, headers=headers)
         assert response.status == 403
         response = await me.post("/dashboard/login", {"key": "x"}, headers=headers)
         assert response.status == 403
-    response = await me.post(where, form, headers={"origin": "http://127.0.0.1"})
+    response = await me.post(path, form, headers={"origin": "http://127.0.0.1"})
     assert response.status == 303
 
 
@@ -364,7 +364,8 @@ async def test_lists_a_thousand_threads_page_by_page(
     )
     first = await me.get("/")
     last = await me.get("/?page=20")
-    assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
+    assert len(first.links("/dashboard/threads/")) == 50
+    assert len(last.links("/dashboard/threads/")) == 50
     assert len(first.text.encode()) <= PAGES
     assert last.links("page=21") == []
     response = await me.get("/?page=21")
@@ -376,51 +377,57 @@ def test_static_files_are_small() -> None:
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
 
 
-async def test_the_gateway_serves_the_dashboard_at_its_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_gateway_serves_the_dashboard_at_its_root(gateways: GatewaySetup) -> None:
+    url = await gateways.start("keys")
+    key = await gateways.create_key("acme")
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        response = await http.get("/")
+        assert "Give a key of this gateway once" in read_page(response).visible_text
+        response = await http.post("/", json={})
+        assert response.status_code == 401, "only reading leads to the pages"
+        response = await http.post("/dashboard/login", data={"key": key})
+        assert response.status_code == 200
+        response = await http.get("/")
+        assert f"ANTHROPIC_BASE_URL={url}" in read_page(response).visible_text
+        response = await http.get("/dashboard/overview")
+        assert "No call in this period" in read_page(response).visible_text
+
+
+async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: GatewaySetup) -> None:
+    url = await gateways.start("keys")
+    key = await gateways.create_key("acme")
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        login = await http.post("/dashboard/login", data={"key": key})
+        cookie = login.headers["set-cookie"].split(";")[0]
+        headers = {"authorization": f"Bearer {key}", "cookie": f"a=1; {cookie}"}
+        body = {"model": CHAT, "messages": HELLO}
+        response = await http.post("/v1/chat/completions", json=body, headers=headers)
+    assert response.status_code == 200
+    assert gateways.provider.log[-1].headers["cookie"] == "a=1"
+    [row] = await gateways.store.list_threads(tenant="acme")
+    assert row.first.client == "python-httpx2", "a client is known by its own name"
+
+
+async def test_a_gateway_may_have_no_dashboard(gateways: GatewaySetup) -> None:
+    url = await gateways.start("passthrough", key=None)
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        response = await http.get("/")
+        assert "Its pages are off" in read_page(response).visible_text
+    config = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
+    upstreams = [Upstream("lab", gateways.provider.url)]
+    async with open_gateway(config, store=gateways.store, upstreams=upstreams) as gateway:
+        assert gateway.find_dashboard_url() is None
+        async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
+            response = await http.get("/")
+            assert "text/html" not in response.headers.get("content-type", "")
+
+
+async def test_refuses_a_short_operator_key(
+    gateways: GatewaySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        url = await setup.start("keys")
-        key = await setup.create_key("acme")
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            response = await http.get("/")
-            assert "Give a key of this gateway once" in read_page(response).visible_text
-            response = await http.post("/", json={})
-            assert response.status_code == 401, "anything but reading goes on as it did"
-            signed = await http.post("/dashboard/login", data={"key": key})
-            assert signed.status_code == 200
-            page = read_page(await http.get("/"))
-            assert f"ANTHROPIC_BASE_URL={url}" in page.visible_text
-            response = await http.get("/dashboard/overview")
-            assert "No call in this period" in read_page(response).visible_text
-            headers = {
-                "authorization": f"Bearer {key}",
-                "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
-            }
-            body = {"model": CHAT, "messages": HELLO}
-            response = await http.post("/v1/chat/completions", json=body, headers=headers)
-            assert response.status_code == 200
-            assert setup.provider.log[-1].headers["cookie"] == "a=1", (
-                "what opens the pages stays here"
-            )
-            (thread,) = await setup.store.list_threads(tenant="acme")
-            assert thread.first.client == "python-httpx2", "a client is known by its own name"
-        off = await setup.start("passthrough", key=None)
-        async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
-            response = await http.get("/")
-            assert "Its pages are off" in read_page(response).visible_text
-        closed = parse_config("gateway: {port: 0, dashboard: {enabled: false}}")
-        lab = [Upstream("lab", setup.provider.url)]
-        async with open_gateway(closed, store=setup.store, upstreams=lab) as gateway:
-            assert gateway.find_dashboard_url() is None
-            async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
-                response = await http.get("/")
-                assert "text/html" not in response.headers.get("content-type", "")
-        monkeypatch.setenv("PAGE_KEY", "short")
-        with pytest.raises(ConfigError, match="fewer than 16 characters"):
-            async with open_gateway(
-                parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"),
-                store=setup.store,
-                upstreams=lab,
-            ):
-                pass
+    monkeypatch.setenv("PAGE_KEY", "short")
+    config = parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}")
+    upstreams = [Upstream("lab", gateways.provider.url)]
+    with pytest.raises(ConfigError, match="fewer than 16 characters"):
+        async with open_gateway(config, store=gateways.store, upstreams=upstreams):
+            pass

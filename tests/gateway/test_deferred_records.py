@@ -64,7 +64,13 @@ class BusyClient:
         client = HistoryClient(api, **options)
         turn = await send_and_record(manager, client, OPENING)
         texts = [OPENING, "Yes."]
-        return cls(setup.store, manager, client, texts=texts, thread=turn.thread)
+        return cls(
+            setup.store,
+            manager,
+            client,
+            texts=texts,
+            thread=turn.thread,
+        )
 
     async def ask(self, question: str) -> str:
         """Ask and be answered; the answer is recorded later. Return the thread that the gateway names."""

@@ -37,7 +37,12 @@ def job(key: bytes, opening: str) -> CompactionJob:
             {"role": "user", "content": f"Part {number}."},
             {"role": "assistant", "content": "It is done. " * 60},
         ]
-    frame = Request("gpt-4o", [], system=None, tools=[])
+    frame = Request(
+        "gpt-4o",
+        [],
+        system=None,
+        tools=[],
+    )
     return CompactionJob(
         api="openai_chat",
         request=frame,
@@ -77,7 +82,7 @@ async def test_a_sealed_summary_is_parsed() -> None:
 
 def talk(*opening: dict[str, Any]) -> list[dict[str, Any]]:
     """A conversation that has to be compacted, with these messages near its beginning."""
-    messages: list[dict[str, Any]] = [
+    messages: list[Any] = [
         {"role": "user", "content": "Hello."},
         {"role": "assistant", "content": "Hi."},
         *opening,

@@ -11,6 +11,7 @@ from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.gateway_setup import FILLER
+from tests.gateway.manager_setup import statuses_of
 
 
 def vary_history(history: list[dict[str, str]], turn: int) -> list[Any]:
@@ -71,5 +72,4 @@ async def test_a_client_that_varies_its_formatting_keeps_its_thread_and_compacti
         assert len(threads) == 1
         assert compactions == sorted(compactions)
         assert compactions[-1] >= 2
-        statuses = [record.status for record in provider.log]
-        assert statuses == [200] * 14
+        assert statuses_of(provider) == [200] * 14

@@ -149,7 +149,7 @@ async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> No
     client.add_user_message("Last.")
     assert manager.forward_first(locate_request(manager, client)) is not None
     *past, answer, last = client.messages
-    changed: list[dict[str, Any]] = [
+    changed: list[Any] = [
         {
             "messages": [*past, {**answer, "content": "No."}, last],
         },
@@ -215,10 +215,10 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     assert isinstance(turn, ForwardedHandler)
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
     refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
-    again = await turn.recover(400, refusal)
-    assert again is not None
-    assert again.is_rewritten
-    assert len(again.body) < len(turn.outgoing.body)
+    smaller = await turn.recover(400, refusal)
+    assert smaller is not None
+    assert smaller.is_rewritten
+    assert len(smaller.body) < len(turn.outgoing.body)
     await turn.record(answer_outcome(client))
 
 

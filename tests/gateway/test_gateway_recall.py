@@ -121,12 +121,12 @@ async def test_answers_recall_together_with_the_clients_own_call(
 ) -> None:
     await conversation.send_until_compacted()
     reply = await conversation.ask("What is the boat called? I want that and the date.")
-    found = calls_of(reply.message)
-    names = [one.name for one in found]
+    calls = calls_of(reply.message)
+    names = [one.name for one in calls]
     assert names == ["terminal"]
     assert reply.stop == "tool_calls"
     before = conversation.messages_sent()
-    conversation.client.add_result(found[0].id, "Monday")
+    conversation.client.add_result(calls[0].id, "Monday")
     reply = await conversation.ask()
     assert "Wilhelmina" in text_of(reply.message)
     after = conversation.messages_sent()

@@ -61,10 +61,10 @@ def test_spans_point_at_each_field_and_message(
     for count in range(1, len(messages) + 1):  # the same from any message on
         for known_tail in (0, tail):
             shared_parts = SharedParts(sliced.layout, count, known_tail)
-            again = slice_body(raw, "openai_chat", shared_parts)
-            assert again.fields == sliced.fields
-            assert again.spans == sliced.spans
-            assert [(one.start, one.end) for one in again.elements] == [
+            sliced_again = slice_body(raw, "openai_chat", shared_parts)
+            assert sliced_again.fields == sliced.fields
+            assert sliced_again.spans == sliced.spans
+            assert [(one.start, one.end) for one in sliced_again.elements] == [
                 (one.start, one.end) for one in sliced.elements
             ]
 

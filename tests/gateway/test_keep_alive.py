@@ -98,16 +98,16 @@ async def test_a_slow_compaction_starts_the_stream_with_comments() -> None:
             *JSON,
             (b"accept-encoding", b"gzip"),
         )
-        found = await send_bytes(url, sent, on_chunk=manager.received)
+        response = await send_bytes(url, sent, on_chunk=manager.received)
         assert upstream.received[0].header_values["accept-encoding"] == "identity", (
             "comments cannot go between gzip"
         )
         assert proxy.metrics.value("keepalives") >= 1
-    assert found.status == 200
-    assert found.header_values["content-type"].startswith("text/event-stream")
-    assert found.chunks[0] == KEEPALIVE_COMMENT
+    assert response.status == 200
+    assert response.header_values["content-type"].startswith("text/event-stream")
+    assert response.chunks[0] == KEEPALIVE_COMMENT
     late = b": x-everthread-thread: t\n\n"
-    assert found.body.replace(KEEPALIVE_COMMENT, b"") == late + START + BLOCK, (
+    assert response.body.replace(KEEPALIVE_COMMENT, b"") == late + START + BLOCK, (
         "what was not known for the headers"
     )
 
@@ -119,10 +119,10 @@ async def test_sends_no_keepalive_to_a_non_streaming_client() -> None:
         open_raw_upstream(fixed_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        found = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
+        response = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
-    assert found.status == 400
-    assert found.body == TOO_LONG
+    assert response.status == 400
+    assert response.body == TOO_LONG
 
 
 async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
@@ -135,9 +135,9 @@ async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
         open_raw_upstream(stream_answer(event)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        found = await send_bytes(url, post_request(path, b'{"contents": []}', *JSON))
+        response = await send_bytes(url, post_request(path, b'{"contents": []}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
-    assert found.body == event
+    assert response.body == event
 
 
 async def wait_for_comment(proxy: Proxy, manager: SlowManager) -> None:
@@ -200,14 +200,14 @@ async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, upstream):
-        found = await send_bytes(
+        response = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
         assert len(upstream.received) == 2
-    assert found.status == 200
-    assert found.header_values["x-request-id"] == "theirs"
-    assert found.header_values["x-everthread-thread"] == "t"
-    body = found.body.replace(KEEPALIVE_COMMENT, b"")
+    assert response.status == 200
+    assert response.header_values["x-request-id"] == "theirs"
+    assert response.header_values["x-everthread-thread"] == "t"
+    body = response.body.replace(KEEPALIVE_COMMENT, b"")
     if again:
         assert body == START + BLOCK, "nothing of the first try reached the client"
     else:
@@ -224,10 +224,10 @@ async def test_passes_a_held_stream_through_unchanged() -> None:
         writer.write(encode_chunk(BLOCK) + b"0\r\n\r\n")
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, _):
-        found = await send_bytes(
+        response = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
-    assert [piece for piece in found.chunks if piece != KEEPALIVE_COMMENT] == [
+    assert [piece for piece in response.chunks if piece != KEEPALIVE_COMMENT] == [
         START,
         BLOCK,
     ]
@@ -240,8 +240,8 @@ async def test_reports_an_unreachable_upstream_inside_the_stream() -> None:
         url,
         _,
     ):
-        found = await send_bytes(
+        response = await send_bytes(
             url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
         )
-    last = found.body.replace(KEEPALIVE_COMMENT, b"")
+    last = response.body.replace(KEEPALIVE_COMMENT, b"")
     assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

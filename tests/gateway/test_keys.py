@@ -38,6 +38,8 @@ from tests.gateway.gateway_setup import (
     open_setup,
 )
 
+SECRET = "The harbour password is zebrafish-seven."
+
 
 async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     gateways: GatewaySetup, http: httpx2.AsyncClient
@@ -81,9 +83,9 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways: GatewaySetup,
 ) -> None:
     clock = Clock()
-    door = KeyAuthenticator(gateways.store, clock=clock)
-    gateways.exit_stack.push_async_callback(door.close)
-    url = await gateways.start(authenticator=door)
+    authenticator = KeyAuthenticator(gateways.store, clock=clock)
+    gateways.exit_stack.push_async_callback(authenticator.close)
+    url = await gateways.start(authenticator=authenticator)
     revoked = await gateways.create_key()
     valid_key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, revoked))
@@ -128,65 +130,68 @@ async def test_refuses_every_key_while_the_store_is_unavailable(
     assert not gateways.provider.log
 
 
+async def ask_for_headers(gateways: GatewaySetup, url: str, key: str, **options: Any) -> Any:
+    """Ask Claude and return the answer with its headers."""
+    client = gateways.anthropic_client(url, key)
+    return await client.messages.with_raw_response.create(
+        model=CLAUDE,
+        max_tokens=100,
+        **options,
+    )
+
+
+async def talk_until_compacted(gateways: GatewaySetup, url: str, key: str) -> tuple[str, list[Any]]:
+    """Tell a secret and continue until the first compaction; return the thread and the history."""
+    history: list[Any] = [{"role": "user", "content": SECRET}]
+    for number in range(14):
+        raw = await ask_for_headers(gateways, url, key, messages=history)
+        [content] = (await raw.parse()).content
+        history += [
+            {"role": "assistant", "content": content.text},
+            {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
+        ]
+        if int(raw.headers["x-everthread-compactions"]) >= 1:
+            return raw.headers["x-everthread-thread"], history
+    raise AssertionError("nothing was compacted")
+
+
 async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
     async with open_setup(tmp_path, window=6_000) as gateways:
         url = await gateways.start(settings="compression: {background: false}\n")
-        ours = await gateways.create_key("ann")
-        other = await gateways.create_key("bob")
-        secret = "The harbour password is zebrafish-seven."
-        history: list[Any] = [{"role": "user", "content": secret}]
-        thread = ""
-        compactions = ""
-        for number in range(14):
-            raw = await gateways.anthropic_client(url, ours).messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=history
-            )
-            thread, compactions = (
-                raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions")
-            )
-            content = (await raw.parse()).content[0]
-            assert content.type == "text"
-            history += [
-                {"role": "assistant", "content": content.text},
-                {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
-            ]
-            if int(compactions) >= 1:
-                break
-        assert int(compactions) >= 1
-        before = [one.body for one in await gateways.store.history(thread)]
+        anns_key = await gateways.create_key("ann")
+        bobs_key = await gateways.create_key("bob")
+        thread, history = await talk_until_compacted(gateways, url, anns_key)
+        before = [message.body for message in await gateways.store.history(thread)]
 
-        # The same words are another's own thread, with a rewrite of its own.
-        raw = await gateways.anthropic_client(url, other).messages.with_raw_response.create(
-            model=CLAUDE, max_tokens=100, messages=history[:-1]
+        raw = await ask_for_headers(
+            gateways,
+            url,
+            bobs_key,
+            messages=history[:-1],
         )
-        assert raw.headers["x-everthread-thread"] != thread
-        # Another's thread by its name is a new one of the client's own.
+        assert raw.headers["x-everthread-thread"] != thread, "the same words of another tenant"
         for name in (thread, thread[:8]):
-            named = {"x-everthread-session": name}
-            raw = await gateways.anthropic_client(url, other).messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers=named
+            headers = {"x-everthread-session": name}
+            raw = await ask_for_headers(
+                gateways, url, bobs_key, messages=HELLO, extra_headers=headers
             )
             assert raw.headers["x-everthread-thread"] != thread
             sent = gateways.provider.log[-1].body
             assert "zebrafish" not in str(sent)
-        # The same name by the owner is the thread itself.
-        raw = await gateways.anthropic_client(
-            url, await gateways.create_key("ann")
-        ).messages.with_raw_response.create(
-            model=CLAUDE,
-            max_tokens=100,
-            messages=HELLO,
-            extra_headers={"x-everthread-session": thread},
+        second_key = await gateways.create_key("ann")
+        headers = {"x-everthread-session": thread}
+        raw = await ask_for_headers(
+            gateways, url, second_key, messages=HELLO, extra_headers=headers
         )
-        assert raw.headers["x-everthread-thread"] == thread
-        stored_history = await gateways.store.history(thread)
-        assert [one.body for one in stored_history][: len(before)] == before
-        session = await gateways.store.session(thread)
-        assert session.tenant == "ann"
+        assert raw.headers["x-everthread-thread"] == thread, "the owner names the thread itself"
+        after = [message.body for message in await gateways.store.history(thread)]
+        assert after[: len(before)] == before
         for tenant in ("ann", "bob"):
             hits = await gateways.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
-            assert {(await gateways.store.session(hit.session)).tenant for hit in hits} == {tenant}
+            for hit in hits:
+                session = await gateways.store.session(hit.session)
+                assert session.tenant == tenant
         assert not await gateways.store.search(SearchQuery("zebrafish", tenant="default"))
 
 
@@ -204,7 +209,10 @@ async def test_each_passed_through_credential_is_a_tenant(
             ).messages.with_raw_response.create(model=CLAUDE, max_tokens=100, messages=HELLO)
             threads.append(raw.headers["x-everthread-thread"])
             assert gateways.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
-    assert threads[0] == threads[1] != threads[2] == threads[3]
+    anns_threads, bobs_threads = threads[:2], threads[2:]
+    assert anns_threads[0] == anns_threads[1], "both gateways know the credential"
+    assert bobs_threads[0] == bobs_threads[1]
+    assert anns_threads[0] != bobs_threads[0]
     tenants = {thread.first.tenant for thread in await gateways.store.list_threads()}
     assert len(tenants) == 2
     assert all(tenant.startswith("up_") for tenant in tenants)
@@ -258,74 +266,64 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySe
     await gateways.start("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
+async def use_credential(gateways: GatewaySetup, auth: Auth, key: str) -> list[str]:
+    """Send requests of every outcome; return the answers that must not hold the credential.
+
+    An upstream's refusal of the model is not one of them: it quotes the model, which is the key here.
+    """
+    upstream_key = UPSTREAM_KEY if auth == "keys" else None
+    unreachable = Upstream("gone", "http://127.0.0.1:9", api_key=upstream_key)
+    url = await gateways.start(auth, key=upstream_key)
+    unreachable_url = await gateways.start(auth, upstreams=[unreachable])
+    headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
+    message: Any = {
+        "model": CLAUDE,
+        "max_tokens": 50,
+        "messages": HELLO,
+    }
+    answers: list[httpx2.Response] = []
+    async with httpx2.AsyncClient(timeout=120, headers=headers) as http:
+        for root in (url, unreachable_url):
+            answers.append(await http.post(f"{root}/v1/messages", json=message))
+            await http.post(f"{root}/v1/messages", json={"model": key})
+            answers.append(await http.post(f"{root}/v1/{CHAT}", json={}))
+        answers += [await http.post(f"{url}/v1/messages", json=message) for _ in range(5)]
+        assert answers[-1].status_code == (429 if auth == "keys" else 200)
+        answers.append(await http.get(f"{url}/metrics"))
+    async with httpx2.AsyncClient(timeout=120) as http:
+        almost = {"x-api-key": key.swapcase()}
+        answers.append(await http.post(f"{url}/v1/messages", json=message, headers=almost))
+    return [f"{answer.headers} {answer.text}" for answer in answers]
+
+
 @pytest.mark.parametrize("auth", ["keys", "passthrough"])
 async def test_stores_and_logs_no_credential(
     auth: Auth, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[str] = []
-
-    async def run() -> str:
-        async with open_setup(tmp_path) as gateways:
-            key = (
-                await gateways.create_key(tokens=10_000, requests=7)
-                if auth == "keys"
-                else "recognisable-credential-4711"
-            )
-            own = UPSTREAM_KEY if auth == "keys" else None
-            url = await gateways.start(auth, key=own)
-            unreachable_url = await gateways.start(
-                auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)]
-            )
-            async with httpx2.AsyncClient(timeout=120) as http:
-                headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
-                good: Any = {
-                    "model": CLAUDE,
-                    "max_tokens": 50,
-                    "messages": HELLO,
-                }
-                for root in (url, unreachable_url):
-                    for path, body in (
-                        ("/v1/messages", good),
-                        ("/v1/messages", {"model": key}),
-                        (f"/v1/{CHAT}", {}),
-                    ):
-                        answer = await http.post(f"{root}{path}", json=body, headers=headers)
-                        seen.append(
-                            f"{answer.headers} {answer.text}"
-                            if body is good or path != "/v1/messages"
-                            else ""
-                        )
-                more = [
-                    await http.post(f"{url}/v1/messages", json=good, headers=headers)
-                    for _ in range(5)
-                ]
-                seen.extend(f"{answer.headers} {answer.text}" for answer in more)
-                assert more[-1].status_code == (429 if auth == "keys" else 200)
-                seen.append((await http.get(f"{url}/metrics", headers=headers)).text)
-                almost = {"x-api-key": key.swapcase()}
-                seen.append((await http.post(f"{url}/v1/messages", json=good, headers=almost)).text)
-            assert [
-                one for one in gateways.provider.log if one.headers.get("x-api-key") == (own or key)
-            ]
-            assert not [
-                one for one in gateways.provider.log if auth == "keys" and key in str(one.headers)
-            ]
-            return key
-
+    key = "recognisable-credential-4711"
     with caplog.at_level(logging.DEBUG):
-        key = await run()
+        async with open_setup(tmp_path) as gateways:
+            if auth == "keys":
+                key = await gateways.create_key(tokens=10_000, requests=7)
+            answers = await use_credential(gateways, auth, key)
+            sent = [record.headers for record in gateways.provider.log]
+    credential = UPSTREAM_KEY if auth == "keys" else key
+    assert credential in [headers.get("x-api-key") for headers in sent]
+    if auth == "keys":
+        assert key not in str(sent)
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"acme" in files or auth == "passthrough"
-    ours = [
+    log_lines = [
         record.getMessage() for record in caplog.records if record.name.startswith("everthread")
     ]
-    assert ours
+    assert log_lines
     secret = key.split("_", 2)[-1]
-    for place in (*seen, *ours):
-        assert secret not in place
-        assert UPSTREAM_KEY not in place
-    assert files.count(secret.encode()) == 0
+    for text in (*answers, *log_lines):
+        assert secret not in text
+        assert UPSTREAM_KEY not in text
+    assert secret.encode() not in files
     assert UPSTREAM_KEY.encode() not in files
+    if auth == "keys":
+        assert b"acme" in files
 
 
 def test_refuses_invalid_key_properties() -> None:
@@ -333,7 +331,7 @@ def test_refuses_invalid_key_properties() -> None:
     assert token.startswith(f"et_{new.id}_")
     assert issue_key()[0] != issue_key()[0]
     assert token.split("_", 2)[2] not in repr(new)
-    wrong: list[dict[str, Any]] = [
+    wrong: list[Any] = [
         {"scopes": ()},
         {"scopes": ("proxy", "root")},
         {"tenant": ""},
@@ -344,9 +342,9 @@ def test_refuses_invalid_key_properties() -> None:
         {"limits": KeyLimits(dollars=Decimal("NaN"))},
         {"limits": replace(KeyLimits(), dollars=Decimal("Infinity"))},
     ]
-    for given in wrong:
+    for properties in wrong:
         with pytest.raises(InputError):
-            issue_key(**given)
+            issue_key(**properties)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,12 @@ async def test_the_next_process_is_not_refused_again(dialect: str, tmp_path: Pat
             before = len(provider.log)
             url = await fleet.start()
             for page in range(6):
-                await say(url, messages, text=f"Page {page}. {FILLER * 100}", token=token)
+                await say(
+                    url,
+                    messages,
+                    text=f"Page {page}. {FILLER * 100}",
+                    token=token,
+                )
             refused = [record for record in provider.log[before:] if record.status == 400]
             assert bool(refused) == (token == "first")
             await fleet.close()

@@ -41,11 +41,21 @@ class EchoUpstream:
     async def __call__(self, request: RawMessage, writer: asyncio.StreamWriter) -> None:
         if b"honest" in request.body:
             client = (b"x-of", request.header_values["x-of"].encode())
-            write_answer(writer, 200, headers=[client], body=request.body)
+            write_answer(
+                writer,
+                200,
+                headers=[client],
+                body=request.body,
+            )
         elif self.odd:
             writer.write(self.odd)
         else:
-            write_answer(writer, 200, headers=JSON, body=b"{}")
+            write_answer(
+                writer,
+                200,
+                headers=JSON,
+                body=b"{}",
+            )
 
 
 def make_config(folder: Path, upstream: str) -> Config:
@@ -128,18 +138,18 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
                     assert answer.status in (200, 400, 413), (name, answer)
                     if answer.status == 200:
                         sent = [
-                            heard.body
-                            for heard in upstream.received[before:]
-                            if heard.line.startswith(b"POST")
-                            and b"/api/show" not in heard.line  # asks for the window
+                            received.body
+                            for received in upstream.received[before:]
+                            if received.line.startswith(b"POST")
+                            and b"/api/show" not in received.line  # asks for the window
                         ]
                         assert sent == [body], name
                 await check_honest(gateway.url, number)
             metrics = (await send_get(gateway.url, "/metrics")).body
     assert not [
-        heard.line
-        for heard in upstream.received
-        if heard.line.startswith(b"GET") and b"passwd" in heard.line
+        received.line
+        for received in upstream.received
+        if received.line.startswith(b"GET") and b"passwd" in received.line
     ]
     assert b"everthread_failed_open_total{" not in metrics, (
         "an unreadable request is not a failure of the gateway"

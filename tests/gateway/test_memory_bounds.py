@@ -56,10 +56,10 @@ def test_requests_with_ever_new_tools_use_little_memory() -> None:
             }
             located_body = reader.locate(origin, json.dumps(body).encode(), None)
             reader.remember(f"{number}", reader.read_now(located_body))
-        kept = tracemalloc.get_traced_memory()[0] - before
+        kept_bytes = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert kept < 160 * 1024 * 1024
+    assert kept_bytes < 160 * 1024 * 1024
 
 
 def test_a_long_session_name_is_kept_by_its_digest() -> None:

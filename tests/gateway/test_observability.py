@@ -42,11 +42,11 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 @pytest.fixture
 def log_lines() -> Iterator[list[dict[str, Any]]]:
     """The log lines, parsed."""
-    found: list[dict[str, Any]] = []
+    lines: list[Any] = []
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found.append(json.loads(self.format(record)))
+            lines.append(json.loads(self.format(record)))
 
     handler = Listening()
     logger = logging.getLogger("everthread")
@@ -54,7 +54,7 @@ def log_lines() -> Iterator[list[dict[str, Any]]]:
     logger.addHandler(handler)
     before = logger.level
     logger.setLevel(logging.DEBUG)
-    yield found
+    yield lines
     logger.setLevel(before)
     logger.removeHandler(handler)
 
@@ -207,12 +207,12 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
     assert not failed.status.is_ok
     data = reader.get_metrics_data()
     assert data is not None
-    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
-    points: Any = found["gen_ai.client.token.usage"].data.data_points
+    metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    points: Any = metrics["gen_ai.client.token.usage"].data.data_points
     assert {(point.attributes["gen_ai.token.type"], point.sum) for point in points} == {
         ("input", 30),
         ("output", 4),
     }
-    durations: Any = found["gen_ai.client.operation.duration"].data.data_points
+    durations: Any = metrics["gen_ai.client.operation.duration"].data.data_points
     assert sum(point.count for point in durations) == 2
     assert SECRET not in str([span.to_json() for span in (fine, failed)])

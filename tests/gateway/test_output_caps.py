@@ -194,9 +194,9 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     manager = provider_setup.manager(recall=True, background=False)
     client.add_user_message("What was the first entry?")
     turn = await manager.prepare(client.incoming(provider_setup.provider.url))
-    asked = await post(provider_setup.provider, turn.outgoing.body)
-    assert asked.status_code == 400
-    lowered = await turn.recover(asked.status_code, asked.content)
+    refused = await post(provider_setup.provider, turn.outgoing.body)
+    assert refused.status_code == 400
+    lowered = await turn.recover(refused.status_code, refused.content)
     assert lowered is not None
     response = await post(provider_setup.provider, lowered.body)
     assert response.status_code == 200

@@ -26,6 +26,7 @@ from tests.gateway.manager_setup import (
     ask,
     numbered_text,
     open_manager_setup,
+    statuses_of,
     text_of_tokens,
     thread_of,
 )
@@ -64,7 +65,7 @@ async def test_a_too_large_request_loses_old_images_first(api: Api, tmp_path: Pa
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
         assert setup.events_of(Slimmed)
         assert not setup.events_of(CompactionDone)
-        refused = [record.status for record in setup.provider.log].count(413)
+        refused = statuses_of(setup.provider).count(413)
         assert 1 <= refused <= 4, "later requests use the smaller form"
         assert all(b"Picture %d" % number in sent for number in range(10))
 
@@ -98,7 +99,7 @@ async def test_the_note_follows_the_system_text_from_the_first_rewrite_on(
     client = HistoryClient(api, system=system)
     manager = setup.manager(background=False)
     notes: list[str] = []
-    body: dict[str, Any] = {}
+    body: Any = {}
     for number in range(16):
         sent = await ask(manager, client, numbered_text(number, 700, "note"))
         body = json.loads(sent.body)
@@ -178,7 +179,8 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     compactions = setup.events_of(CompactionDone)
     records = [entry.record for entry in await setup.store.compactions(thread)]
     tokens_before = [record.tokens_before for record in records]
-    assert tokens_before == [event.tokens_before for event in compactions]
+    tokens_befores = [event.tokens_before for event in compactions]
+    assert tokens_before == tokens_befores
     authors = {record.author for record in records}
     assert authors == {"paid"}
     assert all(record.cost and record.tokens_after < record.tokens_before for record in records)

@@ -143,7 +143,7 @@ def anthropic_body(messages: list[Any]) -> bytes:
 
 
 def text_message(index: int, text: str, *, marked: bool = False) -> dict[str, Any]:
-    block: dict[str, Any] = {"type": "text", "text": text}
+    block: Any = {"type": "text", "text": text}
     if marked:
         block["cache_control"] = {"type": "ephemeral"}
     return {"role": ("user", "assistant")[index % 2], "content": [block]}
@@ -157,15 +157,25 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
         messages = [text_message(index, "größer " * 200) for index in range(120)]
         messages[place] = text_message(place, f"größer {name} " * 200)
         threads[name] = messages
-        read(knowing, "anthropic", body=anthropic_body(messages), thread=name)
+        read(
+            knowing,
+            "anthropic",
+            body=anthropic_body(messages),
+            thread=name,
+        )
     digests = set()
     for name, messages in threads.items():
         body = anthropic_body([*messages, text_message(120, "More?")])
         located_body = locate(knowing, "anthropic", body)
         assert located_body.match is not None
         assert located_body.match.cached_body.thread == name
-        assert located_body.match.parts.message_count == 120
-        parsed = read(knowing, "anthropic", body=body, thread=name)
+        assert located_body.match.parts.count == 120
+        parsed = read(
+            knowing,
+            "anthropic",
+            body=body,
+            thread=name,
+        )
         assert comparable(parsed) == comparable(read_alone("anthropic", body))
         digests.add(parsed.history.digest(121))
     assert len(digests) == 2

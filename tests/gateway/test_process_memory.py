@@ -75,7 +75,15 @@ async def _sample(server: Server, count: int, bodies: Callable[[int], list[bytes
         for part in range(SAMPLES):
             numbers = iter(range(part * count // SAMPLES, (part + 1) * count // SAMPLES))
             await asyncio.gather(
-                *(_ask_some(client, server, numbers=numbers, bodies=bodies) for _ in range(8))
+                *(
+                    _ask_some(
+                        client,
+                        server,
+                        numbers=numbers,
+                        bodies=bodies,
+                    )
+                    for _ in range(8)
+                )
             )
             sizes.append(read_memory_bytes(server.pid) or 0)
     return sizes

@@ -64,7 +64,12 @@ async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its
     async with open_setup(tmp_path, window=16_000, script=summarize_if_asked) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
-        caller = ClaudeClient(http, url, tools=[TOOL], headers={"anthropic-beta": BETA})
+        caller = ClaudeClient(
+            http,
+            url,
+            tools=[TOOL],
+            headers={"anthropic-beta": BETA},
+        )
         thread = ""
         for turn in range(12):
             thread = await caller.say(f"Entry {turn}. {FILLER * 40}")

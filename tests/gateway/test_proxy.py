@@ -80,7 +80,12 @@ async def open_proxy(
         Provider(MODELS, script) as provider,
         open_raw_gateway(provider.url, manager, **settings) as (url, proxy),
     ):
-        setup = ProxySetup(provider, url, proxy=proxy, manager=manager)
+        setup = ProxySetup(
+            provider,
+            url,
+            proxy=proxy,
+            manager=manager,
+        )
         try:
             yield setup
         finally:
@@ -230,7 +235,12 @@ async def test_chooses_the_upstream_by_the_model(http: httpx2.AsyncClient) -> No
                 provider="openai",
                 api_key="sk-ours",
             ),
-            Upstream("b", second.url, models=("claude-*",), provider="anthropic"),
+            Upstream(
+                "b",
+                second.url,
+                models=("claude-*",),
+                provider="anthropic",
+            ),
         ]
         async with open_raw_gateway(upstreams) as (url, _):
             for path, model in (

@@ -130,12 +130,12 @@ async def test_holds_a_stream_no_longer_than_the_limit() -> None:
 
     limits = Limits(hold_seconds=0.05)
     async with raw_gateway(answer, ShrinkingManager(), limits=limits) as (url, _):
-        found = await send_bytes(
+        response = await send_bytes(
             url,
             post_request("/v1/messages", b"{}", *JSON),
             on_chunk=lambda _: is_first_chunk_received.set(),
         )
-    assert found.chunks == [START, ERROR_EVENT]
+    assert response.chunks == [START, ERROR_EVENT]
 
 
 async def test_remembers_that_an_upstream_refuses_stream_options() -> None:

@@ -80,9 +80,9 @@ async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
         assert upstream.received == []
         response = await send_post(url, MESSAGES, b" " * 10_000)
         assert response.status == 200
-    for heard in (plain, zipped, chunked):
-        assert heard.status == 413
-        assert json.loads(heard.body)["error"]["type"] == "request_too_large"
+    for refused in (plain, zipped, chunked):
+        assert refused.status == 413
+        assert json.loads(refused.body)["error"]["type"] == "request_too_large"
 
 
 async def test_ends_requests_that_are_sent_too_slowly() -> None:
@@ -165,7 +165,7 @@ async def test_refuses_surplus_requests_with_retry_after() -> None:
         response = await send_get(url, "/healthz")
         assert response.status == 200
         go.set()
-        assert [heard.status for heard in await asyncio.gather(*first)] == [200, 200]
+        assert [accepted.status for accepted in await asyncio.gather(*first)] == [200, 200]
         response = await send_post(url, CHAT)
         assert response.status == 200
         assert proxy.metrics.value("requests", status="429") == 1

@@ -45,6 +45,7 @@ from tests.gateway.gateway_setup import (
     ask_claude,
     open_setup,
 )
+from tests.gateway.manager_setup import statuses_of
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -193,8 +194,7 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
         history = list(HELLO)
         add_entries(history, range(14))
         await ask_claude(client, history)
-        statuses = [record.status for record in gateways.provider.log]
-        assert statuses == [400, 200]
+        assert statuses_of(gateways.provider) == [400, 200]
         assert count_protocols(gateways) == {"anthropic": 2}, "no summary was paid"
         add_entries(history, range(14, 28))
         await ask_claude(client, history)

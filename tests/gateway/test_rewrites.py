@@ -43,6 +43,7 @@ from tests.gateway.manager_setup import (
     text_of_tokens,
     text_reply,
     thread_of,
+    tokens_of,
 )
 
 TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
@@ -54,13 +55,7 @@ async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) ->
     return await manager.prepare(client.incoming())
 
 
-def tokens_of(sent: Outgoing) -> tuple[int, int]:
-    """Return the tokens of a request as the client wrote it, and as it is sent."""
-    before, after = sent.headers["x-everthread-tokens"].split("/")
-    return int(before), int(after)
-
-
-def long_talk(client: HistoryClient, turns: int, size: int = 300) -> None:
+def add_old_turns(client: HistoryClient, turns: int, size: int = 300) -> None:
     """Give a client a history that never went through the gateway."""
     for turn in range(turns):
         client.add_user_message(numbered_text(turn, size, "entry"))
@@ -108,7 +103,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
         "metadata": {"user_id": "u"},
     }
     client = HistoryClient(api, system=None, extra=extra)
-    long_talk(client, 12)
+    add_old_turns(client, 12)
     sent = (await prepare(setup, client)).outgoing
     assert sent.is_rewritten
     assert SUMMARY_START.encode() in sent.body
@@ -122,7 +117,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
 @pytest.mark.parametrize("mode", ["observe", "off"])
 async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat", mode=mode)
-    long_talk(client, 12)
+    add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await setup.manager(background=False).prepare(incoming)
     assert turn.outgoing.body is incoming.raw
@@ -159,7 +154,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
     client = HistoryClient(api, extra=field)
-    long_talk(client, 12)
+    add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await setup.manager(cache_marks=True, background=False).prepare(incoming)
     assert turn.outgoing.body is incoming.raw
@@ -185,7 +180,7 @@ async def test_manages_requests_whose_fields_change_no_history(
     api: Api, field: dict[str, Any], setup: ManagerSetup
 ) -> None:
     client = HistoryClient(api, extra=field)
-    long_talk(client, 12)
+    add_old_turns(client, 12)
     turn = await prepare(setup, client)
     assert turn.outgoing.is_rewritten
     assert not setup.events_of(Unmanaged)
@@ -202,7 +197,7 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
         "encrypted_content": "b3BhcXVl",
     }
     client.messages.append(item)
-    long_talk(client, 14)
+    add_old_turns(client, 14)
     turn = await manager.prepare(client.incoming())
     assert turn.outgoing.is_rewritten
     sent = json.loads(turn.outgoing.body)["input"]
@@ -223,11 +218,10 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     writer = ScriptedSummarizer()
     manager = setup.manager(summarizer=writer)
     client = HistoryClient("openai_chat")
-    long_talk(client, 5, 260)
+    add_old_turns(client, 5, 260)
     sent = await answer_request(manager, client)
-    before, _ = tokens_of(sent)
-    assert 0.8 * 4_000 <= before < 4_000, "the threshold is 4,000"
-    await manager.threads.wait_for_background_work()
+    assert 0.8 * 4_000 <= tokens_of(sent).before < 4_000, "the threshold is 4,000"
+    await manager.wait_for_background_work()
     request_count = len(writer.requests)
     assert request_count
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
@@ -247,8 +241,7 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
     assert not setup.events_of(CompactionDone), "it is too short, though large enough"
     await ask(manager, client, text_of_tokens(300, "second entry"))
     sent = await ask(manager, client, text_of_tokens(300, "third entry"))
-    before, _ = tokens_of(sent)
-    assert 4_000 <= before < 4_400
+    assert 4_000 <= tokens_of(sent).before < 4_400
     assert sent.is_rewritten
 
 
@@ -278,7 +271,7 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
         )
     sent = await answer_request(manager, client)
     assert sent.is_rewritten
-    assert tokens_of(sent)[1] <= 0.6 * 8_000
+    assert tokens_of(sent).after <= 0.6 * 8_000
     assert b"Keep the books." in sent.body
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
@@ -310,7 +303,7 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
 
 async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_chat")
-    long_talk(client, 12)
+    add_old_turns(client, 12)
     sent = (await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))).outgoing
     assert sent.is_rewritten
     assert b"Journal of" in sent.body
@@ -376,7 +369,7 @@ async def test_passes_the_error_of_a_request_that_cannot_fit(
 ) -> None:
     async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
         client = HistoryClient("openai_chat", system=text_of_tokens(6_000, "rule"))
-        long_talk(client, 10)
+        add_old_turns(client, 10)
         exchange = await send_request(setup.manager(), client, setup.provider)
         assert exchange.status == 400
         assert "maximum context length" in exchange.error
@@ -544,7 +537,7 @@ async def test_a_late_summary_changes_the_prefix_only_once(
     )
     client = HistoryClient("openai_chat")
     heads = []
-    long_talk(client, 5, 260)
+    add_old_turns(client, 5, 260)
     for number in range(8):
         sent = await ask(
             manager,

@@ -81,13 +81,13 @@ async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
     first = await claude_code(http, url, question, tools=[BASH])
     subagent: Any = {"tools": [BASH], "system": "You search."}
     search = user_message("Look for the parser's tests")
-    found = await claude_code(http, url, search, **subagent)
+    search_response = await claude_code(http, url, search, **subagent)
     fixtures = user_message("And its fixtures")
     await claude_code(
         http,
         url,
         search,
-        answer_of(found),
+        answer_of(search_response),
         fixtures,
         **subagent,
     )
@@ -223,8 +223,8 @@ def test_prefers_the_session_in_the_headers() -> None:
         "x-session-id": "child",
         "x-parent-session-id": "parent",
     }
-    found = read_client(headers, {"prompt_cache_key": "other"})
-    assert found == ClientSession(
+    client = read_client(headers, {"prompt_cache_key": "other"})
+    assert client == ClientSession(
         "opencode",
         "child",
         "parent",

@@ -132,11 +132,11 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
 
     async with open_raw_upstream(echo) as upstream:
         client = UpstreamClient(Limits(answer_seconds=5))
-        where = Upstream("only", upstream.url)
+        upstream_route = Upstream("only", upstream.url)
 
         async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
             answer = await client.send(
-                where,
+                upstream_route,
                 "POST",
                 b"/x",
                 [(b"content-length", length)],

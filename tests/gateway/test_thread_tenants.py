@@ -53,7 +53,7 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
         thread = await client.say(f"Page 0. {FILLER * 100}")
         while not await gateways.store.compactions(thread):
             thread = await client.say(f"Another page. {FILLER * 100}")
-        made = await gateways.store.compactions(thread)
+        compactions_before = await gateways.store.compactions(thread)
         await gateways.wait_for_texts(thread, len(client.messages))
         client.url = await gateways.start("none", key=None, settings=settings)
         client.token = "sk-renewed"
@@ -64,7 +64,7 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
         assert sent.status == 200, "it is managed from its first request on"
         assert sent.body["messages"][: len(before)] == before
         compactions = await gateways.store.compactions(thread)
-        assert compactions == made
+        assert compactions == compactions_before
 
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))

@@ -249,7 +249,7 @@ async def test_charges_the_model_that_answered(path: str) -> None:
         "completion_tokens": 2,
         "total_tokens": 9,
     }
-    answer: dict[str, Any] = {
+    answer: Any = {
         "id": "x",
         "model": "gpt-4o",
         "usage": usage,

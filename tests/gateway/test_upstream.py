@@ -112,9 +112,9 @@ def answer_with_bytes(data: bytes, *, close: bool = False) -> WriteAnswer:
 async def test_reads_every_valid_form_of_answer(answer: WriteAnswer, body: bytes) -> None:
     async with open_client(answer) as (ask, _):
         for _ in range(2):
-            status, headers, heard = await ask()
+            status, headers, content = await ask()
             assert status == 200
-            assert heard == body
+            assert content == body
             assert not {b"link", b"x"} & set(dict(headers)), (
                 "nothing of an earlier answer, nor what follows the body"
             )

@@ -48,7 +48,7 @@ KEYS = FixedKeys(
 
 
 class WaitingModel(ScriptedModel):
-    """Answers `re: …` to what was said last, or what `answers` says; a message with a gate waits for it."""
+    """Answers `re: …` to the last message, or by `answers`. A test can block the answer to a message."""
 
     def __init__(self, answers: Callable[[Request], Any] | None = None, **more: Any) -> None:
         super().__init__(
@@ -58,6 +58,7 @@ class WaitingModel(ScriptedModel):
         self.started: list[str] = []
 
     def block_answer_to(self, text: str) -> asyncio.Event:
+        """Hold the answer to this message until the returned event is set."""
         return self.gates.setdefault(text, asyncio.Event())
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
@@ -76,7 +77,7 @@ class WaitingModel(ScriptedModel):
 
 
 class EventReader:
-    """The events of a stream, as they come."""
+    """Reads the events of a stream as they arrive."""
 
     def __init__(self, response: Any) -> None:
         self.headers = response.headers
@@ -105,6 +106,7 @@ class ApiSetup:
     clients: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
 
     def client_of(self, name: str) -> httpx2.AsyncClient:
+        """Return the client with this person's key; no name is a client without a key."""
         if name not in self.clients:
             headers = {"authorization": f"Bearer {name}"} if name else {}
             self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=120)
@@ -127,8 +129,8 @@ class ApiSetup:
 
     async def open_turns(self, thread: str) -> list[Any]:
         """Return the open turns of a thread."""
-        found: list[Any] = (await self.get(f"/api/threads/{thread}"))["turns"]
-        return found
+        turns: list[Any] = (await self.get(f"/api/threads/{thread}"))["turns"]
+        return turns
 
     async def wait_for_turns(self, thread: str, count: int) -> list[Any]:
         """Return the open turns of a thread once there are as many."""
@@ -226,7 +228,12 @@ async def open_api(
     setup: ApiSetup | None = None
     try:
         async with Gateway(service, grace_seconds=grace_seconds) as gateway:
-            setup = ApiSetup(gateway.url, store, model=answering_model, queue=queue)
+            setup = ApiSetup(
+                gateway.url,
+                store,
+                model=answering_model,
+                queue=queue,
+            )
             yield setup
     finally:
         for client in setup.clients.values() if setup is not None else ():

@@ -63,9 +63,9 @@ async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) 
             await setup.read_answer(thread, f"{text} {make_text(400, 'hall')}")
         assert await setup.store.nodes(thread)
         for number in (2, 9):
-            (found,) = await run_tools(setup, thread, f"find box_{number:03d}")
-            assert f"stands on shelf-{number * 7919:06x}" in found
-            assert f", turn {number + 1}, " in found
+            (answer,) = await run_tools(setup, thread, f"find box_{number:03d}")
+            assert f"stands on shelf-{number * 7919:06x}" in answer
+            assert f", turn {number + 1}, " in answer
         description, originals = await run_tools(setup, thread, "read")
         assert re.match(r"lcm_describe n[0-9a-f]{12}: turns \d+-\d+", description)
         assert "Box_001 stands on shelf-001eef" in originals

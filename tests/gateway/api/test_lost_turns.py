@@ -66,7 +66,12 @@ async def test_completes_the_history_that_an_ended_process_left(
     thread = (await store.create_session(NewSession())).id
     greeting: Message = {"role": "user", "content": "hi"}
     await store.append(thread, [NewMessage(greeting), NewMessage(ANSWER)])
-    turn = await queue_turn(store, thread, text="pay", tenant="default")
+    turn = await queue_turn(
+        store,
+        thread,
+        text="pay",
+        tenant="default",
+    )
     lease = await acquire(store, thread, "next")
     messages = [NewMessage(body, event=f"{turn.id}.{number}") for number, body in enumerate(stored)]
     await store.append(thread, messages, lease=lease)
@@ -87,8 +92,18 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
         thread = await first.create_thread()
         await first.read_answer(thread, "hello")
     lease = await acquire(store, thread, "gone")
-    lost = await queue_turn(store, thread, text="lost", tenant="acme")
-    waiting = await queue_turn(store, thread, text="next", tenant="acme")
+    lost = await queue_turn(
+        store,
+        thread,
+        text="lost",
+        tenant="acme",
+    )
+    waiting = await queue_turn(
+        store,
+        thread,
+        text="next",
+        tenant="acme",
+    )
     await store.begin_turn(lease)
     message: Any = dict(lost.message)
     await store.append(
@@ -134,17 +149,17 @@ async def test_a_process_that_lost_its_thread_writes_nothing_more(
 
 def steal_lease(url: str, thread: str) -> Lease:
     """Take the lease in another thread while this one, and with it the gateway, is blocked."""
-    found: list[Lease] = []
+    leases: list[Lease] = []
 
     async def take() -> None:
         store = open_store(url)
-        while not found:
+        while not leases:
             lease = await store.acquire(thread, "thief", 30)
-            found.extend([lease] if lease else [])
+            leases.extend([lease] if lease else [])
             await asyncio.sleep(0.05)
         await store.close()
 
     thief = threading.Thread(target=lambda: asyncio.run(take()))
     thief.start()
     thief.join(timeout=120)
-    return found[0]
+    return leases[0]

@@ -42,10 +42,10 @@ async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
     assert seen[-1][1]["answer"]["text"] == "re: two"
     history = await api.history(thread)
     assert history == ["one", "re: one", "two", "re: two"]
-    found = await api.get(f"/api/threads/{thread}")
-    assert found["title"] == "Invoices"
-    assert found["metadata"] == {"customer": "4711"}
-    assert found["turns"] == []
+    details = await api.get(f"/api/threads/{thread}")
+    assert details["title"] == "Invoices"
+    assert details["metadata"] == {"customer": "4711"}
+    assert details["turns"] == []
 
 
 async def test_queues_messages_during_a_turn_and_answers_them_in_order(

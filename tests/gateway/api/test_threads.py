@@ -14,6 +14,7 @@ from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.api.api_setup import ApiSetup, WaitingModel, error_of, open_api
 from tests.gateway.gateway_setup import FILLER
+from tests.gateway.manager_setup import statuses_of
 
 
 @dataclass
@@ -81,10 +82,10 @@ async def test_compacted_messages_are_found_and_can_be_branched_at(
     ledger: Ledger,
 ) -> None:
     setup = ledger.setup
-    found = (await ledger.get("/search", q="zebra3"))["items"]
-    threads = {hit["thread"] for hit in found}
+    hits = (await ledger.get("/search", q="zebra3"))["items"]
+    threads = {hit["thread"] for hit in hits}
     assert threads == {ledger.thread}
-    (hit,) = [hit for hit in found if hit["role"] == "user"]
+    (hit,) = [hit for hit in hits if hit["role"] == "user"]
     answer = {
         "role": "assistant",
         "tool": "",
@@ -141,7 +142,8 @@ gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}
 store: {{url: '{store_url}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
-            home = ApiSetup(gateway.url, None, model=None, queue=None)  # type: ignore[arg-type]  # only its clients are used
+            unused: Any = None
+            home = ApiSetup(gateway.url, store=unused, model=unused, queue=unused)
             thread = await home.create_thread("")
             for number in range(16):
                 await home.read_answer(thread, f"Entry {number}: {FILLER * 20}", "")
@@ -150,6 +152,5 @@ store: {{url: '{store_url}'}}
             history = await home.history(thread, name="")
             assert len(history) == 32
             await home.client_of("").aclose()
-        statuses = {record.status for record in provider.log}
-        assert statuses == {200}
+        assert set(statuses_of(provider)) == {200}
         assert text_of(provider.log[-1].request.messages[-1]).startswith("Entry 15")  # type: ignore[union-attr]  # it answered

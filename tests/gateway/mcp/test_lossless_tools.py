@@ -119,15 +119,15 @@ async def test_finds_and_reads_every_message(store: Store, mine: Conversation) -
         full_text = "".join([*parts, texts_shown(mine)])
         for number in range(TURNS):
             pattern = f"ann_{number:03d}"
-            found = await call_tool(
+            matches = await call_tool(
                 ann,
                 "lcm_grep",
                 pattern=pattern,
                 role="user",
             )
-            assert f"stands on {shelf(number)}" in found
-            assert f"thread {mine.id}" in found, "without a thread all are searched"
-            assert SECRET not in found
+            assert f"stands on {shelf(number)}" in matches
+            assert f"thread {mine.id}" in matches, "without a thread all are searched"
+            assert SECRET not in matches
             assert shelf(number) in full_text
         assert SECRET not in "".join(parts)
         description = await call_tool(
@@ -151,8 +151,8 @@ async def test_a_confined_client_sees_only_its_own_thread(store: Store, mine: Co
     message = f"message:{(await store.history(other))[0].id}"
     reach = LookupReach("ann", mine.id, is_confined=True)
     async with serve_tools(store, reach) as client:
-        found = await call_tool(client, "lcm_grep", pattern="marigold")
-        assert "nothing was found" in found
+        output = await call_tool(client, "lcm_grep", pattern="marigold")
+        assert "nothing was found" in output
         everywhere = {"pattern": "marigold", "scope": "all"}
         assert "marigold-12" not in await fail_tool(client, "lcm_grep", **everywhere)
         unknown = await call_tool(client, "lcm_expand", id=message)

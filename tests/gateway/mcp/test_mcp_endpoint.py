@@ -148,19 +148,19 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
         ]
         async with open_client(f"{url}/mcp", bearer("ann")) as ann:
             for way in ways:
-                found = await call_tool(
+                matches = await call_tool(
                     ann,
                     "search",
                     query="vault",
                     **way,
                 )
-                assert "behind the mirror" in found
-                assert "cellar" not in found
-                assert TOKEN not in found
-            found = await call_tool(ann, "search", query="vault")
+                assert "behind the mirror" in matches
+                assert "cellar" not in matches
+                assert TOKEN not in matches
+            matches = await call_tool(ann, "search", query="vault")
             hit = re.search(
                 r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):",
-                found,
+                matches,
             )
             assert hit is not None
             assert hit[2] == anns_thread
@@ -226,9 +226,9 @@ async def test_the_default_thread_is_that_of_the_clients_session(
             await client.chat.completions.create(model="gpt-4o", messages=[question])
         await make_thread(store, "Another codeword is marigold-12.", tenant="ann")
         async with open_client(f"{url}/mcp", bearer("ann", **session)) as ann:
-            found = await call_tool(ann, "search", query="codeword")
-            assert "heliotrope-77" in found
-            assert "marigold" not in found
+            output = await call_tool(ann, "search", query="codeword")
+            assert "heliotrope-77" in output
+            assert "marigold" not in output
             everywhere = await call_tool(
                 ann,
                 "search",
