@@ -123,7 +123,7 @@ def test_removes_only_the_added_usage_chunk(
 ) -> None:
     """However the bytes are cut."""
     data = b"".join([*before, EXTRA, *after]) + rest
-    stream = UsageChunkFilter()
+    stream = UsageChunkRemover()
     output = b""
     start = 0
     while start < len(data):

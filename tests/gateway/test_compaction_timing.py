@@ -150,7 +150,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     assert alarm.seconds == 0.8 * TTL
     wall.advance(alarm.seconds)
     alarm.then()
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     client.add_user_message("Back again.")
     late = await provided.send(manager, client)
     assert late.sent.headers["x-everthread-compactions"] == "1"

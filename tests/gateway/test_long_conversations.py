@@ -151,7 +151,7 @@ async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None
         client=client,
         turns=range(12),
     )
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     client.add_user_message("And now?")
     turn = await manager.prepare(client.incoming())
     assert isinstance(turn, ManagedHandler)

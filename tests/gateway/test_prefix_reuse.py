@@ -169,7 +169,7 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
         located_body = locate(knowing, "anthropic", body)
         assert located_body.match is not None
         assert located_body.match.cached_body.thread == name
-        assert located_body.match.parts.count == 120
+        assert located_body.match.parts.message_count == 120
         parsed = read(
             knowing,
             "anthropic",

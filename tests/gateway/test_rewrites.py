@@ -221,7 +221,7 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     add_old_turns(client, 5, 260)
     sent = await answer_request(manager, client)
     assert 0.8 * 4_000 <= tokens_of(sent).before < 4_000, "the threshold is 4,000"
-    await manager.wait_for_background_work()
+    await manager.threads.wait_for_background_work()
     request_count = len(writer.requests)
     assert request_count
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
