@@ -337,7 +337,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
     context = ProxiedContext(
         [ContextEntry(0), summary, ContextEntry(3)],
         [1, 2],
-        compacted_count=4,
+        own_roles=["user"] * 4,
         inherited_count=0,
     )
     await dashboard.store.commit_rewrite(

@@ -113,7 +113,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
         context = ProxiedContext(
             [summary],
             range(len(history_before)),
-            compacted_count=len(history_before),
+            own_roles=["user"] * len(history_before),
             inherited_count=0,
         )
         compaction = NewRewrite(

@@ -15,6 +15,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.store.records import NewCompaction, NewMessage, NewSession, SessionKind
 from everthread.store.rewrite_records import (
+    CLIENT_NOTES_ROLE,
     UNDONE_STATE_KEY,
     ContextEntry,
     NewRewrite,
@@ -26,7 +27,7 @@ from everthread.store.rewrite_records import (
 from everthread.store.sql.stored_messages import AppendRequest
 from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
 from everthread.store.usage_records import NewUsage
-from tests.chat_messages import calls_message, function_call
+from tests.chat_messages import calls_message, function_call, result_message
 from tests.store.conftest import Clock, open_at
 from tests.store.links import extend, new_chain, new_link
 from tests.store.messages import (
@@ -64,8 +65,8 @@ def new_rewrite(rewrite: Rewrite = REWRITE) -> NewRewrite:
     context = ProxiedContext(
         [summary, ContextEntry(3)],
         range(3),
-        compacted_count=4,
         inherited_count=0,
+        own_roles=["user"] * 4,
     )
     return NewRewrite(
         rewrite,
@@ -339,8 +340,8 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
     context = ProxiedContext(
         entries,
         [2],
-        compacted_count=4,
         inherited_count=1,
+        own_roles=["user"] * 3,
     )
     new = NewRewrite(
         replace(REWRITE, digest="d5", replaced_count=5),
@@ -360,6 +361,27 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
     assert await store.commit_rewrite(new) == second
     compactions = await store.compactions("A")
     assert len(compactions) == 2
+
+
+async def test_messages_that_are_not_stored_do_not_shift_the_others(store: Store) -> None:
+    """A client may split an answer, and put a message with its own notes between: neither part is stored again."""
+    bodies: list[Message] = [
+        {"role": "user", "content": "Look."},
+        calls_message(function_call("c1", "read"), text="I look."),
+        result_message("c1", "found"),
+    ]
+    link = new_link("d1", length=5)
+    await store.extend_thread("A", [replace(link, messages=[NewMessage(body) for body in bodies])])
+    history = await store.history("A")
+    own_roles = ["user", "assistant", CLIENT_NOTES_ROLE, "assistant", "tool"]
+    cut: Message = {"role": "user", "content": "cut"}
+    entries = [ContextEntry(position, cut, is_changed=True) for position in range(5)]
+    context = ProxiedContext(entries, (), inherited_count=0, own_roles=own_roles)
+    new = replace(new_rewrite(), context=context, digest="d1")
+    rewrite = await store.commit_rewrite(new)
+    origins = [message.origin for message in await store.messages(rewrite.session)]
+    question, answer, result = (message.id for message in history)
+    assert origins == [question, None, None, answer, result]
 
 
 async def test_undone_rewrite_is_not_used_again(store: Store) -> None:

@@ -137,6 +137,10 @@ class ContextEntry:
     """Whether it is a smaller form of the stored message."""
 
 
+CLIENT_NOTES_ROLE = "client notes"
+"""The role of a user's message that holds only the client's own notes: it may not be stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProxiedContext:
     """The result of compacting the messages sent upstream: those of the last rewrite, then the client's own."""
@@ -144,12 +148,17 @@ class ProxiedContext:
     entries: Sequence[ContextEntry]
     covered: Sequence[int]
     """Positions of the messages that the summary replaces."""
-    compacted_count: int
-    """How many messages were compacted."""
     inherited_count: int
     """How many of the compacted messages are the last rewrite's."""
+    own_roles: Sequence[str]
+    """The roles of the other compacted messages, which are the client's own; see `CLIENT_NOTES_ROLE`."""
     leading_count: int = 0
     """How many stored messages come before the compacted ones and stay."""
+
+    @property
+    def compacted_count(self) -> int:
+        """How many messages were compacted."""
+        return self.inherited_count + len(self.own_roles)
 
 
 @dataclass(frozen=True, slots=True)

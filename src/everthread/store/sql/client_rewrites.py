@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from dataclasses import astuple, replace
 from typing import Literal
 
+from everthread.core.turns import user_text
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Row, Tx, placeholders
+from everthread.store.database import Row, Tx, placeholders, split_batches
 from everthread.store.records import MessageKind, NewCompaction, NewMessage
-from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteSearch
+from everthread.store.rewrite_records import (
+    CLIENT_NOTES_ROLE,
+    NewRewrite,
+    ProxiedContext,
+    Rewrite,
+    RewriteSearch,
+)
 from everthread.store.sql.branches import list_history_ids
 from everthread.store.sql.client_links import batch_longest_first
 from everthread.store.sql.compactions import continue_session
 from everthread.store.sql.session_rows import ThreadTip, lock_tip
+from everthread.store.sql.stored_messages import load_message
 from everthread.store.value_codec import decode_json, encode_json
 
 REWRITE_COLUMNS = (
@@ -105,11 +113,12 @@ def resolve_stored_context(
 ) -> tuple[list[int | NewMessage], NewCompaction]:
     """Find the stored messages that a compacted context keeps, and those that its summary covers.
 
-    `last_message`: the last stored message of the request. The client's own messages are counted back from there;
+    `last_message`: the last stored message of the request. The client's own messages are found from there backwards;
     messages of the last rewrite are those that its session shows.
     """
     context = new.context
     history = list_history_ids(tx, tip.thread, last_message)
+    own_ids = _find_own_ids(tx, context, history)
     shown_ids: list[int] = []
     if tip.id == new.base_session:
         rows = tx.all(
@@ -122,8 +131,7 @@ def resolve_stored_context(
         if position < context.inherited_count:
             index = context.leading_count + position
             return shown_ids[index] if index < len(shown_ids) else None
-        index = len(history) - (context.compacted_count - position)
-        return history[index] if 0 <= index < len(history) else None
+        return own_ids[position - context.inherited_count]
 
     entries: list[int | NewMessage] = list(history[: context.leading_count])
     for entry in context.entries:
@@ -137,6 +145,43 @@ def resolve_stored_context(
         message for message in map(find_stored_message, context.covered) if message is not None
     ]
     return entries, replace(new.record, covered=covered_ids)
+
+
+def _find_own_ids(tx: Tx, context: ProxiedContext, history: Sequence[int]) -> list[int | None]:
+    """Return the stored id of each of the client's own compacted messages; None for one that is not stored.
+
+    Pair them with the stored messages from the end backwards, by their roles: a client may have added a message that
+    holds only its own notes, or split an answer, and such messages are not stored.
+    """
+    stored_roles = _load_roles(tx, history)
+    ids: list[int | None] = []
+    index = len(history) - 1
+    for role in reversed(context.own_roles):
+        while role == "tool" and index >= 0 and stored_roles[history[index]] != role:
+            index -= 1
+        message = history[index] if index >= 0 else None
+        if message is not None and _has_role(tx, message, stored_roles[message], role):
+            ids.append(message)
+            index -= 1
+        else:
+            ids.append(None)
+    ids.reverse()
+    return ids
+
+
+def _has_role(tx: Tx, message: int, stored_role: str, role: str) -> bool:
+    """Return whether a stored message has this role, `CLIENT_NOTES_ROLE` included."""
+    if role == CLIENT_NOTES_ROLE:
+        return stored_role == "user" and not user_text(load_message(tx, message).body)
+    return stored_role == role
+
+
+def _load_roles(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
+    roles: dict[int, str] = {}
+    for batch in split_batches(ids):
+        rows = tx.all(f"SELECT id, role FROM messages WHERE id IN ({placeholders(batch)})", batch)
+        roles.update((row[0], row[1]) for row in rows)
+    return roles
 
 
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]

@@ -16,12 +16,13 @@ from everthread.core.summary_marks import (
     strip_summary_marks,
 )
 from everthread.core.tokens import TokenCounter
+from everthread.core.turns import user_text
 from everthread.core.types import Api, Request
-from everthread.store.rewrite_records import ContextEntry, ProxiedContext
+from everthread.store.rewrite_records import CLIENT_NOTES_ROLE, ContextEntry, ProxiedContext
 from everthread.thread.caller.start_replacement import StartReplacement, replace_start
 from everthread.thread.wire_messages import decode_messages
 
-NO_CONTEXT = ProxiedContext((), (), compacted_count=0, inherited_count=0)
+NO_CONTEXT = ProxiedContext((), (), inherited_count=0, own_roles=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,11 @@ def describe_context(
     return ProxiedContext(
         entries,
         compaction.covered,
-        compacted_count=len(messages),
         inherited_count=inherited_count,
+        own_roles=[_name_role(message) for message in messages[inherited_count:]],
     )
+
+
+def _name_role(message: Message) -> str:
+    role = message["role"]
+    return CLIENT_NOTES_ROLE if role == "user" and not user_text(message) else role
