@@ -54,7 +54,7 @@ def test_warns_of_lines_that_it_leaves_out() -> None:
         "1 line left out: a notice of the client, not of the model",
     }
     result = replay(log, options=PLAIN, with_baselines=False)
-    assert (result.time_source, len(result.everthread.calls)) == ("log", 2)
+    assert (result.times_from, len(result.everthread.calls)) == ("log", 2)
     assert result.notes[0].startswith("line 19")
 
 

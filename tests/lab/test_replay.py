@@ -311,7 +311,7 @@ def test_agrees_with_the_recorded_cost_of_a_long_transcript() -> None:
     log = read_log(str(shared_path("transcripts", "coding-long-claude.json")))
     replayed = replay(log, options=replace(PLAIN, economics=True), with_baselines=True)
     cached = replayed.strategy("cached")
-    assert replayed.time_source == "usage"
+    assert replayed.times_from == "usage"
     assert replayed.recorded_cost is not None
     assert float(cached.cost or 0) == pytest.approx(replayed.recorded_cost, rel=0.08)
     assert 0.70 < _known(replayed.share_saved_by_caching()) < 0.85

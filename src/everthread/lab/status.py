@@ -45,45 +45,46 @@ class ContextStatus:
 
 def read_log_status(log: Log, config: Config) -> ContextStatus:
     """Return the status at the end of a log."""
-    entries_with_usage = [
-        (entry.usage, entry)
-        for entry in log.entries
-        if entry.usage is not None and entry.usage.prompt_tokens
-    ]
-    model = next(
-        (entry.model for _, entry in reversed(entries_with_usage) if entry.model),
-        log.model,
-    )
-    last_usage = entries_with_usage[-1][0] if entries_with_usage else CanonicalUsage()
-    prompt_sizes = [usage.prompt_tokens for usage, _ in entries_with_usage]
-    window = log.window or find_client_window(
-        log.kind, model, largest_prompt=max(prompt_sizes, default=0)
-    )
-    amounts = [
-        entry.cost
-        if entry.cost is not None
-        else _compute_dollars(
-            entry.model or model,
-            _correct_output_tokens(usage, entry, model),
-            entry.timestamp,
+    model = log.model
+    largest_prompt = 0
+    last_usage: CanonicalUsage | None = None
+    for entry in log.entries:
+        if entry.usage is not None and entry.usage.prompt_tokens:
+            model = entry.model or model
+            largest_prompt = max(largest_prompt, entry.usage.prompt_tokens)
+            last_usage = entry.usage
+    window = log.window or find_client_window(log.kind, model, largest_prompt=largest_prompt)
+    threshold = _find_threshold(config, model, window)
+    compactions = len(log.compactions)
+    if last_usage is None:
+        return ContextStatus(
+            _estimate_context(log), window, threshold=threshold, compactions=compactions
         )
-        for usage, entry in entries_with_usage
-    ]
-    known_amounts = [amount for amount in amounts if amount is not None]
     return ContextStatus(
-        last_usage.prompt_tokens + last_usage.output_tokens
-        if entries_with_usage
-        else _estimate_context(log),
+        last_usage.prompt_tokens + last_usage.output_tokens,
         window,
-        threshold=_find_threshold(config, model, window),
-        cached=last_usage.cache_read_tokens / last_usage.prompt_tokens
-        if last_usage.prompt_tokens
-        else None,
-        dollars=sum(known_amounts)
-        if known_amounts and len(known_amounts) == len(amounts)
-        else None,
-        compactions=len(log.compactions),
+        threshold=threshold,
+        cached=last_usage.cache_read_tokens / last_usage.prompt_tokens,
+        dollars=_sum_dollars(log, model),
+        compactions=compactions,
     )
+
+
+def _sum_dollars(log: Log, default_model: str) -> float | None:
+    """Return the dollars of all calls with a usage; None if any of them has no price."""
+    amounts = []
+    for entry in log.entries:
+        if entry.usage is None or not entry.usage.prompt_tokens:
+            continue
+        dollars = entry.cost
+        if dollars is None:
+            model = entry.model or default_model
+            usage = _correct_output_tokens(entry.usage, entry, model)
+            dollars = _compute_dollars(model, usage, entry.timestamp)
+        if dollars is None:
+            return None
+        amounts.append(dollars)
+    return sum(amounts)
 
 
 def read_client_status(client_input: Mapping[str, Any], config: Config) -> ContextStatus | None:
@@ -111,7 +112,7 @@ def _correct_output_tokens(
     usage: CanonicalUsage, entry: LoggedMessage, model: str
 ) -> CanonicalUsage:
     """Return the usage with the tokens of the whole answer. A log may state only the tokens of its beginning."""
-    counter = TokenCounter(entry.model or model)
+    counter = TokenCounter(model)
     counted_tokens = counter.message(entry.message)
     counted_tokens += counter.text(entry.message.get("reasoning_content") or "")
     return replace(usage, output_tokens=max(usage.output_tokens, counted_tokens))

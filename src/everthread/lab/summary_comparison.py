@@ -73,13 +73,11 @@ class Names:
 
     def select_newly_typed(self, typed_names: Names, shown_text: str) -> Names:
         """Return the names that were typed before any result showed them."""
+        typed_files = self.files & typed_names.files
+        typed_identifiers = self.identifiers & typed_names.identifiers
         return Names(
-            frozenset(name for name in self.files & typed_names.files if name not in shown_text),
-            frozenset(
-                name
-                for name in self.identifiers & typed_names.identifiers
-                if name not in shown_text
-            ),
+            frozenset(name for name in typed_files if name not in shown_text),
+            frozenset(name for name in typed_identifiers if name not in shown_text),
         )
 
 
@@ -100,12 +98,13 @@ def _find_paths(path_text: str) -> list[str]:
 
 def find_names(text: str) -> Names:
     """Return the file names and identifiers of a text."""
-    paths = (path for run in _PATH_CHARACTERS.findall(text) for path in _find_paths(run))
+    paths: list[str] = []
+    for path_text in _PATH_CHARACTERS.findall(text):
+        paths += _find_paths(path_text)
     files = frozenset(path.rsplit("/", 1)[-1] for path in paths if len(path) >= _MIN_FILE_CHARS)
-    names = frozenset(
-        name for name in _IDENTIFIER.findall(text) if len(name) >= _MIN_IDENTIFIER_CHARS
-    )
-    return Names(files, names)
+    words = _IDENTIFIER.findall(text)
+    identifiers = frozenset(word for word in words if len(word) >= _MIN_IDENTIFIER_CHARS)
+    return Names(files, identifiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +219,13 @@ def _find_needed_names(known_names: Names, entries: Sequence[LoggedMessage]) -> 
         message = entry.message
         if message["role"] != "assistant":
             if block_count:
-                shown_text += (
-                    f"\n{user_text(message) if message['role'] == 'user' else join_texts(message)}"
-                )
+                is_by_user = message["role"] == "user"
+                text = user_text(message) if is_by_user else join_texts(message)
+                shown_text += f"\n{text}"
             continue
         block_count += _count_blocks(message)
-        typed_text = "\n".join(
-            text for call in calls_of(message) for text in iterate_strings(call.parsed)
-        )
-        needed_names |= known_names.select_newly_typed(find_names(typed_text), shown_text)
+        typed_names = find_names("\n".join(_list_argument_texts(message)))
+        needed_names |= known_names.select_newly_typed(typed_names, shown_text)
         if block_count > MAX_LATER_BLOCKS:
             break
     return needed_names
@@ -240,17 +237,24 @@ def _count_blocks(message: Message) -> int:
 
 def join_texts(message: Message) -> str:
     """Return all text of a message: words, arguments of calls, results."""
-    results = (result.text for result in results_of(message)) if message["role"] != "tool" else ()
-    arguments = (text for call in calls_of(message) for text in iterate_strings(call.parsed))
-    return "\n".join([text_of(message), *results, *arguments])
+    texts = [text_of(message)]
+    if message["role"] != "tool":
+        texts += [result.text for result in results_of(message)]
+    texts += _list_argument_texts(message)
+    return "\n".join(texts)
+
+
+def _list_argument_texts(message: Message) -> list[str]:
+    texts: list[str] = []
+    for call in calls_of(message):
+        texts += iterate_strings(call.parsed)
+    return texts
 
 
 def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
-    size = (
-        estimate_request_tokens([{"role": "user", "content": compaction.client_context}])
-        if compaction.client_context
-        else 0
-    )
+    size = 0
+    if compaction.client_context:
+        size = estimate_request_tokens([{"role": "user", "content": compaction.client_context}])
     text_and_tokens_by_name = {
         OWN_CONTEXT: (compaction.client_context, size),
         SAME_SIZE: read_context(compact_to_size(compaction.messages, size)),
@@ -326,18 +330,14 @@ def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
 
 def read_context(messages: Sequence[Message]) -> tuple[str, int]:
     """Return all text of a context, and its tokens."""
-    text = "\n".join(map(join_texts, messages))
-    return text, estimate_request_tokens(list(messages)) if messages else 0
+    if not messages:
+        return "", 0
+    return "\n".join(map(join_texts, messages)), estimate_request_tokens(list(messages))
 
 
 def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
     """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
-    readable_counts = [
-        compaction.held[name]
-        for comparison in comparisons
-        for compaction in comparison.compactions
-        if compaction.is_readable
-    ]
+    readable_counts = [compaction.held[name] for compaction in _list_readable(comparisons)]
     return HeldCounts(
         sum(held.files for held in readable_counts),
         sum(held.identifiers for held in readable_counts),
@@ -346,37 +346,34 @@ def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
     )
 
 
+def _list_readable(comparisons: Sequence[Comparison]) -> list[ComparedCompaction]:
+    """Return the compactions whose own summary can be read."""
+    readable_compactions: list[ComparedCompaction] = []
+    for comparison in comparisons:
+        readable_compactions += [
+            compaction for compaction in comparison.compactions if compaction.is_readable
+        ]
+    return readable_compactions
+
+
 def describe(comparisons: Sequence[Comparison]) -> str:
     """Return one sentence: the share of the needs in the client's summaries, and in Everthread's."""
-    readable_compactions = [
-        compaction
-        for comparison in comparisons
-        for compaction in comparison.compactions
-        if compaction.is_readable
-    ]
+    readable_compactions = _list_readable(comparisons)
     names = sum(compaction.names for compaction in readable_compactions)
     if not names:
-        unreadable_count = sum(
-            not compaction.is_readable
-            for comparison in comparisons
-            for compaction in comparison.compactions
-        )
-        if unreadable_count:
+        compaction_count = sum(len(comparison.compactions) for comparison in comparisons)
+        if compaction_count > len(readable_compactions):
             return "The client's summaries are encrypted: what they kept cannot be read."
         return "No compaction of a client with enough before and after it was found."
     readable_clients = [
-        comparison.client
-        for comparison in comparisons
-        if any(compaction.is_readable for compaction in comparison.compactions)
+        comparison.client for comparison in comparisons if _list_readable([comparison])
     ]
     clients = " and ".join(dict.fromkeys(readable_clients))
     own_share = sum_held_counts(comparisons, OWN_CONTEXT).names / names
     same_size_share = sum_held_counts(comparisons, SAME_SIZE).names / names
-    times = (
-        f"its {len(readable_compactions)} compactions"
-        if len(readable_compactions) > 1
-        else "its compaction"
-    )
+    times = "its compaction"
+    if len(readable_compactions) > 1:
+        times = f"its {len(readable_compactions)} compactions"
     return (
         f"At {times} {clients}'s summary kept {own_share:.0%} of the names that the agent used next; "
         f"Everthread would have kept {same_size_share:.0%} in the same room."

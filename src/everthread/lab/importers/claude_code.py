@@ -62,10 +62,6 @@ def _is_message_line(value: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_title(value: Mapping[str, Any]) -> str:
-    return text_in(value, "customTitle") or text_in(value, "summary")
-
-
 def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
     """Return the window that the log shows: by the model's name, or by the size before a compaction."""
     sizes = [
@@ -124,7 +120,8 @@ class _LogOverview:
         message_ids: set[str] = set()
         for number, value in lines:
             overview.session = overview.session or text_in(value, "sessionId")
-            overview.title = overview.title or _read_title(value)
+            title = text_in(value, "customTitle") or text_in(value, "summary")
+            overview.title = overview.title or title
             overview.preserved_texts.update(_list_preserved_ids(value))
             uuid = text_in(value, "uuid")
             parent = text_in(value, "parentUuid")
@@ -355,11 +352,9 @@ def _decode_answer(answer: _PartialAnswer) -> LoggedMessage | None:
         decoded = anthropic.decode_messages([{"role": "assistant", "content": content}], model=name)
     except WireError:
         return None
-    return (
-        LoggedMessage(decoded[0], answer.timestamp, answer.usage, None, name)
-        if len(decoded) == 1
-        else None
-    )
+    if len(decoded) != 1:
+        return None
+    return LoggedMessage(decoded[0], answer.timestamp, answer.usage, model=name)
 
 
 def _strip_display_input(block: Any) -> Any:
@@ -388,12 +383,14 @@ def _mark_injected_content(value: Mapping[str, Any], message: Mapping[str, Any])
         return make_injected_message(content)["content"]
     if not isinstance(content, list):
         return content
-    return [
-        {**block, "text": make_injected_message(block["text"])["content"]}
-        if kind_of(block) == "text" and isinstance(block.get("text"), str)
-        else block
-        for block in content
-    ]
+    marked_content = []
+    for block in content:
+        if kind_of(block) == "text" and isinstance(block.get("text"), str):
+            marked_text = make_injected_message(block["text"])["content"]
+            marked_content.append({**block, "text": marked_text})
+        else:
+            marked_content.append(block)
+    return marked_content
 
 
 def _split_rejections(messages: list[Message]) -> list[Message]:

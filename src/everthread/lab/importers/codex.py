@@ -150,15 +150,13 @@ class CodexReader(ClientLogReader):
 def _read_compaction(
     payload: Mapping[str, Any], message_count: int, timestamp: float | None
 ) -> ClientCompaction:
-    restored = "\n".join(
-        text
-        for item in list_objects(payload.get("replacement_history"))
-        for text in iterate_strings(item.get("content"))
-    )
+    restored_texts: list[str] = []
+    for item in list_objects(payload.get("replacement_history")):
+        restored_texts += iterate_strings(item.get("content"))
     return ClientCompaction(
         message_count,
         text_in(payload, "message") or None,
-        restored,
+        "\n".join(restored_texts),
         timestamp=timestamp,
     )
 
@@ -173,8 +171,6 @@ def _read_instructions(payload: Mapping[str, Any]) -> str | None:
 
 def _is_by_model(item: Mapping[str, Any]) -> bool:
     kind = kind_of(item)
-    return (
-        item.get("role") == "assistant"
-        if kind == "message"
-        else kind not in RESULT_KIND_BY_CALL_KIND.values()
-    )
+    if kind == "message":
+        return item.get("role") == "assistant"
+    return kind not in RESULT_KIND_BY_CALL_KIND.values()

@@ -63,11 +63,9 @@ def _parse_file(text: str) -> Any:
     value, problem = load_json(text)
     if problem is None:
         # One line of JSONL is an object like any other; a lone message is a conversation of one.
-        return (
-            [value]
-            if isinstance(value, dict) and "role" in value and "messages" not in value
-            else value
-        )
+        if isinstance(value, dict) and "role" in value and "messages" not in value:
+            return [value]
+        return value
     values: list[Any] = []
     for number, value in load_lines(text):
         if isinstance(value, Exception):

@@ -162,16 +162,15 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
     ]
     if not text and not tools:
         return
-    thoughts = "\n".join(
-        iterate_strings([_list_thought_texts(thought) for thought in record.get("thoughts") or ()])
-    )
+    thought_texts: list[str] = []
+    for thought in list_objects(record.get("thoughts")):
+        thought_texts += [text_in(thought, "subject"), text_in(thought, "description")]
     calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tools]
     yield LoggedMessage(
-        make_answer(text, thoughts, calls),
+        make_answer(text, "\n".join(thought_texts), calls),
         timestamp,
         _read_usage(object_in(record, "tokens")),
-        None,
-        text_in(record, "model"),
+        model=text_in(record, "model"),
     )
     for call in tools:
         result: Message = {
@@ -183,32 +182,23 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
         yield LoggedMessage(result, parse_time(call.get("timestamp")) or timestamp)
 
 
-def _list_thought_texts(thought: Any) -> list[str]:
-    return (
-        [text_in(thought, key) for key in ("subject", "description")]
-        if isinstance(thought, Mapping)
-        else []
-    )
-
-
 def _text_of(record: Mapping[str, Any]) -> str:
     """Return the words of a message. Results of tools among its parts are recorded with their calls."""
     content = record.get("content")
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    return "\n".join(
-        text_in(part, "text")
-        for part in parts
-        if isinstance(part, Mapping) and text_in(part, "text")
-    )
+    texts = [text_in(part, "text") for part in list_objects(parts)]
+    return "\n".join(filter(None, texts))
 
 
 def _read_result_text(call: Mapping[str, Any]) -> str:
-    parts = call.get("result")
-    parts_list = parts if isinstance(parts, list) else [parts]
-    responses = [object_in(object_in(part, "functionResponse"), "response") for part in parts_list]
-    return "\n".join(text for response in responses for text in iterate_strings(dict(response)))
+    result = call.get("result")
+    texts: list[str] = []
+    for part in result if isinstance(result, list) else [result]:
+        response = object_in(object_in(part, "functionResponse"), "response")
+        texts += iterate_strings(dict(response))
+    return "\n".join(texts)
 
 
 def _read_usage(tokens: Mapping[str, Any]) -> CanonicalUsage | None:

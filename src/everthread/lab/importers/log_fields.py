@@ -91,15 +91,13 @@ def make_answer(text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]])
     message: Message = {"role": "assistant", "content": text or None}
     if thoughts:
         message["reasoning_content"] = thoughts
-    tool_calls: Any = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": str(name), "arguments": json.dumps(arguments or {})},
-        }
-        for call_id, name, arguments in calls
-    ]
-    return {**message, "tool_calls": tool_calls} if tool_calls else message
+    tool_calls: list[Any] = []
+    for call_id, name, arguments in calls:
+        function = {"name": str(name), "arguments": json.dumps(arguments or {})}
+        tool_calls.append({"id": call_id, "type": "function", "function": function})
+    if tool_calls:
+        message["tool_calls"] = tool_calls
+    return message
 
 
 def make_injected_message(text: str) -> Message:

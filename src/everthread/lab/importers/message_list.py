@@ -29,23 +29,12 @@ def read_message_list(value: Any, source: str) -> Log:
     # Decoded message by message, so that each keeps its time.
     if isinstance(wire_messages, list):
         codec = anthropic if api == "anthropic" else openai_chat
-        entries = [
-            LoggedMessage(
-                message,
-                next(
-                    (
-                        timestamp
-                        for key in _TIME_FIELDS
-                        if (timestamp := parse_time(item.get(key))) is not None
-                    ),
-                    None,
-                ),
-            )
-            for item in wire_messages
-            for message in codec.decode_messages(
-                [{key: item[key] for key in item if key not in _TIME_FIELDS}]
-            )
-        ]
+        entries = []
+        for item in wire_messages:
+            timestamp = _read_time(item)
+            fields = {key: value for key, value in item.items() if key not in _TIME_FIELDS}
+            for message in codec.decode_messages([fields]):
+                entries.append(LoggedMessage(message, timestamp))
         if request.system is not None and api == "openai_chat":
             entries = entries[1:]
     if isinstance(usage, list):
@@ -60,20 +49,25 @@ def read_message_list(value: Any, source: str) -> Log:
     )
 
 
+def _read_time(item: Mapping[str, Any]) -> float | None:
+    for key in _TIME_FIELDS:
+        timestamp = parse_time(item.get(key))
+        if timestamp is not None:
+            return timestamp
+    return None
+
+
 def _add_usage(entries: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
     answer_indexes = [
         index for index, entry in enumerate(entries) if entry.message.get("role") == "assistant"
     ]
     entries = list(entries)
     for number, figures in enumerate(usage):
-        message_index = figures.get("before_message")
-        answer_index = (
-            message_index
-            if isinstance(message_index, int)
-            else answer_indexes[number]
-            if number < len(answer_indexes)
-            else -1
-        )
+        answer_index = figures.get("before_message")
+        if not isinstance(answer_index, int):
+            if number >= len(answer_indexes):
+                continue
+            answer_index = answer_indexes[number]
         if answer_index in answer_indexes:
             cost = figures.get("cost_usd")
             dollars = float(cost) if isinstance(cost, int | float) else None

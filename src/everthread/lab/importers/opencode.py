@@ -36,11 +36,9 @@ from everthread.lab.importers.log_fields import (
 
 
 def is_export(value: Any) -> bool:
-    messages = (
-        value.get("messages")
-        if isinstance(value, Mapping) and isinstance(value.get("info"), Mapping)
-        else None
-    )
+    if not isinstance(value, Mapping) or not isinstance(value.get("info"), Mapping):
+        return False
+    messages = value.get("messages")
     return isinstance(messages, list) and all(
         isinstance(entry, Mapping) and "parts" in entry for entry in messages
     )
@@ -142,17 +140,15 @@ def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> li
         text = texts_of([_mark_synthetic(part) for part in parts], "text")
         return [LoggedMessage({"role": "user", "content": text}, timestamp)] if text else []
     steps: list[list[Mapping[str, Any]]] = [[]]
-    for part in (
-        parts
-    ):  # each step of an answer was a call of its own; its tools' results are between the steps
+    # Each step of an answer was a call of its own; its tools' results are between the steps.
+    for part in parts:
         if part.get("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
-    return [
-        message
-        for step in steps
-        for message in _read_step(step, timestamp, text_in(info, "modelID"))
-    ]
+    messages: list[LoggedMessage] = []
+    for step in steps:
+        messages += _read_step(step, timestamp, text_in(info, "modelID"))
+    return messages
 
 
 def _mark_synthetic(part: Mapping[str, Any]) -> Mapping[str, Any]:

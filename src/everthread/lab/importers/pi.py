@@ -130,12 +130,7 @@ class PiReader(ClientLogReader):
         index = self.message_indexes.get(text_in(value, "targetId"))
         if index is None:
             return
-        replacement = value.get("replacement")
-        text = (
-            replacement
-            if isinstance(replacement, str)
-            else texts_of(list_objects(replacement), "text")
-        )
+        text = _read_text(value.get("replacement"))
         entry = self.messages[index]
         self.messages[index] = replace(entry, message={**entry.message, "content": text})
 
@@ -175,12 +170,8 @@ def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
         is_known = not parent or (isinstance(parent, str) and parent in known_ids)
         parents[line_id] = parent if is_known else previous_id
         previous_id = line_id
-    line_ids = (
-        text_in(value, "id")
-        for value in reversed(values)
-        if text_in(value, "id") and "parentId" in value
-    )
-    current_id: Any = next(line_ids, None)
+    tree_ids = [text_in(value, "id") for value in values if "parentId" in value]
+    current_id: Any = next(filter(None, reversed(tree_ids)), None)
     if current_id is None:
         return None
     branch: set[str] = set()

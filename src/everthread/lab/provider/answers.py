@@ -164,15 +164,12 @@ def make_fault_error(call: ProviderCall, fault: Fault) -> Refusal | None:
         return None
     status, message = _FAULT_ERRORS[fault.kind]
     error = make_refusal(call.protocol.api, status, fault.message or message)
-    retry_seconds = fault.retry_after
-    headers = (
-        {}
-        if retry_seconds is None
-        else {
-            "retry-after": f"{retry_seconds:g}",
-            "retry-after-ms": f"{retry_seconds * 1000:.0f}",
-        }
-    )
+    if fault.retry_after is None:
+        return error
+    headers = {
+        "retry-after": f"{fault.retry_after:g}",
+        "retry-after-ms": f"{fault.retry_after * 1000:.0f}",
+    }
     return replace(error, headers=headers)
 
 
@@ -196,19 +193,16 @@ _FAULT_ERRORS = {
 
 def drop_stream_content(events: Iterable[SseEvent]) -> list[SseEvent]:
     """Return the stream without its content: only the events that begin and end it."""
-    return [
-        event
-        for event in events
-        if event.event in _FRAME_EVENTS
-        or (
-            event.event is None
-            and (event.data == "[DONE]" or _has_no_content(json.loads(event.data)))
-        )
-    ]
+    return [event for event in events if _has_no_content(event)]
 
 
-def _has_no_content(chunk: Mapping[str, Any]) -> bool:
-    """Return whether a chunk of a chat or of Gemini has no content."""
+def _has_no_content(event: SseEvent) -> bool:
+    if event.event is not None:
+        return event.event in _FRAME_EVENTS
+    if event.data == "[DONE]":
+        return True
+    # A chunk of a chat or of Gemini.
+    chunk = json.loads(event.data)
     candidates = chunk.get("candidates") or [{}]
     return not chunk.get("choices") and "content" not in candidates[0]
 
@@ -351,12 +345,9 @@ class ProviderLogic:
             protocol.read_output_cap(record.body),
         )
         if overflow_refusal:
-            in_stream = record.stream and call.model.errors_in_stream
-            return (
-                fail_stream(call, [], overflow_refusal)
-                if in_stream
-                else refuse(record, overflow_refusal)
-            )
+            if record.stream and call.model.errors_in_stream:
+                return fail_stream(call, [], overflow_refusal)
+            return refuse(record, overflow_refusal)
         reply, fault = await self._next_reply(call.request)
         if fault:
             record.fault = fault.kind
@@ -446,13 +437,10 @@ class ProviderLogic:
             if fault_kind == "empty":
                 body[protocol.content_field] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
-        events = protocol.codec.encode_stream(reply)
-        sent_events = [
-            encode_event(event)
-            for event in split_events(
-                drop_stream_content(events) if fault_kind == "empty" else events
-            )
-        ]
+        events: Iterable[SseEvent] = protocol.codec.encode_stream(reply)
+        if fault_kind == "empty":
+            events = drop_stream_content(events)
+        sent_events = [encode_event(event) for event in split_events(events)]
         error = make_fault_error(call, fault) if fault else None
         if fault and error:
             return fail_stream(call, sent_events[: fault.after], error)

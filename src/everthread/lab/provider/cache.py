@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 
 from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_CACHE_SECONDS,
@@ -16,6 +16,20 @@ from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
 )
 from everthread.lab.provider.prompt_blocks import Block, Prompt, Ttl, digest_text
+
+CLAUDE_TTL_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
+MAX_MARKS = 4
+MAX_LOOKBACK_POSITIONS = 20
+"""Positions checked for each mark, its own included."""
+MAX_PREFIX_ENDS = 80
+"""Positions at which OpenAI looks for a cached prefix."""
+MIN_CACHED_TOKENS = 1024
+CACHE_STEP_TOKENS = 128
+PREFIX_SECONDS = 600.0
+
+_RUN_KINDS = (CALL_BLOCK_KINDS, RESULT_BLOCK_KINDS)
+_PIECE_CHARS = 256
+"""Characters compared at once inside a block: two prompts may start to differ in the middle of a message."""
 
 
 def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[bytes]:
@@ -39,33 +53,16 @@ class PrefixDigests:
         self._digests: list[bytes] = []
 
     def __call__(self, blocks: Sequence[Block]) -> list[bytes]:
-        same_count = sum(
-            1
-            for _ in takewhile(
-                lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)
-            )
-        )
+        same_count = 0
+        for earlier_block, block in zip(self._blocks, blocks, strict=False):
+            if earlier_block is not block:
+                break
+            same_count += 1
         shared_digests = self._digests[:same_count]
+        shared_digest = shared_digests[-1] if shared_digests else b""
         self._blocks = blocks
-        self._digests = [
-            *shared_digests,
-            *digest_prefixes(blocks[same_count:], shared_digests[-1] if shared_digests else b""),
-        ]
+        self._digests = [*shared_digests, *digest_prefixes(blocks[same_count:], shared_digest)]
         return self._digests
-
-
-MAX_LOOKBACK_POSITIONS = 20
-"""Positions checked for each mark, its own included."""
-
-
-MAX_MARKS = 4
-
-
-MAX_PREFIX_ENDS = 80
-"""Positions at which OpenAI looks for a cached prefix."""
-
-
-CLAUDE_TTL_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +100,25 @@ class ClaudeCache:
         keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
         token_sums = list(accumulate(block.tokens for block in blocks))
         marked_indexes = [index for index, block in enumerate(blocks) if block.mark]
-        # The longest prefix with a live entry among the positions that the marks make Claude check.
-        candidates = (
-            index
-            for mark_index in reversed(marked_indexes)
-            for index in _list_lookback_positions(blocks, mark_index)
-        )
-        hit_index = next((index for index in candidates if self._is_alive(keys[index], now)), -1)
-        for index in {
-            hit_index,
-            *(index for index in marked_indexes if index < hit_index),
-        } - {-1}:
-            if self._is_alive(keys[index], now):
-                ttl, _ = self._entries[keys[index]]
-                self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
-        read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
+        hit_index = self._find_hit(blocks, keys, marked_indexes, now)
+        read_tokens = 0
+        if hit_index is not None:
+            read_tokens = token_sums[hit_index]
+            for index in [*marked_indexes, hit_index]:
+                if index <= hit_index and self._is_alive(keys[index], now):
+                    ttl, _ = self._entries[keys[index]]
+                    self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
+        first_written_index = 0 if hit_index is None else hit_index + 1
         written_indexes = [
-            index for index in marked_indexes if index > hit_index and token_sums[index] >= minimum
+            index
+            for index in marked_indexes
+            if index >= first_written_index and token_sums[index] >= minimum
         ]
         for index in written_indexes:
             ttl = blocks[index].mark or "5m"
             self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
-        hour_sum = max(
-            (token_sums[index] for index in written_indexes if blocks[index].mark == "1h"),
-            default=read_tokens,
-        )
+        hour_sums = [token_sums[index] for index in written_indexes if blocks[index].mark == "1h"]
+        hour_sum = max(hour_sums, default=read_tokens)
         last_sum = max((token_sums[index] for index in written_indexes), default=read_tokens)
         return CacheUse(
             prompt_tokens,
@@ -135,6 +126,20 @@ class ClaudeCache:
             write_5m=last_sum - hour_sum,
             write_1h=hour_sum - read_tokens,
         )
+
+    def _find_hit(
+        self,
+        blocks: Sequence[Block],
+        keys: Sequence[tuple[str, bytes]],
+        marked_indexes: Sequence[int],
+        now: float,
+    ) -> int | None:
+        """Return the end of the longest live prefix among the positions that the marks make Claude check."""
+        for mark_index in reversed(marked_indexes):
+            for index in _list_lookback_positions(blocks, mark_index):
+                if self._is_alive(keys[index], now):
+                    return index
+        return None
 
     def _is_alive(self, key: tuple[str, bytes], now: float) -> bool:
         return key in self._entries and now < self._entries[key][1]
@@ -158,22 +163,6 @@ def _list_lookback_positions(blocks: Sequence[Block], mark_index: int) -> list[i
     return positions
 
 
-_RUN_KINDS = (CALL_BLOCK_KINDS, RESULT_BLOCK_KINDS)
-
-
-MIN_CACHED_TOKENS = 1024
-
-
-CACHE_STEP_TOKENS = 128
-
-
-PREFIX_SECONDS = 600.0
-
-
-_PIECE_CHARS = 256
-"""Characters compared at once inside a block: two prompts may start to differ in the middle of a message."""
-
-
 def find_prefix_seconds(model: str) -> float:
     """Return how long an unused prefix is kept without a mark, in seconds."""
     return AUTOMATIC_CACHE_SECONDS if bills_cache_writes(model) else PREFIX_SECONDS
@@ -190,7 +179,9 @@ class PrefixCache:
     def use(self, model: str, blocks: Sequence[Block], *, prompt_tokens: int) -> int:
         """Return how many tokens of the prompt are read from the cache; remember the prompt."""
         now = self._clock()
-        pieces = [piece for block in blocks for piece in _split_block(block)]
+        pieces: list[Block] = []
+        for block in blocks:
+            pieces += _split_block(block)
         shared_tokens = 0
         for piece, digest in zip(pieces, self._digest_prefixes(pieces), strict=True):
             key = (model, digest)
@@ -236,26 +227,20 @@ class BreakpointCache:
         marked_indexes = [index for index, block in enumerate(blocks) if block.is_breakpoint]
         natural_indexes = [index for index, block in enumerate(blocks) if block.can_end_prefix]
         candidates = sorted({*marked_indexes, *natural_indexes})[-MAX_PREFIX_ENDS:]
-        hit_index = next(
-            (
-                index
-                for index in reversed(candidates)
-                if now < self._expiry_times.get(keys[index], -1.0)
-            ),
-            -1,
-        )
+        read_tokens = 0
+        for index in reversed(candidates):
+            if now < self._expiry_times.get(keys[index], -1.0):
+                self._expiry_times[keys[index]] = now + lifetime
+                read_tokens = token_sums[index]
+                break
         implicit_indexes = [] if is_explicit else natural_indexes[-1:]
-        written_indexes = sorted(
-            {*implicit_indexes, *marked_indexes[-(MAX_MARKS - len(implicit_indexes)) :]}
-        )
-        written_indexes = [
-            index for index in written_indexes if token_sums[index] >= MIN_CACHED_TOKENS
-        ]
-        for index in {*written_indexes, hit_index} - {-1}:
-            self._expiry_times[keys[index]] = now + lifetime
-        read_tokens = 0 if hit_index < 0 else token_sums[hit_index]
-        last_sum = max((token_sums[index] for index in written_indexes), default=read_tokens)
-        return CacheUse(prompt_tokens, read_tokens, write_5m=max(0, last_sum - read_tokens))
+        explicit_count = MAX_MARKS - len(implicit_indexes)
+        last_sum = read_tokens
+        for index in {*implicit_indexes, *marked_indexes[-explicit_count:]}:
+            if token_sums[index] >= MIN_CACHED_TOKENS:
+                self._expiry_times[keys[index]] = now + lifetime
+                last_sum = max(last_sum, token_sums[index])
+        return CacheUse(prompt_tokens, read_tokens, write_5m=last_sum - read_tokens)
 
 
 class ProviderCaches:

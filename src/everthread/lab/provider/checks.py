@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -100,14 +100,12 @@ def find_image_excess(api: Api, model: ServedModel, request: Request) -> Refusal
     """Refuse a request with more images and documents than the model takes."""
     if model.max_images is None:
         return None
-    all_parts = [part for message in request.messages for part in parts_of(message)]
-    all_parts += [
-        part
-        for message in request.messages
-        for result in results_of(message)
-        for part in (result.content if isinstance(result.content, list) else ())
-    ]
-    count = sum(kind_of(part) in _ATTACHMENT_KINDS for part in all_parts)
+    count = 0
+    for message in request.messages:
+        count += _count_attachments(parts_of(message))
+        for result in results_of(message):
+            if isinstance(result.content, list):
+                count += _count_attachments(result.content)
     if count <= model.max_images:
         return None
     return make_refusal(
@@ -115,6 +113,10 @@ def find_image_excess(api: Api, model: ServedModel, request: Request) -> Refusal
         400,
         f"messages: too many images and documents: {count} > {model.max_images}",
     )
+
+
+def _count_attachments(parts: Iterable[Any]) -> int:
+    return sum(kind_of(part) in _ATTACHMENT_KINDS for part in parts)
 
 
 _ATTACHMENT_KINDS = IMAGE_BLOCK_KINDS | {"document", "file", "input_file"}
@@ -273,11 +275,9 @@ _PROBLEM_TEXTS: dict[Api, dict[str, str]] = {
 
 
 def _format_problem(api: Api, problem: Problem) -> str:
-    rule = (
-        "orphan-result"
-        if problem.rule in ("misplaced-result", "duplicate-result")
-        else problem.rule
-    )
+    rule: str = problem.rule
+    if rule in ("misplaced-result", "duplicate-result"):
+        rule = "orphan-result"
     # The call id a problem names.
     call = problem.message.partition("'")[2].rpartition("'")[0]
     template = _PROBLEM_TEXTS[api].get(rule) or _PROBLEM_TEXTS[api][""]

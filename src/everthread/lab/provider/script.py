@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 from everthread.core.messages import (
@@ -48,13 +47,14 @@ class ScriptedAnswers:
 
 def echo(request: Request) -> str:
     """Echo the last message, so that a person sees that it arrived."""
-    last_message = request.messages[-1] if request.messages else None
-    words = (
-        (text_of(last_message) or " ".join(result.text for result in results_of(last_message)))
-        if last_message
-        else ""
-    )
-    return f"You said: {words[:_MAX_ECHO_CHARS]}" if words.strip() else "You said nothing."
+    words = ""
+    if request.messages:
+        last_message = request.messages[-1]
+        results = [result.text for result in results_of(last_message)]
+        words = text_of(last_message) or " ".join(results)
+    if not words.strip():
+        return "You said nothing."
+    return f"You said: {words[:_MAX_ECHO_CHARS]}"
 
 
 class RecordedAnswers:
@@ -88,12 +88,14 @@ class RecordedAnswers:
         return Reply(answers_by_position[self._position])
 
     def _count_equal_utterances(self, requested: Sequence[_Utterance], position: int) -> int:
-        pairs = zip(
-            reversed(requested[-_MAX_COMPARED_UTTERANCES:]),
-            reversed(self._utterances[: position + 1]),
-            strict=False,
-        )
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        latest_requested = reversed(requested[-_MAX_COMPARED_UTTERANCES:])
+        latest_recorded = reversed(self._utterances[: position + 1])
+        count = 0
+        for utterance, recorded in zip(latest_requested, latest_recorded, strict=False):
+            if utterance != recorded:
+                break
+            count += 1
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +120,20 @@ def _split_utterances(messages: Sequence[Message]) -> list[_Utterance]:
     utterances: list[_Utterance] = []
     for next_index, message in enumerate(messages, 1):
         role = message["role"]
-        words = (
-            text_of(message) or "\n".join(result.text for result in results_of(message))
-        ).strip()
+        results = [result.text for result in results_of(message)]
+        words = (text_of(message) or "\n".join(results)).strip()
         if utterances and utterances[-1].role == role == "user":
             words = f"{utterances.pop().words}\n{words}".strip()
-        later_messages = (messages[index] for index in range(next_index, len(messages)))
-        answer = next(
-            (message for message in later_messages if message["role"] == "assistant"),
-            None,
-        )
-        utterances.append(_Utterance(role, words, answer))
+        utterances.append(_Utterance(role, words, _find_answer(messages, next_index)))
     return utterances
+
+
+def _find_answer(messages: Sequence[Message], start: int) -> Message | None:
+    """Return the first message of the assistant from an index on."""
+    for index in range(start, len(messages)):
+        if messages[index]["role"] == "assistant":
+            return messages[index]
+    return None
 
 
 def read_script(value: Any) -> list[Step]:

@@ -193,14 +193,12 @@ DEFAULT_MODELS: Mapping[str, int] = {"gpt-5": 400_000, "claude-sonnet-5": 200_00
 def index_models(models: Models | None) -> dict[str, ServedModel]:
     """Return the models by name. `models`: windows by name, or `ServedModel`s; None: the default models."""
     models = DEFAULT_MODELS if models is None else models
-    model_list = (
-        [ServedModel(*pair) for pair in models.items()]
-        if isinstance(models, Mapping)
-        else list(models)
-    )
-    if not model_list:
+    if isinstance(models, Mapping):
+        models = [ServedModel(name, window) for name, window in models.items()]
+    models_by_name = {model.name: model for model in models}
+    if not models_by_name:
         raise InputError("a provider serves at least one model")
-    return {model.name: model for model in model_list}
+    return models_by_name
 
 
 def parse_model(

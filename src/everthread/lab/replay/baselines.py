@@ -121,12 +121,14 @@ def _fit_history(inputs: ReplayInputs, history: list[Message], model: str) -> li
 
 def _cut_texts(group: list[Message], kept_share: float, min_chars: int) -> list[Message]:
     """Cut the long texts of a last group that does not fit by itself."""
-    return [
-        with_content(message, text[: int(kept_share * len(text) * 0.9)])
-        if isinstance(text := message.get("content"), str) and len(text) > min_chars
-        else message
-        for message in group
-    ]
+    cut_group = []
+    for message in group:
+        text = message.get("content")
+        if isinstance(text, str) and len(text) > min_chars:
+            cut_group.append(with_content(message, text[: int(kept_share * len(text) * 0.9)]))
+        else:
+            cut_group.append(message)
+    return cut_group
 
 
 def _list_possible_starts(
@@ -156,11 +158,9 @@ class CacheMarker:
     ) -> Request:
         if not caches_by_marks(model):
             return Request(model, list(messages), system, list(tools))
-        last_index = (
-            None
-            if self._last_index is not None and self._last_index >= len(messages)
-            else self._last_index
-        )
+        last_index = self._last_index
+        if last_index is not None and last_index >= len(messages):
+            last_index = None
         start = find_first_markable_index(len(messages), last_index)
         marked_messages = apply_cache_control(
             messages[start:],

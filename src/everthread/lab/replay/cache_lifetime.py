@@ -12,8 +12,6 @@ def caches_by_marks(model: str) -> bool:
 
 def find_cache_seconds(model: str, ttl: str) -> float:
     """Return the lifetime of an unused entry in the model's cache, in seconds."""
-    return (
-        CLAUDE_TTL_SECONDS["1h" if ttl == "1h" else "5m"]
-        if caches_by_marks(model)
-        else find_prefix_seconds(model)
-    )
+    if not caches_by_marks(model):
+        return find_prefix_seconds(model)
+    return CLAUDE_TTL_SECONDS["1h" if ttl == "1h" else "5m"]

@@ -56,14 +56,11 @@ def complete_prompt(log: Log, calls: Sequence[PlannedCall], counter: TokenCounte
         _find_lasting_tokens(usage) or int(DEFAULT_LASTING_SHARE * fixed_tokens),
         fixed_tokens,
     )
-    sizes = [size for size in (lasting_tokens, fixed_tokens - lasting_tokens) if size > 0]
-    blocks: list[Any] = [
-        {"type": "text", "text": text}
-        for text in (
-            fill_text(size, lambda text: counter.system([{"type": "text", "text": text}]))
-            for size in sizes
-        )
-    ]
+    blocks: list[Any] = []
+    for size in (lasting_tokens, fixed_tokens - lasting_tokens):
+        if size > 0:
+            text = fill_text(size, lambda text: counter.system([{"type": "text", "text": text}]))
+            blocks.append({"type": "text", "text": text})
     system: System = [*blocks, *parts_of({"content": log.system})]
     return FirstPrompt(system, _make_earlier_messages(earlier_tokens, counter), lasting_tokens)
 

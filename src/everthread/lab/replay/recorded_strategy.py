@@ -8,7 +8,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay.call_recorder import price_call
 from everthread.lab.replay.replay_inputs import ReplayInputs
-from everthread.lab.replay.result import Agreement, PlayedCall, StrategyResult
+from everthread.lab.replay.result import Agreement, PlayedCall, StrategyResult, sum_costs
 
 RECORDED_STRATEGY = "recorded"
 
@@ -63,28 +63,26 @@ def measure_agreement(
     call_count: int,
 ) -> Agreement | None:
     """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
-    pairs = [
-        (predicted_call, recorded_call)
-        for predicted_call, recorded_call in zip(
-            predicted_calls[:call_count], recorded_calls[:call_count], strict=False
-        )
-        if recorded_call is not None
-    ]
-    if not pairs or not any(recorded_call.use.prompt for _, recorded_call in pairs):
+    predicted = []
+    recorded = []
+    for predicted_call, recorded_call in zip(
+        predicted_calls[:call_count], recorded_calls[:call_count], strict=False
+    ):
+        if recorded_call is not None:
+            predicted.append(predicted_call)
+            recorded.append(recorded_call)
+    prompt_recorded = sum(call.use.prompt for call in recorded)
+    if not prompt_recorded:
         return None
     return Agreement(
-        len(pairs),
-        prompt_predicted=sum(predicted_call.use.prompt for predicted_call, _ in pairs),
-        prompt_recorded=sum(recorded_call.use.prompt for _, recorded_call in pairs),
-        input_predicted=_sum_costs([predicted_call for predicted_call, _ in pairs]),
-        input_recorded=_sum_costs([recorded_call for _, recorded_call in pairs]),
+        len(recorded),
+        prompt_predicted=sum(call.use.prompt for call in predicted),
+        prompt_recorded=prompt_recorded,
+        input_predicted=_sum_input_costs(predicted),
+        input_recorded=_sum_input_costs(recorded),
     )
 
 
-def _sum_costs(calls: Sequence[PlayedCall]) -> float | None:
-    costs = [call.input_cost for call in calls]
-    return (
-        None
-        if any(cost is None for cost in costs)
-        else float(sum(cost for cost in costs if cost is not None))
-    )
+def _sum_input_costs(calls: Sequence[PlayedCall]) -> float | None:
+    cost = sum_costs(call.input_cost for call in calls)
+    return None if cost is None else float(cost)

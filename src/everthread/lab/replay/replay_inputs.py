@@ -77,14 +77,15 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         recording = read_recording(
             calls, sizes, log.compactions, lasting_tokens=prompt.lasting_tokens
         )
+    if recording is not None and recording.ttl is not None and not is_ttl_given:
+        ttl = recording.ttl
+    window = window or log.window
+    if not window:
+        window = find_client_window(log.kind, calls[0].model, largest_prompt=max(sizes))
     return ReplayInputs(
         tuple(calls),
-        window
-        or log.window
-        or find_client_window(log.kind, calls[0].model, largest_prompt=max(sizes)),
-        ttl=recording.ttl
-        if recording is not None and recording.ttl is not None and not is_ttl_given
-        else ttl,
+        window,
+        ttl=ttl,
         started_at=time.time() if plan.started_at is None else plan.started_at,
         system=system,
         tools=log.tools,
@@ -123,9 +124,8 @@ def _predict_sizes(log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
     size = size or counter.request(calls[0].inputs, system=log.system, tools=log.tools)
     sizes = [size]
     for previous_call, call in pairwise(calls):
-        size += counter.message(previous_call.answer) + counter.text(
-            previous_call.answer.get("reasoning_content") or ""
-        )
+        size += counter.message(previous_call.answer)
+        size += counter.text(previous_call.answer.get("reasoning_content") or "")
         size += counter.messages(call.inputs)
         sizes.append(size)
     return sizes

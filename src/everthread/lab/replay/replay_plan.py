@@ -99,11 +99,9 @@ def plan_replay(
         recorded_times.append(sent_times[number])
     if not calls:
         raise InputError(f"{log.source}: holds no answer of a model, so there is no call to replay")
-    notes = (
-        [f"repairs: {len(repaired.actions):,}, the first: {repaired.actions[0]}"]
-        if repaired.actions
-        else []
-    )
+    notes = []
+    if repaired.actions:
+        notes = [f"repairs: {len(repaired.actions):,}, the first: {repaired.actions[0]}"]
     if times is not None:
         call_times = _CallTimes(_check_times(times, len(calls)), "given")
     else:
@@ -145,28 +143,24 @@ def _find_call_times(
             None if moment is None else moment - started_at for moment in recorded_times
         ]
         missing_count = len(calls) - len(known_times)
-        notes = (
-            (f"{count_noun(missing_count, 'call')} without a time in the log; assumed",)
-            if missing_count
-            else ()
-        )
+        notes: tuple[str, ...] = ()
+        if missing_count:
+            notes = (f"{count_noun(missing_count, 'call')} without a time in the log; assumed",)
         return _CallTimes(
             _complete_times(calls, seconds_since_start, pause, step=step),
             "log",
             started_at,
             notes,
         )
-    has_usage = any(_used_cache(call.usage) for call in calls)
+    reason = "assumed are"
+    source = "assumed"
+    if any(_used_cache(call.usage) for call in calls):
+        reason = "where its usage shows that a cache had forgotten, a pause; else"
+        source = "usage"
     assumed_text = (
         f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
     )
-    reason = (
-        "where its usage shows that a cache had forgotten, a pause; else"
-        if has_usage
-        else "assumed are"
-    )
     note = f"the log has no times: {reason} {assumed_text}"
-    source = "usage" if has_usage else "assumed"
     return _CallTimes(_assume_times(calls, pause, step, ttl=ttl), source, notes=(note,))
 
 
@@ -254,17 +248,14 @@ def _assume_times(
     calls: Sequence[PlannedCall], pause: float, step: float, *, ttl: float
 ) -> list[float]:
     sent_at = 0.0
-    times = []
-    for number, call in enumerate(calls):
-        previous_usage = calls[number - 1].usage if number else None
-        gap = 0.0 if number == 0 else pause if call.has_user_message else step
-        if number and call.usage is not None and _used_cache(previous_usage):
-            has_expired = not call.usage.cache_read_tokens
-            gap = (
-                max(gap, ttl * EXPIRED_PAUSE_FACTOR)
-                if has_expired
-                else min(gap, ttl * MAX_WARM_PAUSE_FACTOR)
-            )
+    times = [sent_at]
+    for previous_call, call in pairwise(calls):
+        gap = pause if call.has_user_message else step
+        if call.usage is not None and _used_cache(previous_call.usage):
+            if call.usage.cache_read_tokens:
+                gap = min(gap, ttl * MAX_WARM_PAUSE_FACTOR)
+            else:
+                gap = max(gap, ttl * EXPIRED_PAUSE_FACTOR)
         sent_at += gap
         times.append(sent_at)
     return times

@@ -32,6 +32,7 @@ from everthread.gateway.dashboard.text import clean, format_share, one_line_exce
 from everthread.lab.replay.result import (
     FactCounts,
     FactLocation,
+    PlayedCompaction,
     Replay,
     StrategyResult,
     sum_costs,
@@ -62,6 +63,12 @@ def render_report(
     show_uncached: bool = False,
 ) -> str:
     """Render one HTML page. `verdicts`: sentences for each replay. `show_uncached`: also show a run without caching."""
+    sections = []
+    for number, replay in enumerate(replays, 1):
+        section = _make_section(replay, number, show_uncached=show_uncached)
+        verdict = verdicts[number - 1] if verdicts else ()
+        section["verdict"] = [clean(line) for line in verdict]
+        sections.append(section)
     return _render_page(
         "report.html",
         title="Replay" if len(replays) == 1 else f"{len(replays)} replays",
@@ -70,11 +77,7 @@ def render_report(
         script=_read_static("charts.js"),
         overview=[_make_overview_row(replay) for replay in replays] if len(replays) > 1 else [],
         lead=_make_headline(replays),
-        replays=[
-            _make_section(replay, number, show_uncached=show_uncached)
-            | {"verdict": _clean_verdict(verdicts, number)}
-            for number, replay in enumerate(replays, 1)
-        ],
+        replays=sections,
     )
 
 
@@ -87,11 +90,12 @@ def render_table_page(
         title=title,
         sentence=clean(sentence),
         heads=headings,
-        rows=[
-            [clean(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row]
-            for row in rows
-        ],
+        rows=[[_format_cell(cell) for cell in row] for row in rows],
     )
+
+
+def _format_cell(cell: object) -> str:
+    return clean(f"{cell:,}" if isinstance(cell, int) else str(cell))
 
 
 def _render_page(template: str, **values: Any) -> str:
@@ -121,10 +125,6 @@ def _read_static(name: str) -> Markup:
     return Markup(file.read_text("utf-8"))  # noqa: S704 - our own file  # nosec B704
 
 
-def _clean_verdict(verdicts: Sequence[Sequence[str]], number: int) -> list[str]:
-    return [clean(line) for line in verdicts[number - 1]] if verdicts else []
-
-
 def _name_recording(replay: Replay) -> str:
     """Return the file name of a recording, without its folder."""
     return clean(Path(replay.source).name)
@@ -132,6 +132,9 @@ def _name_recording(replay: Replay) -> str:
 
 def _make_overview_row(replay: Replay) -> tuple[str, ...]:
     facts = replay.everthread.facts
+    retained_text = "\u2013"
+    if facts is not None and facts.total:
+        retained_text = format_share(facts.retained / facts.total)
     cached = replay.strategy("cached")
     return (
         _name_recording(replay),
@@ -141,56 +144,49 @@ def _make_overview_row(replay: Replay) -> tuple[str, ...]:
         format_dollars(replay.everthread.cost),
         format_share(replay.share_saved_against(cached)),
         "" if cached.refused_call is None else "yes",
-        format_share(facts.retained / facts.total)
-        if facts is not None and facts.total
-        else "\u2013",
+        retained_text,
     )
 
 
 def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
     """Return the large figures: calls beyond the window, facts kept, dollars against caching alone."""
-    pairs = [(replay, replay.strategy("cached")) for replay in replays]
-    shared_counts = [min(len(other.calls), len(replay.everthread.calls)) for replay, other in pairs]
+    shared_count = 0
+    our_costs = []
+    caching_costs = []
+    for replay in replays:
+        cached = replay.strategy("cached")
+        count = replay.count_shared_calls(cached)
+        shared_count += count
+        our_costs.append(replay.everthread.cost_of_first(count))
+        caching_costs.append(cached.cost_of_first(count))
     calls = sum(len(replay.everthread.calls) for replay in replays)
-    calls_beyond = calls - sum(shared_counts)
+    calls_beyond = calls - shared_count
     compactions_text = count_noun(sum(len(replay.compactions) for replay in replays), "compaction")
-    peak_text = f"{compactions_text}, prompts of at most {max(replay.everthread.peak for replay in replays):,} tokens"
+    peak = max(replay.everthread.peak for replay in replays)
+    peak_text = f"{compactions_text}, prompts of at most {peak:,} tokens"
     if calls_beyond:
         detail = f"of {calls:,} in all; {peak_text}"
         lead_figure = Figure(count_noun(calls_beyond, "call"), "beyond the window", detail)
     else:
         lead_figure = Figure(count_noun(calls, "call"), "within the window", peak_text)
-    our_cost = sum_costs(
-        replay.everthread.cost_of_first(count)
-        for (replay, _), count in zip(pairs, shared_counts, strict=True)
-    )
-    caching_cost = sum_costs(
-        other.cost_of_first(count) for (_, other), count in zip(pairs, shared_counts, strict=True)
-    )
     spent_dollars = sum_costs(replay.everthread.cost for replay in replays)
+    price_note = "" if spent_dollars else "the model has no price in the table"
     return [
         replace(lead_figure, is_lead=True),
         *_make_facts_figure(replays),
-        Figure(format_dollars(spent_dollars), "in all", "" if spent_dollars else _NO_PRICE),
-        *_make_saving_figure(our_cost, caching_cost, sum(shared_counts)),
+        Figure(format_dollars(spent_dollars), "in all", price_note),
+        *_make_saving_figure(sum_costs(our_costs), sum_costs(caching_costs), shared_count),
     ]
-
-
-_NO_PRICE = "the model has no price in the table"
 
 
 def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
     """Return a figure with the share of the facts that was kept; no figure if no facts were looked for."""
-    facts = [
-        fact_counts.everthread.facts
-        for fact_counts in replays
-        if fact_counts.everthread.facts is not None
-    ]
-    count = sum(fact_counts.total for fact_counts in facts)
+    facts_of_replays = [replay.everthread.facts or FactCounts() for replay in replays]
+    count = sum(facts.total for facts in facts_of_replays)
     if not count:
         return []
-    context_share = sum(fact_counts.retained for fact_counts in facts) / count
-    recalled_share = sum(fact_counts.recoverable for fact_counts in facts) / count
+    context_share = sum(facts.retained for facts in facts_of_replays) / count
+    recalled_share = sum(facts.recoverable for facts in facts_of_replays) / count
     detail = f"{format_share(context_share)} in the last prompt, {format_share(recalled_share)} more by recall"
     return [
         Figure(
@@ -207,13 +203,14 @@ def _make_saving_figure(
     """Return a figure with the dollars that were saved or paid more; no figure without prices."""
     if our_cost is None or not caching_cost:
         return []
-    label = f"saved, {format_share(float(1 - our_cost / caching_cost))}"
     if our_cost > caching_cost:
         label = f"more, {format_share(float(our_cost / caching_cost - 1))}"
-    calls_text = f"{count_noun(calls, 'call')} with caching alone"
-    detail = f"than {format_dollars(caching_cost)} for the same {calls_text}"
-    if our_cost <= caching_cost:
-        detail = detail.replace("than", "of", 1)
+        preposition = "than"
+    else:
+        label = f"saved, {format_share(float(1 - our_cost / caching_cost))}"
+        preposition = "of"
+    calls_text = f"the same {count_noun(calls, 'call')} with caching alone"
+    detail = f"{preposition} {format_dollars(caching_cost)} for {calls_text}"
     return [Figure(format_dollars(abs(caching_cost - our_cost)), label, detail)]
 
 
@@ -222,12 +219,12 @@ def _make_section(replay: Replay, number: int, *, show_uncached: bool) -> dict[s
     strategies = [
         strategy for strategy in replay.strategies if show_uncached or strategy.name != "uncached"
     ]
-    facts = (
-        replay.everthread.facts
-        if replay.everthread.facts is not None and replay.everthread.facts.total
-        else None
-    )
-    listed_facts = sorted(facts.facts, key=lambda fact: -fact[2])[:MAX_FACTS] if facts else []
+    facts = replay.everthread.facts or FactCounts()
+    # Facts that left the context come first: a reader wants to check those.
+    listed_facts = sorted(facts.facts, key=lambda fact: -fact[2])[:MAX_FACTS]
+    fact_rows = []
+    if facts.total:
+        fact_rows = _make_fact_rows(facts, replay.strategy("truncated").facts)
     return {
         "replay": replay,
         "name": _name_recording(replay),
@@ -238,38 +235,43 @@ def _make_section(replay: Replay, number: int, *, show_uncached: bool) -> dict[s
             _make_cache_chart(replay, number),
         ],
         "ways": [_make_strategy_row(replay, strategy) for strategy in strategies],
-        "compactions": [
-            (
-                f"before call {compaction.call + 1:,}",
-                REASON_TEXTS.get(compaction.reason, compaction.reason),
-                f"{compaction.tokens_before:,} \u2192 {compaction.tokens_after:,}",
-                f"{compaction.messages_before:,} \u2192 {compaction.messages_after:,}",
-                compaction.author,
-            )
-            for compaction in replay.compactions
-        ],
-        "misses": [
-            (
-                cause,
-                f"{count:,}",
-                f"{sum(call.missed_tokens for call in replay.everthread.calls if call.miss == cause):,}",
-            )
-            for cause, count in replay.everthread.misses.most_common()
-        ],
-        "facts": _make_fact_rows(facts, replay.strategy("truncated").facts) if facts else [],
-        # Facts that left the context come first: a reader wants to check those.
+        "compactions": [_make_compaction_row(compaction) for compaction in replay.compactions],
+        "misses": _make_miss_rows(replay.everthread),
+        "facts": fact_rows,
         "named": [
             (one_line_excerpt(text, 120), kind, FACT_LOCATION_LABELS[location])
             for kind, text, location in listed_facts
         ],
-        "unnamed": len(facts.facts) - len(listed_facts) if facts else 0,
+        "unnamed": facts.total - len(listed_facts),
     }
 
 
-def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, ...]:
-    calls_text = f"{len(strategy.calls):,}" + (
-        "" if strategy.refused_call is None else ", then refused"
+def _make_compaction_row(compaction: PlayedCompaction) -> tuple[str, ...]:
+    return (
+        f"before call {compaction.call + 1:,}",
+        REASON_TEXTS.get(compaction.reason, compaction.reason),
+        f"{compaction.tokens_before:,} \u2192 {compaction.tokens_after:,}",
+        f"{compaction.messages_before:,} \u2192 {compaction.messages_after:,}",
+        compaction.author,
     )
+
+
+def _make_miss_rows(strategy: StrategyResult) -> list[tuple[str, ...]]:
+    """Return a row for each cause of a cache miss: the calls, and the tokens that they did not read."""
+    rows: list[tuple[str, ...]] = []
+    for cause, count in strategy.misses.most_common():
+        tokens = sum(call.missed_tokens for call in strategy.calls if call.miss == cause)
+        rows.append((cause, f"{count:,}", f"{tokens:,}"))
+    return rows
+
+
+def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, ...]:
+    calls_text = f"{len(strategy.calls):,}"
+    if strategy.refused_call is not None:
+        calls_text += ", then refused"
+    share_text = "–"
+    if strategy is not replay.everthread:
+        share_text = format_share(replay.share_saved_against(strategy))
     return (
         strategy.label,
         calls_text,
@@ -280,9 +282,7 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
         f"{strategy.uncached:,}",
         format_dollars(strategy.input_cost),
         format_dollars(strategy.cost),
-        "–"
-        if strategy is replay.everthread
-        else format_share(replay.share_saved_against(strategy)),
+        share_text,
     )
 
 
@@ -307,22 +307,15 @@ def _make_fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tup
 
 def _make_context_chart(replay: Replay, number: int) -> Chart:
     strategies = [strategy for strategy in replay.strategies if strategy.name != "uncached"]
-    lines = [
-        Line(
-            strategy.label,
-            LINE_STYLES[strategy.name],
-            [call.use.prompt for call in strategy.calls],
-        )
-        for strategy in strategies
-    ]
-    marks = [
-        Mark(
-            compaction.call,
-            f"compaction before call {compaction.call + 1}: "
-            f"{compaction.tokens_before:,} to {compaction.tokens_after:,} tokens",
-        )
-        for compaction in replay.compactions
-    ]
+    lines = []
+    for strategy in strategies:
+        prompts = [call.use.prompt for call in strategy.calls]
+        lines.append(Line(strategy.label, LINE_STYLES[strategy.name], prompts))
+    marks = []
+    for compaction in replay.compactions:
+        sizes = f"{compaction.tokens_before:,} to {compaction.tokens_after:,} tokens"
+        mark_text = f"compaction before call {compaction.call + 1}: {sizes}"
+        marks.append(Mark(compaction.call, mark_text))
     text = (
         f"Tokens of each request. Ours has at most {replay.everthread.peak:,} of a window of {replay.window:,} and is "
         f"compacted {count_noun(len(replay.compactions), 'time')}."
@@ -343,19 +336,15 @@ def _make_context_chart(replay: Replay, number: int) -> Chart:
 
 
 def _make_cost_chart(strategies: Sequence[StrategyResult], number: int) -> Chart:
-    priced_strategies = [strategy for strategy in strategies if strategy.cost is not None]
-    lines = [
-        Line(
-            strategy.label,
-            LINE_STYLES[strategy.name],
-            [*accumulate(float(call.cost or 0) for call in strategy.calls)],
-        )
-        for strategy in priced_strategies
-    ]
-    text = "Dollars spent up to each call. " + " ".join(
-        f"{strategy.label}: {format_dollars(strategy.cost)}." for strategy in priced_strategies
-    )
-    return Chart(f"cost-{number}", "Cost so far", text, "$", lines)
+    lines = []
+    sentences = ["Dollars spent up to each call."]
+    for strategy in strategies:
+        if strategy.cost is None:
+            continue
+        sums = list(accumulate(float(call.cost or 0) for call in strategy.calls))
+        lines.append(Line(strategy.label, LINE_STYLES[strategy.name], sums))
+        sentences.append(f"{strategy.label}: {format_dollars(strategy.cost)}.")
+    return Chart(f"cost-{number}", "Cost so far", " ".join(sentences), "$", lines)
 
 
 def _make_cache_chart(replay: Replay, number: int) -> Chart:

@@ -42,11 +42,9 @@ class PlayedCall:
 
     @property
     def cost(self) -> Decimal | None:
-        return (
-            None
-            if self.input_cost is None or self.output_cost is None
-            else self.input_cost + self.output_cost
-        )
+        if self.input_cost is None or self.output_cost is None:
+            return None
+        return self.input_cost + self.output_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +104,16 @@ class FactCounts:
     @property
     def kinds(self) -> dict[str, tuple[int, int, int]]:
         """Return how many facts of each kind are retained, recoverable and lost."""
-        counts = Counter((kind, location) for kind, _, location in self.facts)
-        names = dict.fromkeys(kind for kind, _, _ in self.facts)
+        locations: dict[str, Counter[FactLocation]] = {}
+        for kind, _, location in self.facts:
+            locations.setdefault(kind, Counter())[location] += 1
         return {
             kind: (
-                counts[kind, FactLocation.IN_CONTEXT],
-                counts[kind, FactLocation.FOUND_BY_SEARCH],
-                counts[kind, FactLocation.LOST],
+                counts[FactLocation.IN_CONTEXT],
+                counts[FactLocation.FOUND_BY_SEARCH],
+                counts[FactLocation.LOST],
             )
-            for kind in names
+            for kind, counts in locations.items()
         }
 
     @property
@@ -208,7 +207,7 @@ class Replay:
     model: str
     window: int
     threshold: int
-    time_source: str
+    times_from: str
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     strategies: Sequence[StrategyResult]
     compactions: Sequence[PlayedCompaction]
@@ -247,17 +246,20 @@ class Replay:
         """Return the share of the input's dollars that the cache alone saves, without compaction."""
         with_cache = self.strategy("cached").input_cost
         without_cache = self.strategy("uncached").input_cost
-        return (
-            None
-            if with_cache is None or not without_cache
-            else float(1 - with_cache / without_cache)
-        )
+        if with_cache is None or not without_cache:
+            return None
+        return float(1 - with_cache / without_cache)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        names = ("source", "model", "window", "threshold", "engine", "recorded_cost")
-        return {name: getattr(self, name) for name in names} | {
-            "times": self.time_source,
+        return {
+            "source": self.source,
+            "model": self.model,
+            "window": self.window,
+            "threshold": self.threshold,
+            "engine": self.engine,
+            "recorded_cost": self.recorded_cost,
+            "times": self.times_from,
             "notes": list(self.notes),
             "caching_saves_of_input": _round_share(self.share_saved_by_caching()),
             "seconds": round(self.seconds, 3),
@@ -269,11 +271,11 @@ class Replay:
 
 
 def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
-    errors = {
-        "prompt_error": agreement.prompt_error,
-        "input_error": agreement.input_error,
+    return {
+        **asdict(agreement),
+        "prompt_error": _round_share(agreement.prompt_error),
+        "input_error": _round_share(agreement.input_error),
     }
-    return asdict(agreement) | {name: _round_share(error) for name, error in errors.items()}
 
 
 def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:
@@ -287,8 +289,15 @@ def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:
 
 
 def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any]:
-    names = ("name", "peak", "read", "written", "uncached")
-    return {name: getattr(strategy, name) for name in names} | {
+    saved_share = None
+    if strategy is not replay.everthread:
+        saved_share = replay.share_saved_against(strategy)
+    return {
+        "name": strategy.name,
+        "peak": strategy.peak,
+        "read": strategy.read,
+        "written": strategy.written,
+        "uncached": strategy.uncached,
         "what": strategy.label,
         "answered": len(strategy.calls),
         "refused_at": strategy.refused_call,
@@ -296,9 +305,7 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
         "misses": dict(strategy.misses),
         "cost": _round_dollars(strategy.cost),
         "input_cost": _round_dollars(strategy.input_cost),
-        "we_save": None
-        if strategy is replay.everthread
-        else _round_share(replay.share_saved_against(strategy)),
+        "we_save": _round_share(saved_share),
         "facts": None if strategy.facts is None else _make_fact_figures(strategy.facts),
         "calls": [_call_as_dict(call) for call in strategy.calls],
     }
@@ -306,11 +313,13 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
 
 def _make_fact_figures(facts: FactCounts) -> dict[str, Any]:
     names = ("retained", "recoverable", "lost")
-    kinds = {
-        kind: dict(zip(names, kind_counts, strict=True))
-        for kind, kind_counts in facts.kinds.items()
+    kinds = {kind: dict(zip(names, counts, strict=True)) for kind, counts in facts.kinds.items()}
+    return {
+        "retained": facts.retained,
+        "recoverable": facts.recoverable,
+        "lost": facts.lost,
+        "kinds": kinds,
     }
-    return {name: getattr(facts, name) for name in names} | {"kinds": kinds}
 
 
 def _call_as_dict(call: PlayedCall) -> dict[str, Any]:

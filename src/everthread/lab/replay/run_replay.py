@@ -132,7 +132,7 @@ async def _play_strategies(
         ", ".join(dict.fromkeys(call.model for call in inputs.calls)),
         inputs.window,
         threshold=threshold,
-        time_source=plan.times_from,
+        times_from=plan.times_from,
         strategies=strategies,
         compactions=player.compactions,
         notes=[*log.warnings, *plan.notes, *player.notes.values()],

@@ -74,13 +74,14 @@ def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
         for call in calls_of(message):
             for kind, value in _list_facts_in_call(call):
                 texts[kind].append(value)
-    facts = {
-        kind: dict.fromkeys(_shorten(value) for value in values) for kind, values in texts.items()
-    }
-    facts[USER_MESSAGE_KIND] = dict.fromkeys(
-        edge for text in user_messages[:-1] for edge in _list_message_edges(text)
-    )
-    return [StatedFact(kind, text) for kind in FACT_KINDS for text in facts[kind] if text]
+    for kind, values in texts.items():
+        texts[kind] = [_shorten(value) for value in values]
+    for text in user_messages[:-1]:
+        texts[USER_MESSAGE_KIND] += _list_message_edges(text)
+    facts = []
+    for kind in FACT_KINDS:
+        facts += [StatedFact(kind, text) for text in dict.fromkeys(texts[kind]) if text]
+    return facts
 
 
 async def locate_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
@@ -103,16 +104,11 @@ def locate_facts_in_messages(
 ) -> FactCounts:
     """Count the facts that these messages contain, and those that are lost because no store can be searched."""
     context = read_context(messages)
-    return FactCounts(
-        [
-            (
-                fact.kind,
-                fact.text,
-                FactLocation.IN_CONTEXT if fact.text in context else FactLocation.LOST,
-            )
-            for fact in facts
-        ]
-    )
+    located_facts = []
+    for fact in facts:
+        location = FactLocation.IN_CONTEXT if fact.text in context else FactLocation.LOST
+        located_facts.append((fact.kind, fact.text, location))
+    return FactCounts(located_facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +139,10 @@ class MessageWords:
 
 
 def read_context(messages: Sequence[Message]) -> MessageWords:
-    return MessageWords(
-        "\n".join(_normalize(text) for message in messages for text in _list_texts(message))
-    )
+    texts: list[str] = []
+    for message in messages:
+        texts += map(_normalize, _list_texts(message))
+    return MessageWords("\n".join(texts))
 
 
 async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
@@ -183,20 +180,18 @@ def _list_facts_in_call(call: ToolCall) -> Iterator[tuple[str, str]]:
 
 def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
     """Return the last error of every failed command, except commands that print files: their errors may be content."""
-    commands = {
-        call.id: " ".join(text for kind, text in _list_facts_in_call(call) if kind == COMMAND_KIND)
-        for message in messages
-        for call in calls_of(message)
-    }
+    commands: dict[str, str] = {}
+    for message in messages:
+        for call in calls_of(message):
+            facts = _list_facts_in_call(call)
+            commands[call.id] = " ".join(text for kind, text in facts if kind == COMMAND_KIND)
     latest_errors: dict[str, str] = {}
     for message in messages[len(messages) * 2 // 3 :]:
         for result in results_of(message):
-            command = commands.get(result.call_id, "")
-            match = (
-                _ERROR_PATTERN.search(result.text)
-                if command and not _READ_ONLY_PROGRAM.search(command)
-                else None
-            )
+            command = commands.get(result.call_id)
+            if not command or _READ_ONLY_PROGRAM.search(command):
+                continue
+            match = _ERROR_PATTERN.search(result.text)
             if match:
                 latest_errors[command] = match[0]
     return latest_errors.values()
@@ -215,11 +210,9 @@ def _list_message_edges(text: str) -> Iterator[str]:
 def _shorten(text: str) -> str:
     """Return the start of a text, in whole words and on one line. A single long word, such as a path, stays whole."""
     line = " ".join(text.split())
-    return (
-        line
-        if len(line) <= MAX_FACT_CHARS
-        else line[:MAX_FACT_CHARS].rpartition(" ")[0] or line.partition(" ")[0]
-    )
+    if len(line) <= MAX_FACT_CHARS:
+        return line
+    return line[:MAX_FACT_CHARS].rpartition(" ")[0] or line.partition(" ")[0]
 
 
 @functools.lru_cache(maxsize=1 << 14)

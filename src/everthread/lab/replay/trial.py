@@ -67,12 +67,11 @@ def replay_with_trial_settings(request: TrialRequest) -> TrialResult:
 def _make_trial_run(name: str, replayed: Replay, strategy_name: str = "everthread") -> TrialRun:
     strategy = replayed.strategy(strategy_name)
     facts = strategy.facts
+    compactions = replayed.compactions if strategy_name == "everthread" else ()
     return TrialRun(
         name,
         [call.use.prompt for call in strategy.calls],
-        compacted_calls=[compaction.call for compaction in replayed.compactions]
-        if strategy_name == "everthread"
-        else [],
+        compacted_calls=[compaction.call for compaction in compactions],
         cost=None if strategy.cost is None else float(strategy.cost),
         facts=(facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
         was_refused=strategy.refused_call is not None,

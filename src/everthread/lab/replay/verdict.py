@@ -10,7 +10,7 @@ from everthread.core.messages import count_noun
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.replay.baselines import CACHED_STRATEGY
 from everthread.lab.replay.recorded_strategy import RECORDED_STRATEGY
-from everthread.lab.replay.result import Replay, StrategyResult
+from everthread.lab.replay.result import FactCounts, Replay, StrategyResult
 from everthread.lab.summary_comparison import Comparison, describe
 
 MAX_PROMPT_ERROR = 0.25
@@ -37,13 +37,16 @@ def describe_replay(replay: Replay, comparison: Comparison | None = None) -> lis
 def _describe_session(replay: Replay) -> str:
     client = replay.log.client if replay.log is not None else "A conversation"
     calls = count_noun(len(replay.everthread.calls), "call")
-    largest = (
-        replay.strategy(RECORDED_STRATEGY).peak
-        if replay.has_strategy(RECORDED_STRATEGY)
-        else replay.strategy(CACHED_STRATEGY).peak
-    )
+    largest = _find_reference(replay).peak
     size = f"the largest prompt had {largest:,} of {replay.window:,} tokens"
     return f"{client}, {replay.model}: {calls}{_describe_time(replay)}; {size}."
+
+
+def _find_reference(replay: Replay) -> StrategyResult:
+    """Return the recorded session if the log states its usage, else the simulation with caching alone."""
+    if replay.has_strategy(RECORDED_STRATEGY):
+        return replay.strategy(RECORDED_STRATEGY)
+    return replay.strategy(CACHED_STRATEGY)
 
 
 def _describe_time(replay: Replay) -> str:
@@ -65,16 +68,13 @@ def _format_duration(seconds: float) -> str:
 
 
 def _describe_cost(replay: Replay) -> str:
-    if not replay.has_strategy(RECORDED_STRATEGY):
-        strategy = replay.strategy(CACHED_STRATEGY)
+    strategy = _find_reference(replay)
+    if strategy.name != RECORDED_STRATEGY:
         calls = _describe_calls(strategy)
         return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(strategy.cost)}."
-    strategy = replay.strategy(RECORDED_STRATEGY)
-    output_cost = (
-        None
-        if strategy.cost is None or strategy.input_cost is None
-        else strategy.cost - strategy.input_cost
-    )
+    output_cost = None
+    if strategy.cost is not None and strategy.input_cost is not None:
+        output_cost = strategy.cost - strategy.input_cost
     return (
         f"It cost {format_dollars(strategy.cost)}: {format_dollars(strategy.input_cost)} for input "
         f"and {format_dollars(output_cost)} for output; {_describe_misses(strategy)}."
@@ -110,19 +110,13 @@ def _describe_own_compactions(replay: Replay, comparison: Comparison | None) -> 
         return f"{client} did not compact it."
     times = _format_times(compaction_count)
     if not replay.log.has_readable_summaries:
-        return (
-            f"{client} compacted it {times}; what it kept cannot be read, for its summary is "
-            f"{_describe_unreadable_summary(client)}."
-        )
+        problem = "encrypted" if client == CLIENT_NAMES["codex"] else "not in the log"
+        return f"{client} compacted it {times}; what it kept cannot be read, for its summary is {problem}."
     if comparison is not None and comparison.compactions:
         return describe([comparison])
     return (
         f"{client} compacted it {times}; too little came before or after to measure what was lost."
     )
-
-
-def _describe_unreadable_summary(client: str) -> str:
-    return "encrypted" if client == CLIENT_NAMES["codex"] else "not in the log"
 
 
 def _format_times(count: int) -> str:
@@ -142,42 +136,36 @@ def _describe_everthread(replay: Replay) -> str:
         compaction_text = (
             f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
         )
-    facts = everthread.facts
     facts_text = ""
-    if facts is not None and facts.total and replay.compactions:
-        recall_text = (
-            f"; a search finds another {facts.recoverable / facts.total:.0%}"
-            if facts.recoverable
-            else ""
-        )
-        lost_count = facts.total - facts.retained - facts.recoverable
-        if lost_count:
-            recall_text += f", and {lost_count:,} of {facts.total:,} are lost"
-        facts_text = (
-            f" At the end {facts.retained / facts.total:.0%} of all messages of the user, files, commands, errors and "
-            f"ids are in the context{recall_text}."
-        )
+    if everthread.facts is not None and everthread.facts.total and replay.compactions:
+        facts_text = f" {_describe_facts(everthread.facts)}"
     return f"Everthread {compaction_text}; {_describe_saving(replay)}.{facts_text}"
+
+
+def _describe_facts(facts: FactCounts) -> str:
+    recall_text = ""
+    if facts.recoverable:
+        recall_text = f"; a search finds another {facts.recoverable / facts.total:.0%}"
+    if facts.lost:
+        recall_text += f", and {facts.lost:,} of {facts.total:,} are lost"
+    return (
+        f"At the end {facts.retained / facts.total:.0%} of all messages of the user, files, commands, errors and "
+        f"ids are in the context{recall_text}."
+    )
 
 
 def _describe_saving(replay: Replay) -> str:
     """Compare the dollars with the recorded dollars, or with caching alone, over the calls that both answered."""
-    other = (
-        replay.strategy(RECORDED_STRATEGY)
-        if replay.has_strategy(RECORDED_STRATEGY)
-        else replay.strategy(CACHED_STRATEGY)
-    )
+    other = _find_reference(replay)
     count = replay.count_shared_calls(other)
     our_cost = replay.everthread.cost_of_first(count)
     other_cost = other.cost_of_first(count)
     if our_cost is None or other_cost is None:
         return "what that costs is unknown: the model has no price in the table"
     base = "as recorded" if other.name == RECORDED_STRATEGY else "with caching alone"
-    calls = (
-        ""
-        if count == len(replay.everthread.calls) == len(other.calls)
-        else f" for the first {count:,} calls"
-    )
+    calls = ""
+    if count < max(len(replay.everthread.calls), len(other.calls)):
+        calls = f" for the first {count:,} calls"
     difference = _describe_difference(our_cost, other_cost)
     return f"{format_dollars(our_cost)}{calls}, {difference} {format_dollars(other_cost)} {base}"
 
@@ -193,21 +181,15 @@ def _describe_agreement(replay: Replay) -> str:
     agreement = replay.agreement
     if agreement is None:
         return "Prompt sizes and the cache are simulated: the log states no usage to compare with."
-    dollars = (
-        ""
-        if agreement.input_error is None
-        else f" and {_describe_error(agreement.input_error)} input dollars"
-    )
-    until_text = (
-        f" before {replay.log.client}'s own compaction"
-        if replay.log is not None and replay.log.own_compactions
-        else ""
-    )
-    warning = (
-        " The recorded prompts are much smaller than the history: a gateway may have shortened them."
-        if agreement.prompt_error > MAX_PROMPT_ERROR
-        else ""
-    )
+    dollars = ""
+    if agreement.input_error is not None:
+        dollars = f" and {_describe_error(agreement.input_error)} input dollars"
+    until_text = ""
+    if replay.log is not None and replay.log.own_compactions:
+        until_text = f" before {replay.log.client}'s own compaction"
+    warning = ""
+    if agreement.prompt_error > MAX_PROMPT_ERROR:
+        warning = " The recorded prompts are much smaller than the history: a gateway may have shortened them."
     return (
         f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until_text} the replay has "
         f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars} than the record.{warning}"

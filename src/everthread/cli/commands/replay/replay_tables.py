@@ -88,7 +88,7 @@ def _print_replay(result: Replay, *, show_uncached: bool) -> None:
     _print_facts(result)
     for note in result.notes:
         print_text(f"Note: {note}")
-    times = "from the log" if result.time_source == "log" else result.time_source
+    times = "from the log" if result.times_from == "log" else result.times_from
     print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
 
 
