@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.provider_errors.classification import ErrorVerdict, classify_error
-from everthread.core.provider_errors.sentences import (
+from everthread.core.provider_errors.error_sentences import (
     normalize_error_text,
     split_sentences,
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
     from everthread.thread.events import Listener
-    from everthread.thread.options import Route
+    from everthread.thread.options import Route, Setup
 
 
 @opens_on_await
@@ -75,31 +75,49 @@ async def open_agent(
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
             is_chat_only=chat_only,
         )
-        route = await open_route(
+        setup = await _make_agent_setup(
+            builder,
             model_spec,
-            settings,
-            on_event=builder.on_model_event,
-            close_callbacks=close_callbacks,
-        )
-        builder.window = route.window
-        setup = await make_setup(
-            opened_store,
-            route,
             config=settings,
             summarizer=summarizer,
             close_callbacks=close_callbacks,
-        )
-        setup = replace(
-            setup,
-            system=builder.prompt,
-            listener=builder.on_event,
-            before_compaction=builder.before_compaction,
         )
         tool_schemas = [tool.schema for tool in builder.tools]
         conversation = await Conversation.open(
             setup, resume=resume, new=session, tools=tool_schemas
         )
     return _make_agent(builder, conversation, settings, listener, close_callbacks)
+
+
+async def _make_agent_setup(
+    builder: AgentBuilder,
+    model_spec: ModelSpec,
+    *,
+    config: Config,
+    summarizer: str | Summarizer,
+    close_callbacks: list[CloseCallback],
+) -> Setup:
+    """Open the route to the model, and return the setup of a conversation that the builder's agent will hold."""
+    route = await open_route(
+        model_spec,
+        config,
+        on_event=builder.on_model_event,
+        close_callbacks=close_callbacks,
+    )
+    builder.window = route.window
+    setup = await make_setup(
+        builder.store,
+        route,
+        config=config,
+        summarizer=summarizer,
+        close_callbacks=close_callbacks,
+    )
+    return replace(
+        setup,
+        system=builder.prompt,
+        listener=builder.on_event,
+        before_compaction=builder.before_compaction,
+    )
 
 
 def _make_agent(

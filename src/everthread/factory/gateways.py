@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.config import Config, load_config
 from everthread.core.types import Api
 from everthread.errors import InputError
-from everthread.factory.caller_setup import make_caller_setup
+from everthread.factory.caller_setup_factory import make_caller_setup
 from everthread.factory.dashboards import make_dashboard
 from everthread.factory.engine_choice import EngineChoice
 from everthread.factory.gateway_store import (
@@ -24,7 +24,7 @@ from everthread.factory.gateway_store import (
     open_gateway_store,
 )
 from everthread.factory.summarizer_factory import SummarizerFactory
-from everthread.factory.threads_api import make_threads_api
+from everthread.factory.threads_api_factory import make_threads_api
 from everthread.factory.upstreams import add_keys, list_upstreams, start_local_models
 from everthread.gateway.contracts import Auth, Limits
 from everthread.store.store import Store

@@ -150,15 +150,7 @@ async def open_route(
 
     model = spec.model
     if model is not None and not isinstance(model, str):
-        if spec.window is None:
-            window = model.window
-            source = "the model's own"
-        else:
-            window = spec.window
-            source = "given"
-        return Route(
-            model.name, model.api, window, source=source, base_url=model.base_url, model=model
-        )
+        return _make_route_to(model, spec.window)
     settings = config.model
     choice = choose_from_section(settings, model, api=spec.api)
     is_local = choice.provider == "local"
@@ -196,6 +188,20 @@ async def open_route(
     wrapped_model = _wrap_model(chosen_model, spec.fallback, on_event)
     close_callbacks.insert(0, make_close_callback(wrapped_model))
     return replace(route, model=wrapped_model)
+
+
+def _make_route_to(model: StreamingModel, window: int | None) -> Route:
+    """Return the route to a model object of the caller. `window`: the window to use instead of the model's own."""
+    from everthread.thread.options import Route
+
+    return Route(
+        model.name,
+        model.api,
+        window=model.window if window is None else window,
+        source="the model's own" if window is None else "given",
+        base_url=model.base_url,
+        model=model,
+    )
 
 
 def _wrap_model(

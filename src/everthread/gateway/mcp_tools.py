@@ -36,7 +36,7 @@ from everthread.store.usage_records import sum_calls
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.pins import MAX_PIN_CHARS, add_pin
 from everthread.thread.lookup.store_lookup import StoreLookup
-from everthread.thread.lookup.thread_state import describe_state, load_thread_state
+from everthread.thread.lookup.work_state import describe_state, load_thread_state
 
 DEFAULT_SEARCH_LIMIT = 8
 DEFAULT_PASSAGE_CHARS = 8_000

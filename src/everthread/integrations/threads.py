@@ -30,7 +30,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError
 from everthread.factory import open_store, store_url
 from everthread.factory.awaitable_context import LoopThread
-from everthread.factory.caller_setup import make_caller_setup
+from everthread.factory.caller_setup_factory import make_caller_setup
 from everthread.factory.conversations import make_summarizers
 from everthread.integrations.model_calls import (
     FittedCall,

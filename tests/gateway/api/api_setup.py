@@ -15,7 +15,7 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
-from everthread.factory.threads_api import make_agent_opener, make_preview_function
+from everthread.factory.threads_api_factory import make_agent_opener, make_preview_function
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.queue import TurnQueue

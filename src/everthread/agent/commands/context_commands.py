@@ -94,7 +94,7 @@ def describe_preview(
 
 def _make_compaction_figures(compaction: Compaction, messages_before: int) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author")
-    return pick_fields(compaction, *names) | {
+    return pick_fields(compaction, names) | {
         "messages_before": messages_before,
         "covered": len(compaction.covered),
         "verification": asdict(compaction.verification),

@@ -100,7 +100,7 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     data = {
         "days": days,
         "total": make_usage_figures(insights.total),
-        **pick_fields(insights, *counts),
+        **pick_fields(insights, counts),
         "by_model": {row.key: make_usage_figures(row) for row in insights.by_model},
     }
     return CommandResult(join_paragraphs(*blocks), data)

@@ -15,7 +15,7 @@ from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
 from everthread.store.records import CompactionRecord, NewCompaction
 from everthread.thread.compaction_records import REASON_TEXTS
-from everthread.thread.lookup.thread_state import (
+from everthread.thread.lookup.work_state import (
     describe_state,
     list_changed_files,
     load_thread_state,

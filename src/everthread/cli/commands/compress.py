@@ -179,7 +179,7 @@ def _write_conversation(
 
 def _result_as_json(result: Compaction) -> dict[str, Any]:
     names = ("changed", "reason", "tokens_before", "tokens_after", "author", "duration", "summary")
-    return pick_fields(result, *names) | {
+    return pick_fields(result, names) | {
         "messages": len(result.messages),
         "phases": [dataclasses.asdict(phase) for phase in result.phases],
         "verification": dataclasses.asdict(result.verification),

@@ -15,6 +15,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from everthread.core.provider_errors.error_sentences import (
+    normalize_error_text,
+    split_sentences,
+)
 from everthread.core.provider_errors.evidence import Evidence
 from everthread.core.provider_errors.phrases import (
     LENGTH_PATTERN,
@@ -23,10 +27,6 @@ from everthread.core.provider_errors.phrases import (
     find_overflow,
     is_payload_overflow,
     is_relevant,
-)
-from everthread.core.provider_errors.sentences import (
-    normalize_error_text,
-    split_sentences,
 )
 from everthread.core.provider_errors.stated_counts import (
     Counts,

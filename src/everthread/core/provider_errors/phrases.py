@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from everthread.core.provider_errors.sentences import OUTPUT_CAP_WORD
+from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_WORD
 
 OverflowKind = Literal["prompt_too_long", "max_tokens_too_large"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_WORD
 from everthread.core.provider_errors.phrases import TOKENS_PATTERN
-from everthread.core.provider_errors.sentences import OUTPUT_CAP_WORD
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,9 @@ from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from everthread.store.turn_records import QueuedTurn
 from everthread.store.usage_records import make_insights_figures, make_usage_figures, sum_calls
-from everthread.thread.lookup.thread_state import describe_state, load_thread_state
 from everthread.thread.lookup.thread_title import load_title
 from everthread.thread.lookup.thread_usage import load_thread_usage
+from everthread.thread.lookup.work_state import describe_state, load_thread_state
 
 _THREAD_PATH = "/api/threads/{thread}"
 _TURN_PATH = f"{_THREAD_PATH}/turns/{{turn}}"

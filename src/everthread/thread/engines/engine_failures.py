@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine, Services, StartReason
@@ -22,7 +22,6 @@ from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 @contextmanager
@@ -77,35 +76,34 @@ class SafeEngine(ContextEngine):
         return await self._engine.handle_tool_call(name, arguments)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._call(bool, self._engine.should_compress, prompt_tokens)
+        return self._call(bool, "should_compress", prompt_tokens)
 
     def has_work(self, engine_input: CompactionInput) -> bool:
         """Return whether there is anything to compact. A planning engine gets the whole input, others the messages."""
-        planning_engine = self.planning
-        if planning_engine is None:
+        if self.planning is None:
             return self.has_content_to_compress(engine_input.messages)
-        return self._call(bool, planning_engine.has_work, engine_input)
+        return self._call(bool, "has_work", engine_input)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
-        return self._call(bool, self._engine.has_content_to_compress, messages)
+        return self._call(bool, "has_content_to_compress", messages)
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return self._call(list, self._engine.get_tool_schemas)
+        return self._call(list, "get_tool_schemas")
 
     def dump_state(self) -> dict[str, Any]:
-        return self._call(dict, self._engine.dump_state)
+        return self._call(dict, "dump_state")
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._notify(self._engine.load_state, state)
+        self._notify("load_state", state)
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._notify(self._engine.update_from_response, usage)
+        self._notify("update_from_response", usage)
 
     def update_model(self, services: Services) -> None:
-        self._notify(self._engine.update_model, services)
+        self._notify("update_model", services)
 
     def pin(self, notes: Sequence[str]) -> None:
-        self._notify(self._engine.pin, notes)
+        self._notify("pin", notes)
 
     def on_session_start(
         self,
@@ -114,13 +112,13 @@ class SafeEngine(ContextEngine):
         reason: StartReason = "new",
         previous: str | None = None,
     ) -> None:
-        self._notify(self._engine.on_session_start, session_id, reason=reason, previous=previous)
+        self._notify("on_session_start", session_id, reason=reason, previous=previous)
 
     def on_session_end(self, session_id: str) -> None:
-        self._notify(self._engine.on_session_end, session_id)
+        self._notify("on_session_end", session_id)
 
     def on_compacted(self, compaction: Compaction) -> None:
-        self._notify(self._engine.on_compacted, compaction)
+        self._notify("on_compacted", compaction)
 
     def report_method_failure(self, method: str, error: object) -> None:
         """Report the failure of a method, only once per method."""
@@ -130,22 +128,15 @@ class SafeEngine(ContextEngine):
                 f"The context engine {self.name} failed in {method} ({error}); the conversation goes on without it."
             )
 
-    def _notify(self, method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _notify(self, method: str, *args: Any, **kwargs: Any) -> None:
         self._call(bool, method, *args, **kwargs)
 
-    def _call(
-        self,
-        result_type: Callable[..., T],
-        method: Callable[P, object],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    def _call(self, result_type: Callable[..., T], method: str, *args: Any, **kwargs: Any) -> T:
         """Return the result of an engine's method, converted to this type; an empty value if it fails."""
         try:
-            return result_type(method(*args, **kwargs))
+            return result_type(getattr(self._engine, method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - it is reported, and an engine must not end a conversation
-            name = getattr(method, "__name__", str(method))
-            self.report_method_failure(name, f"{type(error).__name__}: {error}")
+            self.report_method_failure(method, f"{type(error).__name__}: {error}")
             return result_type()
 
 

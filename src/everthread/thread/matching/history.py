@@ -190,10 +190,10 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     return MessageIdentity(
         fingerprint,
         _make_skeleton(fields, fingerprint),
-        tuple(_hash_result(content) for content in results),
-        tuple(is_cleared(content) for content in results),
-        key,
-        has_user_words,
+        result_hashes=tuple(_hash_result(content) for content in results),
+        cleared_flags=tuple(is_cleared(content) for content in results),
+        key=key,
+        has_user_words=has_user_words,
     )
 
 

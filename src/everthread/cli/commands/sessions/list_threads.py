@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
+IDENTITY_FIELDS = ("id", "thread", "parent", "kind", "tenant", "platform")
+ORIGIN_FIELDS = ("user", "model", "client", "client_session")
+
+
 @dataclass(frozen=True, slots=True)
 class ListRow:
     """A row of the list: a thread with its first session, or with `--all` any session."""
@@ -52,8 +56,8 @@ class ListRow:
 
     def as_json(self) -> dict[str, Any]:
         session = self.session
-        identity = pick_fields(session, "id", "thread", "parent", "kind", "tenant", "platform")
-        origin = pick_fields(session, "user", "model", "client", "client_session")
+        identity = pick_fields(session, IDENTITY_FIELDS)
+        origin = pick_fields(session, ORIGIN_FIELDS)
         figures = {
             "title": self.title,
             "messages": self.messages,

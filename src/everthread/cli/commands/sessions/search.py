@@ -164,7 +164,7 @@ async def _describe_scope(store: Store, tenant: str | None, scope: Session | Non
 
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
     names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
-    return pick_fields(hit, *names) | {
+    return pick_fields(hit, names) | {
         "created": format_iso(hit.created),
         "before": hit.before and asdict(hit.before),
         "after": hit.after and asdict(hit.after),

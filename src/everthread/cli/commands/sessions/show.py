@@ -205,7 +205,7 @@ def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
 
 
 def _message_as_json(message: StoredMessage) -> dict[str, Any]:
-    fields = pick_fields(message, "id", "session", "seq", "kind", "tokens")
+    fields = pick_fields(message, ("id", "session", "seq", "kind", "tokens"))
     return fields | {"created": format_iso(message.created), "body": message.body}
 
 

@@ -28,7 +28,7 @@ def state(
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
-    from everthread.thread.lookup.thread_state import (
+    from everthread.thread.lookup.work_state import (
         describe_state,
         list_changed_files,
         load_thread_state,

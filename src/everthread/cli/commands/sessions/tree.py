@@ -89,7 +89,7 @@ async def load_related_sessions(store: Store, thread: str) -> list[RelatedSessio
 def _member_as_json(member: RelatedSession) -> dict[str, Any]:
     session = member.session
     names = ("id", "thread", "parent", "kind", "model", "end_reason", "branched_at")
-    return pick_fields(session, *names) | {
+    return pick_fields(session, names) | {
         "messages": session.message_count,
         "title": member.title,
         "compaction": _compaction_as_json(member.compaction),
@@ -103,7 +103,7 @@ def _compaction_as_json(compaction: CompactionRecord | None) -> dict[str, Any] |
         return None
     record = compaction.record
     names = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
-    return pick_fields(record, *names) | {
+    return pick_fields(record, names) | {
         "covered": len(record.covered),
         "cost": None if record.cost is None else float(record.cost),
         "warnings": list(record.warnings),
