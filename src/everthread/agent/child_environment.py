@@ -35,11 +35,11 @@ _ALWAYS_INHERITED = frozenset(
         "TERM",
     }
 )
-_SECRET_NAME = re.compile(
+_SECRET_NAME_PATTERN = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
     r"|PASSPHRASE|SECRET|APIKEY|TOKEN(?!IZER|S)|ACCESS_?KEY|PRIVATE_?KEY|_AUTH$|^AUTH$|AUTHORIZATION"
 )
-_URL_CREDENTIALS = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
+_URL_CREDENTIALS_PATTERN = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 _MIN_KEY_CHARS = 8
 """Minimum length of a key to search for in other variables; shorter values occur by chance."""
 
@@ -70,7 +70,7 @@ def make_child_environment(
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable holds a credential, by its name or its value."""
-    if _SECRET_NAME.search(name.upper()) or _URL_CREDENTIALS.search(value):
+    if _SECRET_NAME_PATTERN.search(name.upper()) or _URL_CREDENTIALS_PATTERN.search(value):
         return True
     text = f"{name}={value}"
     return redact(text) != text

@@ -37,7 +37,7 @@ CHAR_LIMITS: dict[MemoryKind, int] = {
     "user": MAX_USER_CHARS,
 }
 LOCK_FILE = ".memory.lock"
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_SAFE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 def find_tenant_memory_folder(home: Path, tenant: str) -> Path:
@@ -45,7 +45,9 @@ def find_tenant_memory_folder(home: Path, tenant: str) -> Path:
     if tenant == DEFAULT_TENANT:
         return home
     name = (
-        tenant if _SAFE_NAME.fullmatch(tenant) else hashlib.sha256(tenant.encode()).hexdigest()[:32]
+        tenant
+        if _SAFE_NAME_PATTERN.fullmatch(tenant)
+        else hashlib.sha256(tenant.encode()).hexdigest()[:32]
     )
     return home / "tenants" / name
 

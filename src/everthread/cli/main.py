@@ -79,7 +79,7 @@ everthread serve (a URL that gives any client an unlimited conversation)
 everthread sessions import --from claude-code (make past sessions searchable)
 """
 HELP_OPTION_NAMES = ["-h", "--help"]
-_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+_LINE_BREAK_PATTERN = re.compile(r"(?<!\n)\n(?!\n)")
 """A line break within a paragraph."""
 
 
@@ -123,7 +123,7 @@ def _format_help(command: Any) -> None:
 
     Also join the lines of each paragraph of the help, so that it is wrapped to the terminal's width.
     """
-    command.help = _LINE_BREAK.sub(" ", command.help or "")
+    command.help = _LINE_BREAK_PATTERN.sub(" ", command.help or "")
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         if parameter.metavar is None:

@@ -9,7 +9,7 @@ from everthread.core.messages import (
     clip,
 )
 
-_LOOKUP_TOOL = re.compile(
+_LOOKUP_TOOL_PATTERN = re.compile(
     r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
 )
 ANSWER_GIST_CHARS = 200
@@ -20,7 +20,7 @@ MAX_ANSWER_CHARS = 21_000
 
 def is_lookup_tool(tool: str) -> bool:
     """Return whether a tool only looks up earlier messages: its arguments and answers are not findings."""
-    return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
+    return _LOOKUP_TOOL_PATTERN.fullmatch(tool.lower()) is not None
 
 
 def is_lookup_answer(tool: str, text: str) -> bool:

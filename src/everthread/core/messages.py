@@ -368,14 +368,18 @@ def iterate_images(content: Any) -> Iterator[Part]:
             yield from iterate_images(part.get("content"))
 
 
-_ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
-_BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
+_ANSI_PATTERN = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_BLANK_PATTERN = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
 def one_line(text: str) -> str:
     """Return the start of a text as one line, without control characters."""
     line = " ".join(text[:2_000].split())
-    return line if line.isprintable() else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
+    return (
+        line
+        if line.isprintable()
+        else _BLANK_PATTERN.sub(" ", _ANSI_PATTERN.sub("", text[:2_000])).strip()
+    )
 
 
 def clip(text: str, max_chars: int) -> str:

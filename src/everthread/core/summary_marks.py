@@ -27,11 +27,11 @@ SUMMARY_START = "[EVERTHREAD SUMMARY"
 """Start of a summary's first line; the rest of that line is for the reader."""
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
 """Start of a summary's last line; a tag and a bracket follow."""
-_END_LINE = re.compile(
+_END_LINE_PATTERN = re.compile(
     r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$",
     re.MULTILINE,
 )
-_SUMMARY_MARK = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
+_SUMMARY_MARK_PATTERN = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 
 def seal_summary(text: str, key: bytes = b"") -> str:
@@ -41,7 +41,7 @@ def seal_summary(text: str, key: bytes = b"") -> str:
 
 def neutralize_summary_marks(text: str) -> str:
     """Change everything in a text that looks like the first or last line of a summary, so that none is recognised."""
-    return _SUMMARY_MARK.sub("(", text)
+    return _SUMMARY_MARK_PATTERN.sub("(", text)
 
 
 def is_summary(message: Mapping[str, Any]) -> bool:
@@ -69,7 +69,7 @@ def summary_text(message: Mapping[str, Any]) -> str:
 
 def is_unproven(summary: str) -> bool:
     """Return whether a summary has no tag. Its text is used as background only."""
-    end_line = _END_LINE.search(summary)
+    end_line = _END_LINE_PATTERN.search(summary)
     return end_line is None or end_line[1] is None
 
 
@@ -147,13 +147,15 @@ def _recognize_summary(message: Message, key: bytes) -> Message:
                 and _is_whole_text(text, span)
                 and _has_valid_tag(text, span, b"")
             ):
-                return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
+                return mark_summary(
+                    with_content(message, _END_LINE_PATTERN.sub(f"{SUMMARY_END}]", text))
+                )
     return message
 
 
 def _has_valid_tag(text: str, span: tuple[int, int], key: bytes) -> bool:
     summary = text[slice(*span)]
-    end_line = _END_LINE.search(summary)
+    end_line = _END_LINE_PATTERN.search(summary)
     if end_line is None or end_line[1] is None:
         return False
     return hmac.compare_digest(
@@ -163,7 +165,7 @@ def _has_valid_tag(text: str, span: tuple[int, int], key: bytes) -> bool:
 
 def _read_tag(summary: str) -> str:
     """Return the tag in the last line of a summary; empty if there is none."""
-    end_line = _END_LINE.search(summary)
+    end_line = _END_LINE_PATTERN.search(summary)
     return (end_line[1] or "") if end_line else ""
 
 
@@ -183,10 +185,10 @@ def _find_summary_spans(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     text_start = len(text) - len(text.lstrip())
     if text.startswith(SUMMARY_START, text_start):
-        end_line = _END_LINE.search(text, text_start)
+        end_line = _END_LINE_PATTERN.search(text, text_start)
         spans.append((text_start, end_line.end() if end_line else len(text)))
     start = text.rfind(f"\n{SUMMARY_START}") + 1
-    end_line = _END_LINE.search(text, start) if start > text_start else None
+    end_line = _END_LINE_PATTERN.search(text, start) if start > text_start else None
     if end_line and not text[end_line.end() :].strip():
         spans.append((start, end_line.end()))
     return spans

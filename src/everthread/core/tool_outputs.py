@@ -20,15 +20,15 @@ CLOSING_TAG = "</persisted-output>"
 UNLIMITED_TOOLS = frozenset({"read_file"})
 """Tools whose single results are not limited: they may read a stored output, which must not be stored again."""
 
-_OUTPUT_ID = re.compile(r"(?<![\w:])output:[0-9a-f]{16}(?!\w)")
+_OUTPUT_ID_PATTERN = re.compile(r"(?<![\w:])output:[0-9a-f]{16}(?!\w)")
 _NUMBER = r"\d[\d,]{0,20}"
-_PERSISTED_BLOCK = re.compile(
+_PERSISTED_BLOCK_PATTERN = re.compile(
     rf"{OPENING_TAG}\n[^\n]{{0,200}}?: (?P<chars>{_NUMBER}) characters \([^\n]{{0,40}}\), "
     rf"(?P<lines>{_NUMBER}) lines?\.\n"
     rf"Stored as (?P<id>output:[0-9a-f]{{16}})\.[^\n]{{0,200}}\n(?P<preview>(?:.*\n)?){CLOSING_TAG}",
     re.DOTALL,
 )
-_PREVIEW_LABEL = re.compile(r"^Its (?:first|last) [\d,]+ characters:\n", re.MULTILINE)
+_PREVIEW_LABEL_PATTERN = re.compile(r"^Its (?:first|last) [\d,]+ characters:\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,12 @@ def cut_middle(text: str, *, keep_chars: int) -> tuple[str, str]:
 
 def parse_persisted(text: str) -> PersistedOutput | None:
     """Parse a tool result that is only a `<persisted-output>` block."""
-    match = _PERSISTED_BLOCK.fullmatch(text.strip()) if OPENING_TAG in text[:100] else None
+    match = _PERSISTED_BLOCK_PATTERN.fullmatch(text.strip()) if OPENING_TAG in text[:100] else None
     if match is None:
         return None
     chars, lines = (int(match[name].replace(",", "")) for name in ("chars", "lines"))
     return PersistedOutput(
-        match["id"], chars, lines, _PREVIEW_LABEL.sub("", match["preview"]).strip("\n")
+        match["id"], chars, lines, _PREVIEW_LABEL_PATTERN.sub("", match["preview"]).strip("\n")
     )
 
 
@@ -134,7 +134,7 @@ def reads_stored_output(call: ToolCall) -> bool:
     Such a result is limited by the call and never stored, or the model would store and read it for ever.
     """
     return any(
-        isinstance(value, str) and _OUTPUT_ID.fullmatch(value.strip())
+        isinstance(value, str) and _OUTPUT_ID_PATTERN.fullmatch(value.strip())
         for value in call.parsed.values()
     )
 

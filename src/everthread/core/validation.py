@@ -22,7 +22,7 @@ from everthread.core.messages import (
 from everthread.errors import InputError
 
 ROLES = frozenset({*SYSTEM_ROLES, "user", "assistant", "tool", "function"})
-ANTHROPIC_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+ANTHROPIC_CALL_ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_RESPONSES_CALL_ID_CHARS = 64
 """Maximum characters of a call id."""
 ARGUMENT_FIELD_BY_CALL_TYPE = {"function": "arguments", "custom": "input"}
@@ -269,7 +269,7 @@ def _check_anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[
                 "misplaced-block",
                 f"a {message['role']} message cannot hold a {part['type']!r} block",
             )
-        if part["type"] in CALL_BLOCK_KINDS and not ANTHROPIC_CALL_ID.fullmatch(
+        if part["type"] in CALL_BLOCK_KINDS and not ANTHROPIC_CALL_ID_PATTERN.fullmatch(
             str(part.get("id"))
         ):
             yield Problem(

@@ -41,14 +41,14 @@ _CACHE_KEY = "prompt_cache_key"
 _COPILOT_HEADER = "x-initiator"
 """A header of Copilot CLI, whose cache key is a digest that changes when a session is resumed."""
 _CLAUDE_SESSION = "_session_"
-_PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
+_PRODUCT_PATTERN = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 BODY_SCOPE = "body:"
 """Prefix of the scope if a field of the body names the session."""
 
 
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, or else from the fields of the body."""
-    product = _PRODUCT.match(headers.get("user-agent", ""))
+    product = _PRODUCT_PATTERN.match(headers.get("user-agent", ""))
     session_header = _find_header(headers, _SESSION_HEADERS)
     parent_header = _find_header(headers, _PARENT_HEADERS)
     session = headers.get(session_header) or _read_body_session(headers, fields)

@@ -17,7 +17,7 @@ MAX_WHOLE_BYTES = 8 * 1024 * 1024
 TAIL_BYTES = 64 * 1024
 """Bytes read from the end of an answer longer than `MAX_WHOLE_BYTES`, to find its usage."""
 MAX_DECODED_BYTES = 1 << 40
-_USAGE = re.compile(rb'"usage"\s*:\s*(?={)')
+_USAGE_PATTERN = re.compile(rb'"usage"\s*:\s*(?={)')
 
 
 class ReportedUsageReader:
@@ -62,7 +62,7 @@ class ReportedUsageReader:
 
     def _read_tail(self) -> None:
         """Read the last usage in the end of a long answer."""
-        for match in _USAGE.finditer(self._text):
+        for match in _USAGE_PATTERN.finditer(self._text):
             # The match may be inside of a text.
             with contextlib.suppress(ValueError, RecursionError):
                 end = self._text[match.end() :].decode("utf-8", "replace")

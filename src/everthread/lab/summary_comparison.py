@@ -46,14 +46,16 @@ OWN_CONTEXT = "own"
 SAME_SIZE = "same_size"
 DEFAULT_SIZE = "default_size"
 
-_PATH_CHARACTERS = re.compile(r"[A-Za-z0-9_.\-/]++")
-_EXTENSION = re.compile(r"\.[A-Za-z0-9]{1,6}")
-_SOURCE_FILE = re.compile(
+_PATH_CHARACTERS_PATTERN = re.compile(r"[A-Za-z0-9_.\-/]++")
+_EXTENSION_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,6}")
+_SOURCE_FILE_PATTERN = re.compile(
     r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_\-]++\.(?:go|ts|tsx|py|md|json|yaml|yml|ex|exs|sh|toml|js|rs|css|html)\b"
 )
 _MIN_EXTENSION_OFFSET = 2
 """A slash and one character come before the extension of a path."""
-_IDENTIFIER = re.compile(r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b")
+_IDENTIFIER_PATTERN = re.compile(
+    r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b"
+)
 _MIN_FILE_CHARS = 5
 _MIN_IDENTIFIER_CHARS = 10
 
@@ -87,22 +89,22 @@ def _find_paths(path_text: str) -> list[str]:
     if slash >= 0:
         extensions = [
             extension
-            for extension in _EXTENSION.finditer(path_text)
+            for extension in _EXTENSION_PATTERN.finditer(path_text)
             if extension.start() >= slash + _MIN_EXTENSION_OFFSET
         ]
         if extensions:
             end = extensions[-1].end()
             return [path_text[:end], *_find_paths(path_text[end:])]
-    return [name.lstrip("-") for name in _SOURCE_FILE.findall(path_text)]
+    return [name.lstrip("-") for name in _SOURCE_FILE_PATTERN.findall(path_text)]
 
 
 def find_names(text: str) -> Names:
     """Return the file names and identifiers of a text."""
     paths: list[str] = []
-    for path_text in _PATH_CHARACTERS.findall(text):
+    for path_text in _PATH_CHARACTERS_PATTERN.findall(text):
         paths += _find_paths(path_text)
     files = frozenset(path.rsplit("/", 1)[-1] for path in paths if len(path) >= _MIN_FILE_CHARS)
-    words = _IDENTIFIER.findall(text)
+    words = _IDENTIFIER_PATTERN.findall(text)
     identifiers = frozenset(word for word in words if len(word) >= _MIN_IDENTIFIER_CHARS)
     return Names(files, identifiers)
 

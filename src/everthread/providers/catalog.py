@@ -25,11 +25,11 @@ CacheKind = Literal["marks", "automatic"]
 PLACEHOLDER_KEY = "none"
 """Sent if no key is needed, because the SDKs require one."""
 
-_VARIANT_SUFFIXES = re.compile(
+_VARIANT_SUFFIXES_PATTERN = re.compile(
     r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d(?!\d))?)(?![^-]))*+"
 )
 """Suffixes that do not mean another model: dates, stages, Bedrock's versions."""
-_BEDROCK_PREFIX = re.compile(
+_BEDROCK_PREFIX_PATTERN = re.compile(
     r"^(?:[a-z]{2,6}\.)?(?:anthropic|meta|mistral|amazon|deepseek|openai|qwen)\."
 )
 
@@ -68,7 +68,7 @@ def normalize_model_name(name: str) -> str:
     this model.
     """
     text = name.strip().lower().rsplit("/", 1)[-1]
-    text = _BEDROCK_PREFIX.sub("", text).split(":", 1)[0]
+    text = _BEDROCK_PREFIX_PATTERN.sub("", text).split(":", 1)[0]
     return re.sub(r"[._@ ]", "-", text)
 
 
@@ -90,7 +90,7 @@ def _find_family(name: str) -> KnownModel | None:
         return None
     return replace(
         table[family],
-        is_exact=_VARIANT_SUFFIXES.fullmatch(model_name[len(family) :]) is not None,
+        is_exact=_VARIANT_SUFFIXES_PATTERN.fullmatch(model_name[len(family) :]) is not None,
     )
 
 

@@ -41,12 +41,12 @@ READ_TIMEOUT_SECONDS = 600.0
 """Maximum seconds without data: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
-_REASONING_NAME = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
+_REASONING_NAME_PATTERN = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
 def is_reasoning_model(name: str) -> bool:
     """Return whether an OpenAI model reasons, so that its reasoning can be requested and sent back."""
-    return _REASONING_NAME.search(name.lower()) is not None
+    return _REASONING_NAME_PATTERN.search(name.lower()) is not None
 
 
 class HttpModel(ABC):

@@ -44,7 +44,7 @@ _ADVICE_BY_STATUS = {
     403: "The key may not use this model.",
     404: "Check the model's name and the base_url.",
 }
-_EMPTY_ACCOUNT = re.compile(
+_EMPTY_ACCOUNT_PATTERN = re.compile(
     r"insufficient_quota|billing_not_active|insufficient.?balance", re.IGNORECASE
 )
 """Codes for an empty account, which come with status 429 but are not temporary."""
@@ -232,7 +232,7 @@ def is_transient(error: ModelError) -> bool:
     """
     verdict = classify_error(error)
     if verdict.kind == "rate_limit":
-        return not _EMPTY_ACCOUNT.search(str(error.body))
+        return not _EMPTY_ACCOUNT_PATTERN.search(str(error.body))
     if verdict.kind != "other" or error.status in (402, 501):
         return False
     if isinstance(error, ModelTimeoutError | ModelUnreachableError):

@@ -101,8 +101,8 @@ TRANSIENT_ERRORS = (
 )
 RETRYABLE_ERRORS = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
 log = logging.getLogger(__name__)
-_PLACEHOLDER = re.compile(r"\?")
-_INSERT_STATEMENT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
+_PLACEHOLDER_PATTERN = re.compile(r"\?")
+_INSERT_STATEMENT_PATTERN = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
 MAX_VALUES_PER_INSERT = 50
 """The most values inserted by one statement; the driver does not cache larger statements."""
 
@@ -124,7 +124,7 @@ class PostgresConnection(Connection):
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
-        return self.raw.execute(_PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None)
+        return self.raw.execute(_PLACEHOLDER_PATTERN.sub("%s", sql).encode(), tuple(values) or None)
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.all_of_each([(sql, values)])[0]
@@ -138,7 +138,7 @@ class PostgresConnection(Connection):
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         remaining_rows = [tuple(row) for row in rows]
-        insert_match = _INSERT_STATEMENT.fullmatch(sql)
+        insert_match = _INSERT_STATEMENT_PATTERN.fullmatch(sql)
         if insert_match and remaining_rows:
             batch_size = max(1, MAX_VALUES_PER_INSERT // len(remaining_rows[0]))
             batch_sql = insert_match[1] + ", ".join([insert_match[2]] * batch_size)
@@ -148,7 +148,7 @@ class PostgresConnection(Connection):
                 self.run(batch_sql, list(itertools.chain.from_iterable(batch)))
             remaining_rows = remaining_rows[batched_count:]
         with self.raw.cursor() as cursor:
-            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), remaining_rows)
+            cursor.executemany(_PLACEHOLDER_PATTERN.sub("%s", sql).encode(), remaining_rows)
 
     @property
     def in_transaction(self) -> bool:

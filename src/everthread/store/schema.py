@@ -18,8 +18,8 @@ from everthread.errors import SchemaTooNewError
 if TYPE_CHECKING:
     from everthread.store.database import Tx
 
-_FILE_NAME = re.compile(r"(\d{4})_(\w+)(?:\.(\w+))?\.sql")
-_COMMENT_LINE = re.compile(r"^[ \t]*+--[^\n]*$", re.MULTILINE)
+_FILE_NAME_PATTERN = re.compile(r"(\d{4})_(\w+)(?:\.(\w+))?\.sql")
+_COMMENT_LINE_PATTERN = re.compile(r"^[ \t]*+--[^\n]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ def load_migrations(dialect: str) -> tuple[Migration, ...]:
     """Return every migration for this database, in order."""
     migrations = []
     for file in resources.files("everthread.store").joinpath("migrations").iterdir():
-        name_match = _FILE_NAME.fullmatch(file.name)
+        name_match = _FILE_NAME_PATTERN.fullmatch(file.name)
         if name_match is None or name_match[3] not in (None, dialect):
             continue
-        text = _COMMENT_LINE.sub("", file.read_text("utf-8"))
+        text = _COMMENT_LINE_PATTERN.sub("", file.read_text("utf-8"))
         statements = tuple(statement.strip() for statement in text.split(";") if statement.strip())
         migrations.append(Migration(int(name_match[1]), name_match[2], statements))
     return tuple(sorted(migrations, key=lambda migration: migration.number))

@@ -21,15 +21,15 @@ REFRESH_SECONDS = 30.0
 MAX_CACHED_KEYS = 10_000
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses of a refusal for size, besides those below 300, which a stream has that begins with an error."""
-_OVERFLOW_ERROR_CODE = re.compile(
+_OVERFLOW_ERROR_CODE_PATTERN = re.compile(
     r"context|length|too_?(?:long|large|big|many)|exceed|max|token|size|^\d+$",
     re.IGNORECASE,
 )
-_GENERIC_ERROR_CODE = re.compile(
+_GENERIC_ERROR_CODE_PATTERN = re.compile(
     r"^(?:(?:api_)?error)?$|invalid.?(?:request|argument)|bad.?request", re.IGNORECASE
 )
 """Codes that only say that the request is at fault."""
-_SIZE_FIELDS = re.compile(
+_SIZE_FIELDS_PATTERN = re.compile(
     r"^(?:messages|input|prompt|contents|max_\w+)(?:_tokens)?\b", re.IGNORECASE
 )
 REPORTED_MARGIN_DIVISOR = 50
@@ -224,11 +224,12 @@ def is_overflow_error(status: int | None, body: Any) -> bool:
     error_fields = _read_error_fields(body)
     code = error_fields.get("code")
     field = error_fields.get("param")
-    if isinstance(field, str) and field and not _SIZE_FIELDS.match(field):
+    if isinstance(field, str) and field and not _SIZE_FIELDS_PATTERN.match(field):
         return False
     codes = [value for value in (code, error_fields.get("type")) if isinstance(value, str | int)]
     return all(
-        _GENERIC_ERROR_CODE.search(str(value)) or _OVERFLOW_ERROR_CODE.search(str(value))
+        _GENERIC_ERROR_CODE_PATTERN.search(str(value))
+        or _OVERFLOW_ERROR_CODE_PATTERN.search(str(value))
         for value in codes
     )
 

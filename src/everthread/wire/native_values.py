@@ -73,7 +73,7 @@ def is_same_model(name: str, other_name: str) -> bool:
 
 def _find_model_family(model: str) -> str:
     name = model.lower().rpartition("/")[2].partition(":")[0].replace(".", "-")
-    return _DATE_SUFFIX.sub("", name)
+    return _DATE_SUFFIX_PATTERN.sub("", name)
 
 
-_DATE_SUFFIX = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+_DATE_SUFFIX_PATTERN = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")

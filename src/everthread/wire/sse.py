@@ -34,7 +34,7 @@ class SseSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that this chunk completes, each with its closing blank line."""
         data = self.pending + chunk
-        ends = [0, *(match.end() for match in _EVENT_END.finditer(data))]
+        ends = [0, *(match.end() for match in _EVENT_END_PATTERN.finditer(data))]
         self.pending = data[ends[-1] :]
         return [data[start:end] for start, end in pairwise(ends)]
 
@@ -75,7 +75,7 @@ class SseParser:
             self._skip_newline = False
             text = text.removeprefix("\n")
         self._skip_newline = self._skip_newline or text.endswith("\r")
-        *lines, partial_line = _LINE_END.split(text)
+        *lines, partial_line = _LINE_END_PATTERN.split(text)
         events: list[SseEvent] = []
         for line in lines:
             full_line = "".join((*self._pending_text, line))
@@ -127,9 +127,9 @@ def encode_event(event: SseEvent) -> bytes:
     """Return the bytes of one event, ready to be sent."""
     head = f"event: {event.event}\n" if event.event else ""
     return (
-        head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n"
+        head + "".join(f"data: {line}\n" for line in _LINE_END_PATTERN.split(event.data)) + "\n"
     ).encode("utf-8", "replace")
 
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_EVENT_END_PATTERN = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LINE_END_PATTERN = re.compile(r"\r\n|\r|\n")

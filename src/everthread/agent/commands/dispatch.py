@@ -20,7 +20,7 @@ ALIASES = {
     "history": "sessions",
 }
 """Names of these commands in other programs."""
-_COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
+_COMMAND_PATTERN = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def command(
 
 def parse(text: str) -> tuple[str, str] | None:
     """Return the name and argument of a command; None for a message, including a path such as `/etc/hosts`."""
-    match = _COMMAND.fullmatch(text.strip())
+    match = _COMMAND_PATTERN.fullmatch(text.strip())
     return (_resolve_name(match[1]), (match[2] or "").strip()) if match else None
 
 

@@ -12,7 +12,7 @@ from everthread.agent.commands.context_commands import describe_threshold, list_
 from everthread.cli.chat.event_lines import ACCENT_STYLE, DIM_STYLE
 from everthread.cli.output import escape_controls
 
-_MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
+_MARKUP_PATTERN = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
 
 
 def style_markup(text: str) -> Text:
@@ -20,7 +20,7 @@ def style_markup(text: str) -> Text:
     styled_text = Text()
     position = 0
     text = re.sub(r"^- ", "• ", escape_controls(text), flags=re.MULTILINE)
-    for match in _MARKUP.finditer(text):
+    for match in _MARKUP_PATTERN.finditer(text):
         styled_text.append(text[position : match.start()])
         styled_text.append(match[1] or match[2], ACCENT_STYLE if match[1] else "bold")
         position = match.end()

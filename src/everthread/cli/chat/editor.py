@@ -27,7 +27,7 @@ from everthread.cli.chat.type_ahead import TypeAhead
 
 MAX_COMPLETIONS = 200
 """Paths offered at once."""
-_LAST_WORD = re.compile(r"[^\s'\"`(<]*$")
+_LAST_WORD_PATTERN = re.compile(r"[^\s'\"`(<]*$")
 
 
 class ChatCompleter(Completer):
@@ -47,7 +47,7 @@ class ChatCompleter(Completer):
                     yield Completion(name, start_position=-len(text), display_meta=description)
             if any(name.startswith(text) for name, _ in self._commands):
                 return
-        match = _LAST_WORD.search(text)
+        match = _LAST_WORD_PATTERN.search(text)
         word = match[0] if match else ""
         if complete_event.completion_requested or "/" in word:
             yield from self._complete_path(word)

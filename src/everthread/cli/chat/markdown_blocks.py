@@ -11,7 +11,7 @@ from markdown_it.token import Token
 _PARSER = MarkdownIt().enable("table")
 
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_FENCE_PATTERN = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class MarkdownBlocks:
@@ -42,7 +42,7 @@ class MarkdownBlocks:
         rows = self.unfinished_text.split("\n")
         if len(rows) <= lines:
             return self.unfinished_text
-        opening = [rows[0]] if _FENCE.match(rows[0]) else []
+        opening = [rows[0]] if _FENCE_PATTERN.match(rows[0]) else []
         return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
 
     def _may_finish(self, length: int) -> bool:

@@ -16,14 +16,14 @@ from itertools import islice
 from typing import Any, cast
 
 from everthread.compaction.history.call_lines import (
-    CUT_MARK,
+    CUT_MARK_PATTERN,
     MAX_LINE_CHARS,
     Action,
     find_action,
 )
 from everthread.compaction.history.compaction_history import CompactionHistory, MessageFacts
 from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
-from everthread.compaction.history.tool_kinds import PATCHED_FILE
+from everthread.compaction.history.tool_kinds import PATCHED_FILE_PATTERN
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
@@ -52,12 +52,12 @@ from everthread.wire.permanent_parts import loads_tools
 CLEARED = "[Old tool output cleared to save context space]"
 LONG_TEXT_CHARS = MAX_LINE_CHARS
 """A tool result, or a string in a call's arguments, is long if it has more characters than this."""
-_JSON_STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
+_JSON_STRING_PATTERN = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 _MAX_NAMED_FILES = 8
 """Maximum number of files to name if the text of a patch is cut."""
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which cannot be encoded."""
-_DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
+_DATA_IMAGE_PATTERN = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
 def prune_messages(
@@ -321,7 +321,7 @@ def describe_image(part: Mapping[str, Any]) -> str:
         return f"[image removed: {clip(url, 100)}]"
     if isinstance(data, str):
         return _describe_image_data(str(media).rpartition("/")[2], data)
-    match = _DATA_IMAGE.match(url) if isinstance(url, str) else None
+    match = _DATA_IMAGE_PATTERN.match(url) if isinstance(url, str) else None
     return _describe_image_data(match[1], match[2]) if match else "[image removed]"
 
 
@@ -334,7 +334,7 @@ def _drop_data_images(text: str) -> str:
     """Replace `data:` images in a text by placeholders."""
     if "data:image/" not in text:
         return text
-    return _DATA_IMAGE.sub(lambda match: _describe_image_data(match[1], match[2]), text)
+    return _DATA_IMAGE_PATTERN.sub(lambda match: _describe_image_data(match[1], match[2]), text)
 
 
 def _cut_call_arguments(call: Any) -> Any:
@@ -383,7 +383,7 @@ def _cut_json_strings(text: str) -> str:
     if json_value(text) is None:
         short_text = json.dumps({"unreadable_arguments": _cut_text(text)}, ensure_ascii=False)
     else:
-        short_text = _JSON_STRING.sub(_cut_json_literal, text)
+        short_text = _JSON_STRING_PATTERN.sub(_cut_json_literal, text)
     return short_text if len(short_text) < len(text) else text
 
 
@@ -392,7 +392,9 @@ def _cut_json_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG_TEXT_CHARS:
         return match[0]
     short_text = _cut_text(json_value(match[0]))
-    literal = json.dumps(short_text, ensure_ascii=_LONE_SURROGATE.search(short_text) is not None)
+    literal = json.dumps(
+        short_text, ensure_ascii=_LONE_SURROGATE_PATTERN.search(short_text) is not None
+    )
     return literal if len(literal) < len(match[0]) else match[0]
 
 
@@ -400,12 +402,14 @@ def _cut_text(text: str) -> str:
     """Cut a long text to its beginning; keep the file names of a patch too."""
     # The text is short, or was cut before.
     if len(text) <= LONG_TEXT_CHARS or (
-        len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG_TEXT_CHARS)
+        len(text) <= 2_000 and CUT_MARK_PATTERN.search(text, 0, 2 * LONG_TEXT_CHARS)
     ):
         return text
     names = []
     if " File: " in text:
-        names = [match[0] for match in islice(PATCHED_FILE.finditer(text, 150), _MAX_NAMED_FILES)]
+        names = [
+            match[0] for match in islice(PATCHED_FILE_PATTERN.finditer(text, 150), _MAX_NAMED_FILES)
+        ]
     return "\n".join([f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names])
 
 

@@ -17,19 +17,19 @@ from everthread.compaction.history.tool_outcomes import find_exit_code
 from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words
 
-_BACKGROUND_TASK = re.compile(r"running in (?:the )?background with ID: (\w{1,40})")
+_BACKGROUND_TASK_PATTERN = re.compile(r"running in (?:the )?background with ID: (\w{1,40})")
 _MAX_PROCESS_CHARS = 100
 """Maximum characters of a command that runs in the background: a summary also shows the id of its session."""
 _SESSION_LABEL = " (session "
 _SESSION_ARGUMENTS = ("session_id", "task_id", "bash_id", "shell_id")
-_TASK_STATUS = re.compile(r"<status>(?!running)(\w{1,20})</status>")
-_ENDING_TOOL = re.compile(r"kill|stop", re.IGNORECASE)
+_TASK_STATUS_PATTERN = re.compile(r"<status>(?!running)(\w{1,20})</status>")
+_ENDING_TOOL_PATTERN = re.compile(r"kill|stop", re.IGNORECASE)
 
 
 def find_started_process(effect: CallEffect) -> str:
     """Return the process that a command started in the background, with its session if known; empty if it did not."""
     _, is_running, session = effect.outcome.partition(RUNNING)
-    background_task = _BACKGROUND_TASK.search(effect.output[:300])
+    background_task = _BACKGROUND_TASK_PATTERN.search(effect.output[:300])
     if background_task:
         session = background_task[1]
     is_background = effect.arguments.get(
@@ -78,9 +78,9 @@ def describe_end(process: str, effect: CallEffect) -> CallEffect:
 
 def _find_end_status(effect: CallEffect) -> str:
     """Return how a background command ended with this call; empty if the call does not say that it ended."""
-    if status := _TASK_STATUS.search(effect.output[:500]):
+    if status := _TASK_STATUS_PATTERN.search(effect.output[:500]):
         return status[1]
     if "exit " in effect.outcome:
         return "completed"
-    is_stopped = _ENDING_TOOL.search(effect.tool) and not effect.failed
+    is_stopped = _ENDING_TOOL_PATTERN.search(effect.tool) and not effect.failed
     return "stopped" if is_stopped else ""

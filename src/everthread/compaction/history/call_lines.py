@@ -32,15 +32,15 @@ MAX_LINE_CHARS = 200
 """Maximum characters of a line that replaces an output. A text of this length is never replaced again."""
 MAX_ERROR_CHARS = 120
 """Maximum characters of an error in the line, from which the next compaction reads the error."""
-_CODE_COMMENT = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
+_CODE_COMMENT_PATTERN = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
 _INACTIVE_CODE_STARTS = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
 """Starts of code lines that do nothing by themselves."""
-CUT_MARK = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
-_HTTP_STATUS = re.compile(
+CUT_MARK_PATTERN = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
+_HTTP_STATUS_PATTERN = re.compile(
     r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b",
     re.IGNORECASE,
 )
-_MATCH_COUNT = re.compile(
+_MATCH_COUNT_PATTERN = re.compile(
     r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b",
     re.IGNORECASE,
 )
@@ -97,7 +97,7 @@ def find_action(
         target = target.replace("\\\n", " ")  # one command on several lines
     target = _describe_code(arguments["code"]) if is_code else one_line(target)
     if "[cut: " in target:
-        target = CUT_MARK.sub("…", target)
+        target = CUT_MARK_PATTERN.sub("…", target)
     return Action(
         tool,
         kind.name,
@@ -165,14 +165,14 @@ def describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list
     if error or kind in ("read", "list"):
         return [error]
     if kind == "search":
-        match_count = _MATCH_COUNT.search(body[:300])
+        match_count = _MATCH_COUNT_PATTERN.search(body[:300])
         if match_count:
             return [f"{match_count[1]} {match_count[2]}"]
         if output.data:
             return [_describe_content(output)]
         return []
     if kind == "web":
-        status = _HTTP_STATUS.search(body[:300])
+        status = _HTTP_STATUS_PATTERN.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _describe_content(output)]
     has_run = kind == OTHER_KIND and (output.code is not None or output.stop_reason)
     if has_run:
@@ -211,13 +211,13 @@ def _describe_content(output: UnwrappedOutput) -> str:
     return clip_words(one_line(find_telling_line(output.body[:2_000])), 60)
 
 
-_ANNOUNCING_LINE = re.compile(
+_ANNOUNCING_LINE_PATTERN = re.compile(
     r"\s*(?:#{1,6}\s.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*|.*\.{3}(?: \[.*\])?|([=-])\1+.*\1\1|(?:\[[\w:.-]+\] )?[$❯] .*)\s*"
 )
 """A heading, a rule, a step that only begins, a command that is shown, or a line that only announces others."""
 
 
-_SPECIFIC = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
+_SPECIFIC_PATTERN = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _MAX_SHORT_LINES = 6
 
 
@@ -226,7 +226,7 @@ def find_telling_line(text: str) -> str:
     statement."""
     if text.count("\n") >= _MAX_SHORT_LINES:
         for line in _list_statements(text):
-            if _SPECIFIC.search(line):
+            if _SPECIFIC_PATTERN.search(line):
                 return line
     return first_statement(text)
 
@@ -243,11 +243,11 @@ def _list_statements(text: str) -> Iterator[str]:
     for line in text.strip().split("\n"):
         if line.lstrip().startswith("```"):
             is_code = not is_code
-        elif not is_code and not _ANNOUNCING_LINE.fullmatch(line):
+        elif not is_code and not _ANNOUNCING_LINE_PATTERN.fullmatch(line):
             yield line
 
 
-FRAME_LINE = re.compile(
+FRAME_LINE_PATTERN = re.compile(
     r"\n(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
     r"output:)(?=\n|\Z)"
 )
@@ -267,7 +267,7 @@ def _count_lines(kind: str, body: str) -> int:
     lines = count_lines(body)
     lowered = body.lower()
     if kind == "shell" and contains_any(lowered, _FRAME_WORDS):
-        return lines - len(FRAME_LINE.findall(f"\n{lowered}"))
+        return lines - len(FRAME_LINE_PATTERN.findall(f"\n{lowered}"))
     return lines
 
 
@@ -287,7 +287,7 @@ def _describe_code(code: str) -> str:
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
     if not lines:
         return ""
-    comment = _CODE_COMMENT.match(lines[0])
+    comment = _CODE_COMMENT_PATTERN.match(lines[0])
     statements = (line for line in lines if not line.startswith(_INACTIVE_CODE_STARTS))
     line = comment[1] if comment else next(statements, lines[0])
     return clip_words(one_line(line), MAX_LINE_CHARS)

@@ -13,7 +13,7 @@ from everthread.compaction.history.shell_commands import (
     looks_like_path,
 )
 from everthread.compaction.history.tool_kinds import (
-    PATCHED_FILE,
+    PATCHED_FILE_PATTERN,
     find_descriptive_name,
     first_argument_line,
     load_tool_table,
@@ -25,7 +25,7 @@ from everthread.core.messages import ToolCall
 _EFFECT_KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
 _READING_KINDS = frozenset({"read", "search", "list", "web"})
 _ACTING_WORD_PAIRS = (("check", "in"), ("check", "out"), ("count", "down"))
-_WRITING_STATEMENT = re.compile(
+_WRITING_STATEMENT_PATTERN = re.compile(
     r"\s*(?:insert\s+into|update\s+\S+\s+set|delete\s+from|merge\s+into|truncate\s+table|grant\s|revoke\s|mutation\b\s*[\w({]"
     r"|(?:drop|alter|create)\s+(?:or\s+replace\s+)?(?:unique\s+|temp\w{0,6}\s+|materialized\s+)?"
     r"(?:table|index|view|database|schema|user|role|type|function|trigger|column|extension)\b)",
@@ -60,12 +60,14 @@ def find_named_files(call: ToolCall) -> NamedFiles | None:
     paths = find_paths(kind, action, call, arguments)
     if not paths and kind == "looked" and action.kind == "shell":
         paths = tuple(
-            word for word in _QUOTE_CHARS.sub("", action.target).split() if looks_like_path(word)
+            word
+            for word in _QUOTE_CHARS_PATTERN.sub("", action.target).split()
+            if looks_like_path(word)
         )
     return NamedFiles(paths, is_change=kind != "looked") if paths else None
 
 
-_QUOTE_CHARS = re.compile("[\"']")
+_QUOTE_CHARS_PATTERN = re.compile("[\"']")
 
 
 def _is_read_only_call(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> bool:
@@ -87,7 +89,8 @@ def _is_read_only_call(call: ToolCall, action: Action, arguments: Mapping[str, A
     if isinstance(method, str) and method.upper() not in ("GET", "HEAD"):
         return False
     return not any(
-        isinstance(value, str) and _WRITING_STATEMENT.match(value) for value in arguments.values()
+        isinstance(value, str) and _WRITING_STATEMENT_PATTERN.match(value)
+        for value in arguments.values()
     )
 
 
@@ -98,7 +101,7 @@ def find_paths(
     if kind == "changed":
         patched_paths = []
         if "File: " in call.arguments:
-            patched_paths = PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))
+            patched_paths = PATCHED_FILE_PATTERN.findall(call.arguments.replace("\\n", "\n"))
         path = first_argument_line(arguments, load_tool_table().path_arguments)
         return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
@@ -106,7 +109,9 @@ def find_paths(
     if kind == "ran":
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
-            return tuple(dict.fromkeys(PATCHED_FILE.findall(call.arguments.replace("\\n", "\n"))))
+            return tuple(
+                dict.fromkeys(PATCHED_FILE_PATTERN.findall(call.arguments.replace("\\n", "\n")))
+            )
         if "code" in arguments:
             return ()
         return find_redirect_targets(command)

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable
 from itertools import takewhile
 
-_CLEAR_ERROR = re.compile(
+_CLEAR_ERROR_PATTERN = re.compile(
     r"^(?:fatal|error|panic|npm err!|npm error|uncaught)\b|(?::|\]) (?:fatal )?error\b|^E {3,}\S|command not found"
     r"|no such file or directory|permission denied|segmentation fault|\b[a-z]\w{0,60}(?:error|exception): |\*\*\* \[",
     re.IGNORECASE | re.MULTILINE,
 )
-_VAGUE_ERROR = re.compile(
+_VAGUE_ERROR_PATTERN = re.compile(
     r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b",
     re.IGNORECASE,
 )
@@ -43,7 +43,7 @@ _VAGUE_WORDS = (
     "undefined",
     "refused",
 )
-_ERROR_START = re.compile(
+_ERROR_START_PATTERN = re.compile(
     r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
     r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
@@ -66,9 +66,9 @@ def find_error_line(text: str, *, failed: bool = False) -> str:
     parts = [text[:_MAX_SEARCHED_CHARS]]
     if len(text) > _MAX_SEARCHED_CHARS:
         parts.append(text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:])
-    patterns: list[tuple[re.Pattern[str], tuple[str, ...]]] = [(_CLEAR_ERROR, _CLEAR_WORDS)]
+    patterns: list[tuple[re.Pattern[str], tuple[str, ...]]] = [(_CLEAR_ERROR_PATTERN, _CLEAR_WORDS)]
     if failed:
-        patterns.append((_VAGUE_ERROR, _VAGUE_WORDS))
+        patterns.append((_VAGUE_ERROR_PATTERN, _VAGUE_WORDS))
     for pattern, words in patterns:
         for part in parts:
             for start in sorted(_find_line_starts(part, words)):
@@ -90,10 +90,10 @@ def _find_line_at(text: str, position: int) -> str:
 def find_leading_error(text: str) -> str:
     """Return the first line if it says that the call failed. Later lines are ignored: any text may mention errors."""
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
-    return first_line.strip() if _ERROR_START.match(first_line) else ""
+    return first_line.strip() if _ERROR_START_PATTERN.match(first_line) else ""
 
 
-_PROGRAM_ERROR = re.compile(
+_PROGRAM_ERROR_PATTERN = re.compile(
     r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]"
 )
 
@@ -102,11 +102,11 @@ def find_program_error(text: str) -> str:
     """Return the error that a program states in its first or last line, or in a traceback near the end."""
     end = text[-4_000:].rstrip()
     last_line = end.rpartition("\n")[2].strip()
-    if _PROGRAM_ERROR.match(last_line) or _TRACEBACK in end[-2_000:]:
+    if _PROGRAM_ERROR_PATTERN.match(last_line) or _TRACEBACK in end[-2_000:]:
         return find_error_line(end) or last_line
     first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
     if (
-        _PROGRAM_ERROR.match(first_line)
+        _PROGRAM_ERROR_PATTERN.match(first_line)
         or "command not found" in first_line
         or " failed for " in first_line
     ):
@@ -147,14 +147,14 @@ _SUSPECT_WORDS = (
 )
 _SUSPECT_SIGNS = (*_SUSPECT_WORDS, "●", "✗", "✘", "×", "✖", "❌")
 """Strings, in lower case, found in a line that states an error."""
-_STARTS_ERROR = re.compile(
+_STARTS_ERROR_PATTERN = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|\d{1,6}:\d{1,4} {1,4}error {1,4}\S|"
     r"Caused by: |Error Message:|● .{1,200} › |\S.{0,200} > .{1,200} FAILED$|"
     r"[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
     r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
 )
-_STATES_ERROR = re.compile(
+_STATES_ERROR_PATTERN = re.compile(
     r"(?:Error|Exception|Fault|Panic|Interrupt)\b(?:: |\s*\[|$)"
     r"|[:\])] (?:fatal )?[Ee]rror\b|error(?<!\werror) (?:TS|C|CS|E|LNK|MSB)?\d+\b"
     r"|(?:ERROR|FATAL|CRITICAL)(?<!\wERROR)(?<!\wFATAL)(?<!\wCRITICAL)[\] :|-]"
@@ -165,7 +165,7 @@ _STATES_ERROR = re.compile(
 )
 """Errors inside a line. Every alternative begins with letters or a sign, so that few positions need a full match."""
 # Source code that mentions errors, counts of zero errors, npm's output around the error.
-_STARTS_CODE = re.compile(
+_STARTS_CODE_PATTERN = re.compile(
     r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
     r"|=== (?:RUN|PAUSE|CONT|NAME) |--- (?:PASS|SKIP): "
     r"|\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
@@ -174,14 +174,14 @@ _STARTS_CODE = re.compile(
     re.IGNORECASE,
 )
 _CODE_WORDS = ("log", "catch", "new ", "raise ", "no error", "0 error", "0 fail")
-_SOURCE_CODE = re.compile(
+_SOURCE_CODE_PATTERN = re.compile(
     r"\b(?:console|logger|log|logging)\.\w+\(|\bcatch\s*\(|\bnew \w*Error\(|"
     r"\braise \w+|\bno errors?\b|\b0 (?:errors?|failed|failures?)\b(?!.*\b[1-9]\d* (?:failed|errors?))",
     re.IGNORECASE,
 )
-_DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
+_DIAGNOSTIC_PATTERN = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
 """A compiler's message: the source code that it quotes does not make it source code."""
-_NUMBERS = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
+_NUMBERS_PATTERN = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
 
 
 def find_error_lines(
@@ -202,11 +202,11 @@ def find_error_lines(
         if full_line in seen_lines:
             continue
         seen_lines.add(full_line)
-        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)):
+        if not (_STARTS_ERROR_PATTERN.match(line) or _STATES_ERROR_PATTERN.search(line)):
             continue
         if _is_source_code(line) and not _is_announced(text, start, line):
             continue
-        key = _NUMBERS.sub("", line)
+        key = _NUMBERS_PATTERN.sub("", line)
         if key not in lines_by_key:
             preceding_text = text[max(start - _MAX_LINE_CHARS, 0) : start]
             lines_by_key[key] = _add_reason(full_line.strip(), preceding_text, following_text)
@@ -228,13 +228,15 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
         reason = following_text.lstrip().partition("\n")[0].rstrip()
     else:
         return line
-    is_error = _STARTS_ERROR.match(reason) or _STATES_ERROR.search(reason)
+    is_error = _STARTS_ERROR_PATTERN.match(reason) or _STATES_ERROR_PATTERN.search(reason)
     return line if not reason or is_error else f"{line} {reason}"
 
 
-_GO_REASON = re.compile(r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)")
+_GO_REASON_PATTERN = re.compile(r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)")
 """A line that a test of Go printed, or the error of an assertion library below it."""
-_STATES_MISMATCH = re.compile(r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE)
+_STATES_MISMATCH_PATTERN = re.compile(
+    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
+)
 
 
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
@@ -242,13 +244,13 @@ def _find_go_reason(preceding_text: str, following_text: str) -> str:
     following_lines = takewhile(_is_indented, following_text.split("\n"))
     preceding_lines = takewhile(_is_indented, reversed(preceding_text.rstrip("\n").split("\n")))
     lines = [*following_lines] or [*preceding_lines][::-1]
-    reasons = [match for line in lines if (match := _GO_REASON.match(line))]
+    reasons = [match for line in lines if (match := _GO_REASON_PATTERN.match(line))]
     telling_reasons = [
         match
         for match in reasons
-        if _STATES_MISMATCH.search(match["text"])
-        or _STATES_ERROR.search(match["text"])
-        or _GIVES_REASON.search(match["text"])
+        if _STATES_MISMATCH_PATTERN.search(match["text"])
+        or _STATES_ERROR_PATTERN.search(match["text"])
+        or _GIVES_REASON_PATTERN.search(match["text"])
     ]
     chosen = (telling_reasons or reasons)[-1:]
     return chosen[0][0].strip() if chosen else ""
@@ -261,7 +263,7 @@ def _is_indented(line: str) -> bool:
 def find_failure(text: str) -> str:
     """Return the first line that states an error with a reason, or else the first line of an npm error."""
     lines = [line for line in find_error_lines(text, enough_reasons=1) if not gives_no_reason(line)]
-    npm_match = _NPM_ERROR.search(text) if not lines else None
+    npm_match = _NPM_ERROR_PATTERN.search(text) if not lines else None
     if lines:
         return lines[0]
     if npm_match:
@@ -269,17 +271,19 @@ def find_failure(text: str) -> str:
     return ""
 
 
-_NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
+_NPM_ERROR_PATTERN = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
 
 
 def _is_source_code(line: str) -> bool:
     """Return whether a line that mentions an error is source code, or npm's output around the error."""
     is_code = (
-        line.rstrip().endswith((";", "{")) or "=>" in line or _STARTS_CODE.match(line) is not None
+        line.rstrip().endswith((";", "{"))
+        or "=>" in line
+        or _STARTS_CODE_PATTERN.match(line) is not None
     )
     if not is_code and contains_any(line.lower(), _CODE_WORDS):
-        is_code = _SOURCE_CODE.search(line) is not None
-    return is_code and _DIAGNOSTIC.search(line) is None
+        is_code = _SOURCE_CODE_PATTERN.search(line) is not None
+    return is_code and _DIAGNOSTIC_PATTERN.search(line) is None
 
 
 def _is_announced(text: str, start: int, line: str) -> bool:
@@ -290,7 +294,7 @@ def _is_announced(text: str, start: int, line: str) -> bool:
     return preceding_text.rstrip().endswith(":")
 
 
-_LOCATED_MESSAGE = re.compile(
+_LOCATED_MESSAGE_PATTERN = re.compile(
     r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
 )
 """A linter's message about a line of a file, without a word for an error."""
@@ -299,12 +303,13 @@ _LOCATED_MESSAGE = re.compile(
 def _find_diagnostics(text: str) -> list[str]:
     """Return the messages of a failed program about lines of files, near the end of its output."""
     return [
-        match[0].rstrip() for match in _LOCATED_MESSAGE.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
+        match[0].rstrip()
+        for match in _LOCATED_MESSAGE_PATTERN.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
     ][: MAX_ERROR_LINES // 2]
 
 
 _MAX_DIAGNOSTICS_CHARS = 20_000
-_REASONLESS_LINE = re.compile(
+_REASONLESS_LINE_PATTERN = re.compile(
     r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
     r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
@@ -314,19 +319,19 @@ _REASONLESS_LINE = re.compile(
     r"(?:Duration: .*|in [\d.]+ ?m?s.*)?",
     re.IGNORECASE,
 )
-_GIVES_REASON = re.compile(
+_GIVES_REASON_PATTERN = re.compile(
     r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
     r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
     re.IGNORECASE,
 )
-_PRINTED_HEADING = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
+_PRINTED_HEADING_PATTERN = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
 _END_CHARS = 2_000
 """Characters at the end to search for the last words."""
 
 
 def gives_no_reason(line: str) -> bool:
     """Return whether an error line only states that errors occurred, or their number."""
-    return _REASONLESS_LINE.fullmatch(line) is not None
+    return _REASONLESS_LINE_PATTERN.fullmatch(line) is not None
 
 
 def _find_last_reason(text: str) -> list[str]:
@@ -335,10 +340,12 @@ def _find_last_reason(text: str) -> list[str]:
     The only line of an output counts as a reason too, unless make printed it as a command.
     """
     # Only what follows the last heading that the command printed is of the step that failed.
-    end = _PRINTED_HEADING.split(text[-_END_CHARS:])[-1]
+    end = _PRINTED_HEADING_PATTERN.split(text[-_END_CHARS:])[-1]
     rows = [row.strip() for row in end.split("\n")]
     rows = [row for row in rows if any(map(str.isalpha, row)) and not gives_no_reason(row)]
-    reasons = [row for row in rows if _GIVES_REASON.search(row) and not _is_source_code(row)]
+    reasons = [
+        row for row in rows if _GIVES_REASON_PATTERN.search(row) and not _is_source_code(row)
+    ]
     is_only_line = len(rows) == 1 and "*** [" not in end
     return reasons[-1:] or (rows if is_only_line else [])
 

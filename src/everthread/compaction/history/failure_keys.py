@@ -13,17 +13,17 @@ from everthread.compaction.history.shell_commands import (
 )
 from everthread.compaction.history.tool_calls import CallEffect
 
-_COMMAND_PREFIX = re.compile(
+_COMMAND_PREFIX_PATTERN = re.compile(
     r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
 )
-_FOLDER_CHANGE = re.compile(
+_FOLDER_CHANGE_PATTERN = re.compile(
     r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
 )
 _MAX_KEY_CHARS = 400
 _LONG_KEY_CHARS = _MAX_KEY_CHARS // 2
 _MIN_SHORTENED_CHARS = 100
 """A summary shows shorter commands whole."""
-_FLAG = re.compile(r"-[qv]{1,3}|--quiet|--verbose")
+_FLAG_PATTERN = re.compile(r"-[qv]{1,3}|--quiet|--verbose")
 """An option that only changes how much a command prints."""
 _FOLDER_SEPARATOR = " in folder "
 """Separates a command from its folder in the key of a failure."""
@@ -37,7 +37,7 @@ def _carries_program(words: Sequence[str]) -> bool:
 def strip_command_prefix(command: str) -> str:
     """Return a command without folder changes and variables before it."""
     text = " ".join(command.split())
-    while (prefix_match := _COMMAND_PREFIX.match(text)) is not None:
+    while (prefix_match := _COMMAND_PREFIX_PATTERN.match(text)) is not None:
         text = text[prefix_match.end() :]
     return text
 
@@ -78,7 +78,7 @@ def error_key(effect: CallEffect) -> str:
 
 def _find_folder(effect: CallEffect) -> str:
     """Return the folder that a command names to run in, or an empty string."""
-    folder_changes = _FOLDER_CHANGE.findall(effect.target) if "cd " in effect.target else []
+    folder_changes = _FOLDER_CHANGE_PATTERN.findall(effect.target) if "cd " in effect.target else []
     folder = effect.arguments.get("workdir") or effect.arguments.get("cwd")
     if folder_changes:
         folder = folder_changes[-1]
@@ -128,12 +128,12 @@ def _runs_at_least(effect: CallEffect, words: Sequence[str], failed_words: Seque
     New options that only change how much it prints do not matter; others may select something.
     """
     new_words = [word for word in words if word not in failed_words]
-    wider_words = [word for word in new_words if not _FLAG.fullmatch(word)]
+    wider_words = [word for word in new_words if not _FLAG_PATTERN.fullmatch(word)]
     if not new_words and len(words) == len(failed_words):
         return False
     if any(not _covers_any(word, failed_words) for word in wider_words):
         return False
-    if all(map(_FLAG.fullmatch, words[1:])):
+    if all(map(_FLAG_PATTERN.fullmatch, words[1:])):
         return bool(effect.tests) or is_test_command(words[0])
     files = [word for word in words[1:] if looks_like_path(word)]
     failed_files = [word for word in failed_words[1:] if looks_like_path(word)]

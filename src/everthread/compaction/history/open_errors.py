@@ -73,7 +73,7 @@ def find_resolved_errors(errors: Mapping[str, OpenError], effect: CallEffect) ->
     ]
     if not resolved_keys or _states_no_error(effect):
         return resolved_keys
-    if _PIPE_OR_SEQUENCE.search(effect.target):
+    if _PIPE_OR_SEQUENCE_PATTERN.search(effect.target):
         return []
     return [key for key in resolved_keys if errors[key].is_exit_reported]
 
@@ -98,20 +98,22 @@ def find_passed_by_errors(errors: Mapping[str, OpenError], effect: CallEffect) -
         return []
     if effect.kind == "called":
         return [key for key, error in errors.items() if error.tool == effect.tool]
-    if effect.kind == "ran" and _INLINE_PROGRAM.search(effect.target):
-        return [key for key, error in errors.items() if _INLINE_PROGRAM.search(error.source)]
+    if effect.kind == "ran" and _INLINE_PROGRAM_PATTERN.search(effect.target):
+        return [
+            key for key, error in errors.items() if _INLINE_PROGRAM_PATTERN.search(error.source)
+        ]
     return []
 
 
-_PIPE_OR_SEQUENCE = re.compile(r"\||;")
+_PIPE_OR_SEQUENCE_PATTERN = re.compile(r"\||;")
 """A pipe or a second command: the exit code is that of the last one."""
-_EXIT_CODE = re.compile(r"exit (\d{1,3})\b")
-_TEST_FIGURE = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
+_EXIT_CODE_PATTERN = re.compile(r"exit (\d{1,3})\b")
+_TEST_FIGURE_PATTERN = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
 
 
 def _is_clear_failure(effect: CallEffect) -> bool:
     """Return whether a command ended with an exit code of 2 or more: checks also use 1 to say "no"."""
-    code = _EXIT_CODE.search(effect.outcome) if effect.kind == "ran" else None
+    code = _EXIT_CODE_PATTERN.search(effect.outcome) if effect.kind == "ran" else None
     return code is not None and int(code[1]) >= 2
 
 
@@ -119,26 +121,26 @@ def _count_tests_run(effect: CallEffect) -> int:
     """Return the number of tests of a test run, or that of packages (`_counts_packages`)."""
     if not effect.tests:
         return 0
-    figures = {name: int(number) for number, name in _TEST_FIGURE.findall(effect.tests)}
+    figures = {name: int(number) for number, name in _TEST_FIGURE_PATTERN.findall(effect.tests)}
     total = figures.pop("test", 0)
     return max(total, sum(figures.values()))
 
 
-_INLINE_PROGRAM = re.compile(
+_INLINE_PROGRAM_PATTERN = re.compile(
     r"\b(?:python|node|ruby|perl|php|deno|bun)[\d.]{0,6}\s+(?:-[a-z]{0,3}[ce]\b|-?\s{0,3}<<)"
 )
 """A program whose text is part of a command."""
-_FAILED_TEST = re.compile(r"(?:--- FAIL: |FAILED |FAIL: )([\w./-]+(?:::\w+)*)")
+_FAILED_TEST_PATTERN = re.compile(r"(?:--- FAIL: |FAILED |FAIL: )([\w./-]+(?:::\w+)*)")
 
 
 def _names_failed_tests(command: str, error_lines: Sequence[str]) -> bool:
     """Return whether a command names each test that failed. More lines than are kept may name further tests."""
-    names = [match[1] for line in error_lines if (match := _FAILED_TEST.match(line))]
-    words = _WORD_SEPARATOR.split(command)
+    names = [match[1] for line in error_lines if (match := _FAILED_TEST_PATTERN.match(line))]
+    words = _WORD_SEPARATOR_PATTERN.split(command)
     return 0 < len(names) < MAX_CALL_ERRORS and all(name in words for name in names)
 
 
-_WORD_SEPARATOR = re.compile(r"[\s'\"|^$()=]+")
+_WORD_SEPARATOR_PATTERN = re.compile(r"[\s'\"|^$()=]+")
 
 
 def _counts_packages(effect: CallEffect) -> bool:

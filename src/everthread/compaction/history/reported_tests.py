@@ -28,7 +28,7 @@ _COUNT_NAMES = {
     "pending": "skipped",
     "todo": "skipped",
 }
-_COUNTS = re.compile(
+_COUNTS_PATTERN = re.compile(
     r"\b(?P<n>\d{1,7}) {1,2}"
     r"(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?|tests?)\b"
     r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
@@ -36,24 +36,24 @@ _COUNTS = re.compile(
     r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_CARGO_RESULT = re.compile(
+_CARGO_RESULT_PATTERN = re.compile(
     r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored",
     re.MULTILINE,
 )
-_GO_RESULT = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_GO_TEST_START = re.compile(r"^=== RUN +[^\s/]{1,200}$", re.MULTILINE)
-_GO_TEST_RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): ", re.MULTILINE)
+_GO_RESULT_PATTERN = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
+_GO_TEST_START_PATTERN = re.compile(r"^=== RUN +[^\s/]{1,200}$", re.MULTILINE)
+_GO_TEST_RESULT_PATTERN = re.compile(r"^--- (PASS|FAIL|SKIP): ", re.MULTILINE)
 """The result of a Go test. The results of its parts are indented."""
 _GO_WORDS = {"failed": "FAIL", "passed": "PASS", "skipped": "SKIP"}
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
 """Strings, in lower case, found in a report on tests."""
-_TEST_COUNT = re.compile(
+_TEST_COUNT_PATTERN = re.compile(
     r"[0-9:=#ℹRr](?:(?<=[0-9]) {1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)"
     r"|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
     r"|(?<=^.)(?i:an)? )"
 )
 """A number beside a word or a sign that makes it a count, or the start of a line with one."""
-_SUITE_COUNT = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
+_SUITE_COUNT_PATTERN = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def count_tests(text: str) -> str:
@@ -72,7 +72,7 @@ def count_tests(text: str) -> str:
 
 def _sum_cargo_results(text: str) -> dict[str, int]:
     """Return the sums of the figures of cargo, which reports each package separately."""
-    cargo_results = _CARGO_RESULT.findall(text) if "test result: " in text else []
+    cargo_results = _CARGO_RESULT_PATTERN.findall(text) if "test result: " in text else []
     if not cargo_results:
         return {}
     passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo_results, strict=True))
@@ -84,11 +84,11 @@ def _count_go_results(text: str) -> str:
 
     A filter may leave out some of the tests, so each test that began must have a result.
     """
-    go_results = _GO_RESULT.findall(text) if "ok  " in text or "FAIL\t" in text else []
+    go_results = _GO_RESULT_PATTERN.findall(text) if "ok  " in text or "FAIL\t" in text else []
     if not go_results:
         return ""
-    results = _GO_TEST_RESULT.findall(text)
-    if results and len(results) == len(_GO_TEST_START.findall(text)):
+    results = _GO_TEST_RESULT_PATTERN.findall(text)
+    if results and len(results) == len(_GO_TEST_START_PATTERN.findall(text)):
         numbers = {name: results.count(word) for name, word in _GO_WORDS.items()}
         return ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
     numbers = {
@@ -115,7 +115,7 @@ def _read_last_report(text: str) -> dict[str, int]:
             break
         line = lines[line_number][:500]
         line_counts: dict[str, int] = {}
-        if _TEST_COUNT.search(line) and not _SUITE_COUNT.match(line):
+        if _TEST_COUNT_PATTERN.search(line) and not _SUITE_COUNT_PATTERN.match(line):
             line_counts = _read_counts(line)
         if line_counts:
             line_reports.insert(0, (line_number, line_counts))
@@ -131,7 +131,7 @@ def _read_last_report(text: str) -> dict[str, int]:
 def _read_counts(line: str) -> dict[str, int]:
     """Return the counts that a line of a test report states, by name."""
     counts = {}
-    for match in _COUNTS.finditer(line):
+    for match in _COUNTS_PATTERN.finditer(line):
         word = match["after"] or match["before"] or match["ran"] or match["tap"]
         counts[_COUNT_NAMES[word.lower()]] = int(
             match["n"] or match["m"] or match["k"] or match["j"]

@@ -7,26 +7,26 @@ import re
 
 from everthread.compaction.history.tool_kinds import load_tool_table
 
-_QUOTED_TEXT = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
-_FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
-_FILE_ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
-COMMAND_SEPARATOR = re.compile(r"\|\||&&|[|;\n]")
-_REDIRECT_TARGET = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
-_SPACED_REDIRECT_TARGET = re.compile(
+_QUOTED_TEXT_PATTERN = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
+_FILE_SHAPE_PATTERN = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
+_FILE_ENDING_PATTERN = re.compile(r"\.[A-Za-z]\w{0,9}$")
+COMMAND_SEPARATOR_PATTERN = re.compile(r"\|\||&&|[|;\n]")
+_REDIRECT_TARGET_PATTERN = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
+_SPACED_REDIRECT_TARGET_PATTERN = re.compile(
     r"(?<![^\s\"')Q])>{1,2}\s{0,2}([\w./~-]{0,200}\w[\w./~-]{0,200})"
 )
 """A redirect target that no `<placeholder>/` in a text can be taken for."""
-_LOG_COMMAND = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
+_LOG_COMMAND_PATTERN = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
 """Commands whose output may report errors from the past."""
 _TRIMMING_PROGRAMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
 """Programs at the end of a pipe that only trim the output."""
-_BRANCH = re.compile(
+_BRANCH_PATTERN = re.compile(
     r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))"
 )
-_ON_BRANCH = re.compile(
+_ON_BRANCH_PATTERN = re.compile(
     r"(?:^On branch |Switched to (?:a new )?branch ')([\w./-]{1,100})", re.MULTILINE
 )
-_LISTING_ARGUMENT = re.compile(
+_LISTING_ARGUMENT_PATTERN = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
 """Arguments with which `git branch` and `git remote` only list something."""
@@ -34,26 +34,28 @@ _LISTING_ARGUMENT = re.compile(
 
 def looks_like_path(word: str) -> bool:
     """Return whether a word has the shape of a path."""
-    return _FILE_SHAPE.search(word) is not None
+    return _FILE_SHAPE_PATTERN.search(word) is not None
 
 
 def find_branch(command: str, output: str) -> str:
     """Return the git branch that a command or its output names, or an empty string."""
     match = (
-        (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
+        (_BRANCH_PATTERN.search(command) or _ON_BRANCH_PATTERN.search(output[:2_000]))
+        if "git" in command
+        else None
     )
-    return match[1] if match and not _FILE_ENDING.search(match[1]) else ""
+    return match[1] if match and not _FILE_ENDING_PATTERN.search(match[1]) else ""
 
 
 def is_read_only_command(command: str) -> bool:
     """Return whether every program of a command line only shows something, and nothing is written to a file."""
-    remote = _SSH_COMMAND.fullmatch(command) if command.startswith("ssh ") else None
+    remote = _SSH_COMMAND_PATTERN.fullmatch(command) if command.startswith("ssh ") else None
     if remote:
         return is_read_only_command(remote["command"])
     if (
         "`" in command
         or "$(" in command
-        or (">" in command and _REDIRECT_TARGET.search(command.replace("/dev/null", "")))
+        or (">" in command and _REDIRECT_TARGET_PATTERN.search(command.replace("/dev/null", "")))
     ):
         return False
     # The quoted text of awk is a program, which may write.
@@ -61,11 +63,11 @@ def is_read_only_command(command: str) -> bool:
         return False
     return all(
         _is_read_only_step(step.split())
-        for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command))
+        for step in COMMAND_SEPARATOR_PATTERN.split(_QUOTED_TEXT_PATTERN.sub("Q", command))
     )
 
 
-_SSH_COMMAND = re.compile(
+_SSH_COMMAND_PATTERN = re.compile(
     r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
 )
 """A command that runs on another machine."""
@@ -74,7 +76,10 @@ _SSH_COMMAND = re.compile(
 @functools.lru_cache(maxsize=1_024)
 def is_test_command(command: str) -> bool:
     """Return whether a command line runs tests: the first words of a step that is not read-only name them."""
-    steps = (step.split() for step in COMMAND_SEPARATOR.split(_QUOTED_TEXT.sub("Q", command)))
+    steps = (
+        step.split()
+        for step in COMMAND_SEPARATOR_PATTERN.split(_QUOTED_TEXT_PATTERN.sub("Q", command))
+    )
     return any(_runs_tests(words) for words in steps if not _is_read_only_step(words))
 
 
@@ -91,13 +96,13 @@ def _runs_tests(words: list[str]) -> bool:
         # `prettier --check` and `npm run type-check` run no tests, `node --test` and `make check` do.
         if word.startswith("-") and word != "--test":
             continue
-        parts = _WORD_SEPARATOR.split(word.lower().strip("-"))
+        parts = _WORD_SEPARATOR_PATTERN.split(word.lower().strip("-"))
         if not test_words.isdisjoint(parts if "check" not in parts[1:] else parts[:1]):
             return True
     return False
 
 
-_WORD_SEPARATOR = re.compile(r"[^a-z0-9]+")
+_WORD_SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
 _MAX_SEARCHED_WORDS = 5
 """Words of a step to search for tests: later words are its files and patterns."""
 
@@ -130,7 +135,7 @@ def _is_read_only_step(words: list[str]) -> bool:
     if program == "gh":
         return len(arguments) > 1 and arguments[1] in subcommands
     if program == "git" and arguments[:1] in (["branch"], ["remote"]) and len(arguments) > 1:
-        return _LISTING_ARGUMENT.fullmatch(arguments[1]) is not None
+        return _LISTING_ARGUMENT_PATTERN.fullmatch(arguments[1]) is not None
     return not subcommands or (bool(arguments) and arguments[0] in subcommands)
 
 
@@ -138,7 +143,7 @@ def find_redirect_targets(command: str) -> tuple[str, ...]:
     """Return the files that a command line redirects output to."""
     if ">" not in command:
         return ()
-    targets = _SPACED_REDIRECT_TARGET.findall(_QUOTED_TEXT.sub("Q", command))
+    targets = _SPACED_REDIRECT_TARGET_PATTERN.findall(_QUOTED_TEXT_PATTERN.sub("Q", command))
     return tuple(
         path
         for path in dict.fromkeys(targets)
@@ -148,7 +153,9 @@ def find_redirect_targets(command: str) -> tuple[str, ...]:
 
 def is_output_trimmed(command: str) -> bool:
     """Return whether a command ends with a pipe that only trims the output: the exit code is not the command's own."""
-    return remove_trimming_stage(command) != command and _LOG_COMMAND.search(command) is None
+    return (
+        remove_trimming_stage(command) != command and _LOG_COMMAND_PATTERN.search(command) is None
+    )
 
 
 def remove_trimming_stage(command: str) -> str:
@@ -156,7 +163,7 @@ def remove_trimming_stage(command: str) -> str:
     if "|" not in command:
         return command
     # A pattern in quotes may hold the sign of a pipe.
-    end = _QUOTED_TEXT.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
+    end = _QUOTED_TEXT_PATTERN.sub(lambda quote: "Q" * len(quote[0]), command).rfind("|")
     words = command[end + 1 :].split(None, 1)
     is_trimmed = (
         end > 0 and command[end - 1] != "|" and bool(words) and words[0] in _TRIMMING_PROGRAMS

@@ -29,7 +29,7 @@ from everthread.compaction.history.open_errors import (
     read_failure,
 )
 from everthread.compaction.history.shell_commands import (
-    COMMAND_SEPARATOR,
+    COMMAND_SEPARATOR_PATTERN,
     is_test_command,
 )
 from everthread.compaction.history.todo_list import update_todo
@@ -164,7 +164,7 @@ class ThreadState:
         """Forget the files that an `rm` command removed."""
         if effect.kind != "ran" or "rm " not in effect.target:
             return
-        for step in COMMAND_SEPARATOR.split(effect.target):
+        for step in COMMAND_SEPARATOR_PATTERN.split(effect.target):
             words = step.split()
             if words[:1] != ["rm"] and words[:2] != ["git", "rm"]:
                 continue

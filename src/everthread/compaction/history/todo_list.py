@@ -44,7 +44,7 @@ def read_todo(effect: CallEffect) -> list[dict[str, str]]:
     return todo[:40] if any(entry["status"] for entry in todo) else []
 
 
-_CREATED_TASK = re.compile(r"\bTask #(\d{1,6}) created\b")
+_CREATED_TASK_PATTERN = re.compile(r"\bTask #(\d{1,6}) created\b")
 
 
 def update_todo(todo: list[dict[str, str]], effect: CallEffect) -> list[dict[str, str]]:
@@ -68,7 +68,7 @@ def read_task_change(effect: CallEffect) -> dict[str, str] | None:
     A changed task has no text.
     """
     subject = effect.arguments.get("subject")
-    created = _CREATED_TASK.search(effect.outcome) if subject else None
+    created = _CREATED_TASK_PATTERN.search(effect.outcome) if subject else None
     if created and isinstance(subject, str):
         text = clip_words(one_line(subject), 200)
         return {"text": f"#{created[1]} {text}", "status": "pending"}

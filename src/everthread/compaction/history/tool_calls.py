@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from everthread.compaction.history.call_lines import (
-    FRAME_LINE,
+    FRAME_LINE_PATTERN,
     MAX_LINE_CHARS,
     Action,
     describe_output,
@@ -48,16 +48,18 @@ _MIN_CALL_CHARS = 50
 """Minimum characters for the call in a long line; the rest is for the outcome."""
 _STOP_CODES = (-1, 124, 130, 137, 143)
 """Exit codes of programs that something else stopped."""
-_EXIT_IN_LINE = re.compile(
+_EXIT_IN_LINE_PATTERN = re.compile(
     r"exit (-?\d{1,6})(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)\b){0,5}"
 )
-_TESTS_IN_LINE = re.compile(
+_TESTS_IN_LINE_PATTERN = re.compile(
     r"(?:exit -?\d{1,6}, )?(?:timed out, |[a-z]{6,11}, )?(?P<tests>\d{1,7} (?:packages? )?"
     r"(?:failed|passed|skipped|errors?|tests?)"
     r"(?:, \d{1,7} (?:packages? )?(?:failed|passed|skipped|errors?|tests?)){0,4})(?=, |$)"
 )
 """The figures of a test run, after the exit code and the stop reason."""
-_SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
+_SIZE_IN_LINE_PATTERN = re.compile(
+    r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$"
+)
 
 
 class CallWithOutput:
@@ -346,9 +348,9 @@ def _read_line_outcome(
 ) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
-    code = _EXIT_IN_LINE.match(outcome)
-    outcome_text = _SIZE_IN_LINE.sub("", outcome)
-    tests_match = _TESTS_IN_LINE.match(outcome) if kind == "ran" else None
+    code = _EXIT_IN_LINE_PATTERN.match(outcome)
+    outcome_text = _SIZE_IN_LINE_PATTERN.sub("", outcome)
+    tests_match = _TESTS_IN_LINE_PATTERN.match(outcome) if kind == "ran" else None
     tests = (
         without_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
     )
@@ -389,7 +391,7 @@ def _read_line_outcome(
 
 
 EDIT_MARK = "<<<<<<< SEARCH"
-_EDIT_BLOCK = re.compile(
+_EDIT_BLOCK_PATTERN = re.compile(
     rf"^[ \t]*([\w./~-]{{1,200}})\n(?:```[^\n]{{0,40}}\n)?{EDIT_MARK}\n", re.MULTILINE
 )
 
@@ -398,7 +400,7 @@ def parse_edit_blocks(text: str) -> list[CallEffect]:
     """Return the edits that an answer states in search-and-replace blocks, each below the name of its file."""
     return [
         CallEffect("changed", "edit", path, paths=(path,))
-        for path in dict.fromkeys(_EDIT_BLOCK.findall(text))
+        for path in dict.fromkeys(_EDIT_BLOCK_PATTERN.findall(text))
     ]
 
 
@@ -428,7 +430,7 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
             for line in output.body.split("\n")
             if line.strip() and not line.startswith((">", "warning"))
         ]
-        lines = [line for line in lines if not FRAME_LINE.match(f"\n{line.lower()}")]
+        lines = [line for line in lines if not FRAME_LINE_PATTERN.match(f"\n{line.lower()}")]
         if lines and len(lines) <= _MAX_MESSAGE_LINES:
             return clip_words(one_line(first_statement("\n".join(lines), "")), 80)
         return ""

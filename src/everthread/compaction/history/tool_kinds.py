@@ -17,9 +17,11 @@ from typing import Any
 from everthread.core.messages import ToolCall, one_line
 
 OTHER_KIND = "other"
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-PATCHED_FILE = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
+_WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_CASE_CHANGE_PATTERN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+PATCHED_FILE_PATTERN = re.compile(
+    r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})"
+)
 
 
 def snake_arguments(call: ToolCall) -> dict[str, Any]:
@@ -163,13 +165,13 @@ def _find_kinds_by_name(name: str) -> tuple[ToolKind, ...]:
 @functools.lru_cache(maxsize=512)
 def split_name(name: str) -> tuple[str, ...]:
     """Return the words of a name in camel case or snake case, in lower case."""
-    return tuple(word.lower() for word in _WORD.findall(name[:200]))
+    return tuple(word.lower() for word in _WORD_PATTERN.findall(name[:200]))
 
 
 @functools.lru_cache(maxsize=512)
 def _to_snake_case(name: str) -> str:
     """Return a name in snake case."""
-    return _CASE_CHANGE.sub("_", name[:200]).lower()
+    return _CASE_CHANGE_PATTERN.sub("_", name[:200]).lower()
 
 
 def first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -192,5 +194,5 @@ def first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def _find_patched_file(call: ToolCall) -> str:
     """Return the first file that a patch text names."""
-    match = PATCHED_FILE.search(call.arguments)
+    match = PATCHED_FILE_PATTERN.search(call.arguments)
     return match[1] if match else ""

@@ -105,27 +105,29 @@ def without_echo(tests: str, command: str) -> str:
     return "" if all(figure in command for figure in tests.split(", ")) else tests
 
 
-_SESSION = re.compile(r"running with session ID (\w{1,40})")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_SINGLE_TAG = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
+_SESSION_PATTERN = re.compile(r"running with session ID (\w{1,40})")
+_COLOUR_PATTERN = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_SINGLE_TAG_PATTERN = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
 """A text that is nothing but the content of one tag."""
 
 
 def unwrap_output(text: str) -> UnwrappedOutput:
     """Return a tool's output without colours and wrappers, and the outcome that the wrappers state."""
     if "\x1b" in text:
-        text = _COLOUR.sub("", text)
+        text = _COLOUR_PATTERN.sub("", text)
     data = _parse_json(text)
     if not isinstance(data, dict):
         tagged = (
-            _SINGLE_TAG.fullmatch(text) if text.endswith(">") and text.startswith("<") else None
+            _SINGLE_TAG_PATTERN.fullmatch(text)
+            if text.endswith(">") and text.startswith("<")
+            else None
         )
         text = tagged[2] if tagged else text
         body = strip_header(text)
         if body is text:
             return UnwrappedOutput(text, data=data)
         header = text[: len(text) - len(body)]
-        session = _SESSION.search(header)
+        session = _SESSION_PATTERN.search(header)
         return UnwrappedOutput(
             body,
             find_exit_code(header),
@@ -164,7 +166,7 @@ def _read_error_text(value: Any) -> str:
     return value if isinstance(value, str) and value.strip() else ""
 
 
-_HEADER_LINE = re.compile(
+_HEADER_LINE_PATTERN = re.compile(
     r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}"
 )
 
@@ -174,10 +176,14 @@ def strip_header(text: str) -> str:
     end = text.find("\nOutput:\n", 0, 1_000)
     if end < 0:
         return text
-    return text[end + 9 :] if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n"))) else text
+    return (
+        text[end + 9 :]
+        if all(map(_HEADER_LINE_PATTERN.fullmatch, text[:end].split("\n")))
+        else text
+    )
 
 
-_EXIT_CODE = re.compile(
+_EXIT_CODE_PATTERN = re.compile(
     r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
     r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
     r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
@@ -185,10 +191,10 @@ _EXIT_CODE = re.compile(
     r"|^exit[:=] ?(-?\d{1,10})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_SENTENCE_CONTINUES = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
+_SENTENCE_CONTINUES_PATTERN = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
 """Text after an exit code that makes it part of a sentence, not the statement of a tool."""
 _EXIT_WORDS = ("exit", "return", "terminated")
-_STOPPED_RUN = re.compile(
+_STOPPED_RUN_PATTERN = re.compile(
     r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
     r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
     r"(?P<abort>aborted|interrupted|cancell?ed|killed|rejected)\b",
@@ -225,8 +231,8 @@ def _find_exit_matches(text: str) -> list[re.Match[str]]:
             if word == "exit" or contains_any(
                 lowered[position : position + 60], ("code", "status")
             ):
-                match = _EXIT_CODE.search(text, max(position - 12, 0), position + 100)
-                if match and not _SENTENCE_CONTINUES.match(text, match.end()):
+                match = _EXIT_CODE_PATTERN.search(text, max(position - 12, 0), position + 100)
+                if match and not _SENTENCE_CONTINUES_PATTERN.match(text, match.end()):
                     matches[match.start()] = match
             position = lowered.find(word, position + len(word))
     return [matches[start] for start in sorted(matches)]
@@ -236,7 +242,7 @@ def find_stop_reason(text: str) -> str:
     """Return the reason why a call did not finish, from both ends of its output; empty if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
-    match = _STOPPED_RUN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None
+    match = _STOPPED_RUN_PATTERN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None
     if match is None:
         return ""
     return "timed out" if match["timeout"] else match["abort"].lower()

@@ -30,9 +30,9 @@ SIGN_FACTOR = 2.0
 MAX_SEARCHED_CHARS = 400
 """Characters of a statement to search for figures and names."""
 
-_LIST_ITEM = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
-_HEADING = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
-_SPECIFIC = re.compile(r"\d|`[^`]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
+_LIST_ITEM_PATTERN = re.compile(r"(?:[-*•+]|\d{1,3}[.)]|[①-⑳])\s|\|")
+_HEADING_PATTERN = re.compile(r"#{1,6}\s|\*\*[^*]{1,80}\*\*:?$")
+_SPECIFIC_PATTERN = re.compile(r"\d|`[^`]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
 _COLONS = (":", "：")
 _EMPHASIS = "**"
 
@@ -87,8 +87,8 @@ def score_statements(
 
 def count_specifics(text: str) -> int:
     """Return the number of figures, paths and names in a sentence, without the number of a list item."""
-    mark = _LIST_ITEM.match(text)
-    return len(_SPECIFIC.findall(text, mark.end() if mark else 0, MAX_SEARCHED_CHARS))
+    mark = _LIST_ITEM_PATTERN.match(text)
+    return len(_SPECIFIC_PATTERN.findall(text, mark.end() if mark else 0, MAX_SEARCHED_CHARS))
 
 
 @lru_cache(maxsize=4_096)
@@ -97,7 +97,7 @@ def split_statements(text: str) -> Sequence[Statement]:
     statements: list[Statement] = []
     was_cut = False
     for number, line in enumerate(text.split(LINE_SEPARATOR)):
-        if _LIST_ITEM.match(line) and GAP not in line:
+        if _LIST_ITEM_PATTERN.match(line) and GAP not in line:
             is_question = line.rstrip().endswith(("?", "？"))
             item = line.strip()
             statements.append(
@@ -141,7 +141,7 @@ def _make_statement(line: int, text: str, *, follows_gap: bool, is_question: boo
 
 def _only_announces(text: str, specifics: int) -> bool:
     """Return whether a statement is a heading, the head of a table, or a line without a name that announces others."""
-    if _HEADING.match(text):
+    if _HEADING_PATTERN.match(text):
         return True
     return not specifics and (text.endswith(_COLONS) or text.startswith("|"))
 

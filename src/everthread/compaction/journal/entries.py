@@ -14,18 +14,18 @@ _MAX_RANGE_FILES = 3
 """Maximum changed files to name in the entry of a range; the section Relevant Files lists more."""
 
 
-_RAN_COMMANDS = re.compile(
+_RAN_COMMANDS_PATTERN = re.compile(
     rf"(?<![\w`])ran (`[^`\n]{{1,200}}`(?:, `[^`\n]{{1,200}}`){{0,99}})(?! → {REFUSED})"
 )
-_LAST_RUN = re.compile(
+_LAST_RUN_PATTERN = re.compile(
     r"(?<![\w`])ran `([^`\n]{1,200})` → "
     r"((?:exit -?\d|failed|timed out|\d{1,7} (?:packages? )?(?:passed|failed|tests?))[^;\n]{0,200})"
 )
 _MAX_OUTCOME_CHARS = 60
 """Maximum characters of the last command of a reduced entry, and of its outcome."""
-REPEAT_COUNT = re.compile(r" ×\d{1,4}$")
-_CHANGED_NAMES = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
-ENTRY_HEADER = re.compile(
+REPEAT_COUNT_PATTERN = re.compile(r" ×\d{1,4}$")
+_CHANGED_NAMES_PATTERN = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
+ENTRY_HEADER_PATTERN = re.compile(
     r"\[(?P<first>\d{1,9})(?:–(?P<last>\d{1,9}))?(?P<continued>, continued)?\] (?P<messages>[\d,]{1,12}) messages?"
     r"(?::(?P<figures> [^;—\n]{1,60}(?:; [^;—\n]{1,60}){0,4};?))?(?: — (?P<closing>.*))?$"
 )
@@ -110,7 +110,10 @@ class JournalEntry:
     def commands(self) -> tuple[str, ...]:
         """The commands of the entry, as its lines show them."""
         command_lists = (
-            names for line in self.lines if "ran `" in line for names in _RAN_COMMANDS.findall(line)
+            names
+            for line in self.lines
+            if "ran `" in line
+            for names in _RAN_COMMANDS_PATTERN.findall(line)
         )
         return tuple(command for names in command_lists for command in names[1:-1].split("`, `"))
 
@@ -161,8 +164,12 @@ class JournalEntry:
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
         """The changed files that the entry's lines name, each once."""
-        name_lists = (names for line in self.lines for names in _CHANGED_NAMES.findall(line))
-        names = (REPEAT_COUNT.sub("", name) for names in name_lists for name in names.split(", "))
+        name_lists = (
+            names for line in self.lines for names in _CHANGED_NAMES_PATTERN.findall(line)
+        )
+        names = (
+            REPEAT_COUNT_PATTERN.sub("", name) for names in name_lists for name in names.split(", ")
+        )
         return tuple(dict.fromkeys(name for name in names if not name.endswith("…")))
 
     @cached_property
@@ -180,7 +187,7 @@ class JournalEntry:
 def find_last_outcome(entry: JournalEntry) -> str:
     """Return a line with the last command of an entry whose exit code or tests are known; empty if there is none."""
     for line in reversed(entry.lines):
-        if " → " in line and (runs := _LAST_RUN.findall(line)):
+        if " → " in line and (runs := _LAST_RUN_PATTERN.findall(line)):
             command, outcome = runs[-1]
             return (
                 f"ran `{clip(command, _MAX_OUTCOME_CHARS)}` → {clip(outcome, _MAX_OUTCOME_CHARS)}"

@@ -49,7 +49,7 @@ _NEWEST_WEIGHT = 1.5
 """A sentence of the newest entry weighs this many times as much as one of the oldest."""
 _REPEATED_WORD_FACTOR = 0.2
 """The factor for the weight of a word that a chosen sentence of another text has, to avoid repeated conclusions."""
-_DURATION = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
+_DURATION_PATTERN = re.compile(r"\(?\b\d{1,6}(?:\.\d{1,6})? ?m?s\b\)?")
 
 
 def fit_entries(
@@ -377,7 +377,7 @@ def _drop_repeated_errors(entries: Iterable[JournalEntry]) -> list[JournalEntry]
         lines: list[str] = []
         for line in reversed(entry.lines):
             if line.startswith(ERROR_START):
-                comparable_line = _DURATION.sub("", line)
+                comparable_line = _DURATION_PATTERN.sub("", line)
                 if comparable_line in later_errors:
                     continue
                 later_errors.add(comparable_line)

@@ -13,7 +13,7 @@ from typing import Any
 
 from everthread.compaction.journal.entries import (
     ENTRY_COUNTS,
-    ENTRY_HEADER,
+    ENTRY_HEADER_PATTERN,
     JournalEntry,
 )
 from everthread.compaction.journal.entry_shortening import (
@@ -76,7 +76,7 @@ class Journal:
 
 
 _QUIET_NOTE = " that changed nothing left out."
-_QUIET_COUNT = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
+_QUIET_COUNT_PATTERN = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
 
 
 def drop_quiet_entries(entries: Sequence[JournalEntry], quiet_message_count: int) -> Journal:
@@ -97,7 +97,7 @@ def parse_journal(text: str) -> Journal:
     background: list[str] = []
     quiet_message_count = 0
     for line in text.split("\n"):
-        header = ENTRY_HEADER.match(line)
+        header = ENTRY_HEADER_PATTERN.match(line)
         if header is not None:
             figures = header["figures"] or ""
             counts: dict[str, Any] = {
@@ -121,7 +121,7 @@ def parse_journal(text: str) -> Journal:
         elif entries and line.startswith("- "):
             entries[-1] = replace(entries[-1], lines=(*entries[-1].lines, line[2:]))
         elif line.startswith(INTRO_START):
-            quiet = _QUIET_COUNT.search(line)
+            quiet = _QUIET_COUNT_PATTERN.search(line)
             quiet_message_count += int(quiet[1].replace(",", "")) if quiet else 0
         elif line.strip():
             background.append(line.strip())

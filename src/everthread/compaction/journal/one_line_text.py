@@ -16,14 +16,14 @@ _MAX_CLOSING_CHARS = 6_000
 """Characters of an answer to read; far fewer are shown."""
 _SEPARATOR = "\n\x1f\n"
 _CODE_MARK = "[code]"
-_TAG = re.compile(r"</?[\w -]{1,40}>")
+_TAG_PATTERN = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
 NEW_LINE = "\n"
-_RULE_LINE = re.compile(r"[-|:=*_ ]{3,}")
+_RULE_LINE_PATTERN = re.compile(r"[-|:=*_ ]{3,}")
 """A horizontal rule, or the line between a table's head and its rows."""
 _ACTION_STARTS = ("changed ", "ran `", "called ")
 """Starts of the part of a line that describes an action."""
-_NOTE_END = re.compile(r" — (?:changed |ran `|called )")
+_NOTE_END_PATTERN = re.compile(r" — (?:changed |ran `|called )")
 
 
 def shorten_note(text: str) -> str:
@@ -37,7 +37,7 @@ def split_note(line: str) -> tuple[str, str]:
     """Return the note of a step's line, and the remainder of the line."""
     if line.startswith((ERROR_START, *_ACTION_STARTS)):
         return "", line
-    note_end = _NOTE_END.search(line)
+    note_end = _NOTE_END_PATTERN.search(line)
     return (line[: note_end.start()], line[note_end.start() :]) if note_end else (line, "")
 
 
@@ -57,11 +57,11 @@ def _list_prose_lines(text: str, max_chars: int) -> list[str]:
         half = max_chars // 2
         prose = f"{prose[:half].rpartition(NEW_LINE)[0]}\n{prose[-half:].partition(NEW_LINE)[2]}"
     lines = [" ".join(words) for line in prose.split("\n") if (words := line.split())]
-    lines = [line for line in lines if not _RULE_LINE.fullmatch(line)]
+    lines = [line for line in lines if not _RULE_LINE_PATTERN.fullmatch(line)]
     is_code = False
     while lines and (
         lines[-1] == _CODE_MARK
-        or _TAG.fullmatch(lines[-1])
+        or _TAG_PATTERN.fullmatch(lines[-1])
         or (is_code and lines[-1].endswith(_COLONS))
     ):
         is_code = lines.pop() == _CODE_MARK or is_code

@@ -10,7 +10,7 @@ from everthread.compaction.history.failure_keys import error_key, strip_command_
 from everthread.compaction.history.todo_list import read_task_change, read_todo
 from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.journal.conclusions import drop_announcement
-from everthread.compaction.journal.entries import REPEAT_COUNT
+from everthread.compaction.journal.entries import REPEAT_COUNT_PATTERN
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
     clip_line,
@@ -217,7 +217,9 @@ def merge_repeated_paths(paths: Iterable[str]) -> list[str]:
     """Return each path once, with a count if it occurs several times."""
     counts: dict[str, int] = {}
     for path in paths:
-        name, _, times = path.rpartition(" ×") if REPEAT_COUNT.search(path) else (path, "", "1")
+        name, _, times = (
+            path.rpartition(" ×") if REPEAT_COUNT_PATTERN.search(path) else (path, "", "1")
+        )
         counts[name] = counts.get(name, 0) + int(times)
     return [
         f"{clip_line(path, 200)} ×{times}" if times > 1 else clip_line(path, 200)

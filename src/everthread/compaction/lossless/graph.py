@@ -41,14 +41,14 @@ EARLIER_SUMMARY_AUTHOR = "an earlier summary"
 """Author of a part that comes from another engine's summary."""
 LATEST_ONLY_SECTIONS = frozenset({STATE, PROGRESS, PENDING_ASKS, REMAINING})
 """Sections that describe the state at the end of a node. In adjacent nodes, only the last one's hold."""
-_HEADING = re.compile(
+_HEADING_PATTERN = re.compile(
     r"^\[node (?P<id>n[0-9a-f]{12}): turns (?P<first>\d{1,9})-(?P<last>\d{1,9}), (?P<messages>[\d,]{1,12}) messages?, "
     r"(?P<tokens>[\d,]{1,12}) tokens, level (?P<level>\d{1,3}), by "
     r"(?P<author>[^\]\n]{1,80}?)(?P<degraded>, makeshift)?\]$",
     re.MULTILINE,
 )
-_END = re.compile(r"^\[end of nodes(?:;[^\]\n]{0,80})?\]$", re.MULTILINE)
-_FORGED_NODE_LINE = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
+_END_PATTERN = re.compile(r"^\[end of nodes(?:;[^\]\n]{0,80})?\]$", re.MULTILINE)
+_FORGED_NODE_LINE_PATTERN = re.compile(r"^\[(?=node n[0-9a-f]|end of nodes)", re.MULTILINE)
 MAX_JOINED_LINES = 12
 """Maximum lines of a journal's entry that is joined from parts of one turn."""
 _MIN_FULL_SHARE = 0.7
@@ -81,12 +81,12 @@ def read_visible_nodes(
 ) -> list[VisibleNode]:
     """Parse the nodes in a summary message's text. A summary without nodes becomes a single node over these turns."""
     nodes_end = find_nodes_end(summary)  # a user's words come after the nodes
-    headings = [match for match in _HEADING.finditer(summary) if match.end() <= nodes_end]
+    headings = [match for match in _HEADING_PATTERN.finditer(summary) if match.end() <= nodes_end]
     if not headings:
         return _read_foreign_summary(summary, first_turn, last_turn, message_count)
     bounds = [*(match.start() for match in headings[1:]), nodes_end]
     return [
-        _parse_visible_node(match, _END.sub("", summary[match.end() : end]).strip())
+        _parse_visible_node(match, _END_PATTERN.sub("", summary[match.end() : end]).strip())
         for match, end in zip(headings, bounds, strict=True)
     ]
 
@@ -247,7 +247,7 @@ def render_view(marker: str, visible_nodes: Sequence[VisibleNode], sections: Sec
 
 def neutralize_node_lines(text: str) -> str:
     """Change the lines of a node's text that could be mistaken for the start of a node or for a marker."""
-    return _FORGED_NODE_LINE.sub("(", neutralize_summary_marks(text)).strip()
+    return _FORGED_NODE_LINE_PATTERN.sub("(", neutralize_summary_marks(text)).strip()
 
 
 def clean_author(name: str) -> str:

@@ -113,7 +113,7 @@ MAX_FRAME_CHARS = 400
 """Characters of an answer for its first line and the hint to continue."""
 MAX_EXCERPT_CHARS = 700
 """Characters of one excerpt, with its heading."""
-NODE_ID = re.compile(r"n[0-9a-f]{12}")
+NODE_ID_PATTERN = re.compile(r"n[0-9a-f]{12}")
 NOTHING_MORE = "There is nothing more to find under it; do not try it again."
 
 
@@ -177,7 +177,7 @@ class GraphTools:
     async def _describe(self, arguments: Mapping[str, Any]) -> str:
         """Return a description of a node, a message or a stored output."""
         wanted_id = arguments["id"]
-        if NODE_ID.fullmatch(wanted_id):
+        if NODE_ID_PATTERN.fullmatch(wanted_id):
             return self._cut_answer(
                 f"{DESCRIBE} {wanted_id}: {describe_node(await _find_node(self._graph, wanted_id))}"
             )

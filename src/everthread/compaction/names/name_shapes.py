@@ -16,29 +16,31 @@ MAX_NAME_CHARS = 120
 MAX_SHOWN_PATH_PARTS = 2
 """Maximum parts of a path to show: its last folder and the name of the file."""
 
-_ESCAPED_SPACE = re.compile(r"\\(?:[nrt]|u00[0-9a-f]{2})")
+_ESCAPED_SPACE_PATTERN = re.compile(r"\\(?:[nrt]|u00[0-9a-f]{2})")
 """Escaped white space and signs, as in a JSON text inside a text."""
-_WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\")
-_NAME_RUN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
+_WINDOWS_PATH_PATTERN = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\")
+_NAME_RUN_PATTERN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
 """A run of characters that names are made of."""
-_SEPARATORS = re.compile(r"[.:/+@$~]+")
-_LETTER = re.compile("[A-Za-z]")
-_CASE_CHANGE = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_SEPARATORS_PATTERN = re.compile(r"[.:/+@$~]+")
+_LETTER_PATTERN = re.compile("[A-Za-z]")
+_CASE_CHANGE_PATTERN = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _EDGE_CHARS = ".-+@$~/"
-_ABSOLUTE_PATH = re.compile(r"~?(?:/[\w.@+-]+){3,}")
+_ABSOLUTE_PATH_PATTERN = re.compile(r"~?(?:/[\w.@+-]+){3,}")
 """An absolute path; whether it is a file or a folder cannot be seen from its shape."""
-_EXTENSION = re.compile(r"[a-z][a-z0-9]{0,6}")
+_EXTENSION_PATTERN = re.compile(r"[a-z][a-z0-9]{0,6}")
 """The form of an extension of a file in a folder. Without a folder, only known extensions count."""
-_HEX = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
-_SHORT_LIVED = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
-_NOT_IN_FILE_NAMES = re.compile("[ @:]")
-_UPPERCASE_ID = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
+_HEX_PATTERN = re.compile(r"[0-9a-f]{7,64}|[0-9A-F]{7,64}")
+_SHORT_LIVED_PATTERN = re.compile(r"[A-Za-z_]{1,9}|[0-9a-f]{7,64}|[0-9A-F]{7,64}")
+_NOT_IN_FILE_NAMES_PATTERN = re.compile("[ @:]")
+_UPPERCASE_ID_PATTERN = re.compile(r"[A-Z]{2,}-?\d{2,}|[A-Z0-9]{5,}")
 """Ids in capitals and digits: tickets, reservations, orders."""
-_ADDRESS = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
-_HOST_WITH_PORT = re.compile(r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})")
-_DATE = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)|\d{3,6}Z$")
+_ADDRESS_PATTERN = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)+")
+_HOST_WITH_PORT_PATTERN = re.compile(
+    r"(?=[\d._-]*+[A-Za-z])[\w-]++(?:(?:\.[\w-]++)+:\d{2,5}|:\d{4,5})"
+)
+_DATE_PATTERN = re.compile(r"\d{4}-?\d\d-?\d\d(?:T|$)|\d{3,6}Z$")
 """A date, or the end of a time."""
-_VERSION = re.compile(r"v?\d+(?:\.\d+)+")
+_VERSION_PATTERN = re.compile(r"v?\d+(?:\.\d+)+")
 
 
 def read_names(text: str, *, is_typed: bool = False) -> list[str]:
@@ -46,14 +48,18 @@ def read_names(text: str, *, is_typed: bool = False) -> list[str]:
 
     `is_typed`: whether the text is a command or a single word, so that hyphens join parts of names, not words.
     """
-    runs = dict.fromkeys(_NAME_RUN.findall(_without_escapes(text)))
+    runs = dict.fromkeys(_NAME_RUN_PATTERN.findall(_without_escapes(text)))
     names = map(_read_typed_run, runs) if is_typed else map(_read_prose_run, runs)
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
 def read_file_names(text: str) -> list[str]:
     """Return the files in a text, each once. This takes a third of the time of `read_names`."""
-    runs = (run for run in dict.fromkeys(_NAME_RUN.findall(_without_escapes(text))) if "." in run)
+    runs = (
+        run
+        for run in dict.fromkeys(_NAME_RUN_PATTERN.findall(_without_escapes(text)))
+        if "." in run
+    )
     names = chain.from_iterable(map(_read_prose_run, runs))
     return [name for name in dict.fromkeys(names) if is_file(name)]
 
@@ -67,14 +73,14 @@ def read_names_by_line(text: str) -> set[str]:
 @lru_cache(maxsize=1 << 12)
 def _read_typed_line(line: str) -> tuple[str, ...]:
     """Return the names in one line, read as typed."""
-    return tuple(chain.from_iterable(map(_read_typed_run, _NAME_RUN.findall(line))))
+    return tuple(chain.from_iterable(map(_read_typed_run, _NAME_RUN_PATTERN.findall(line))))
 
 
 def _without_escapes(text: str) -> str:
     """Return a text with spaces for escaped white space, unless the text has a Windows path."""
-    if "\\" not in text or (":\\" in text and _WINDOWS_PATH.search(text)):
+    if "\\" not in text or (":\\" in text and _WINDOWS_PATH_PATTERN.search(text)):
         return text
-    return _ESCAPED_SPACE.sub(" ", text)
+    return _ESCAPED_SPACE_PATTERN.sub(" ", text)
 
 
 def is_path(name: str) -> bool:
@@ -86,7 +92,7 @@ def is_file(name: str) -> bool:
     """Return whether a name is a path or a file's name."""
     if "/" in name:
         return is_path(name)
-    return "." in name and _NOT_IN_FILE_NAMES.search(name) is None
+    return "." in name and _NOT_IN_FILE_NAMES_PATTERN.search(name) is None
 
 
 def is_folder(name: str) -> bool:
@@ -97,7 +103,7 @@ def is_folder(name: str) -> bool:
 
 def is_short_lived(name: str) -> bool:
     """Return whether a name is a short identifier, like most local variables, or a hash."""
-    return _SHORT_LIVED.fullmatch(name) is not None
+    return _SHORT_LIVED_PATTERN.fullmatch(name) is not None
 
 
 def find_file_name(path: str) -> str:
@@ -131,26 +137,26 @@ def _read_run(run: str, *, is_typed: bool) -> tuple[str, ...]:
     """Return the names in a run of name characters."""
     if run.isalpha():
         return (run,) if _changes_case(run) else ()
-    if _SEPARATORS.search(run) is None:
+    if _SEPARATORS_PATTERN.search(run) is None:
         word = run.strip("-")
         return (word,) if _is_name(word, is_typed) else ()
-    if "://" in run or _ADDRESS.fullmatch(run):
+    if "://" in run or _ADDRESS_PATTERN.fullmatch(run):
         return (run,) if len(run) <= MAX_NAME_CHARS else ()
     if ":" in run:
         return _read_colon_parts(run, is_typed=is_typed)
     path = run.lstrip("+-").removeprefix("./")
     if path.count("/") == 1:
         path = path.removeprefix("/")
-    is_folder = is_typed and _ABSOLUTE_PATH.fullmatch(path) is not None
+    is_folder = is_typed and _ABSOLUTE_PATH_PATTERN.fullmatch(path) is not None
     if len(path) <= MAX_NAME_CHARS and (is_folder or _is_file_path(path)):
         return (shorten_path(path),)
-    parts = (part.strip("-") for part in _SEPARATORS.split(run))
+    parts = (part.strip("-") for part in _SEPARATORS_PATTERN.split(run))
     return tuple(dict.fromkeys(part for part in parts if _is_name(part, is_typed)))
 
 
 def _read_colon_parts(run: str, *, is_typed: bool) -> tuple[str, ...]:
     """Return the names between colons, such as a file before a line number, or a host before its port."""
-    if _HOST_WITH_PORT.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
+    if _HOST_WITH_PORT_PATTERN.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
         return (run,)
     parts = (part.rstrip(_EDGE_CHARS) for part in run.split(":"))
     names = (_read_run(piece, is_typed=is_typed) for piece in parts if len(piece) >= 4)
@@ -167,17 +173,19 @@ def _is_file_path(run: str) -> bool:
     if not dot:
         return False
     if slash:
-        is_extension = _EXTENSION.fullmatch(ending) is not None
+        is_extension = _EXTENSION_PATTERN.fullmatch(ending) is not None
         return bool(folder) and (is_extension or ending.lower() in table.extensions)
     if not stem.strip(".") or ending.lower() not in table.extensions:
         return False
     is_plain = stem.isalpha() or "." in stem
-    return not (is_plain and ending.lower() in table.methods) and not _VERSION.fullmatch(base)
+    return not (is_plain and ending.lower() in table.methods) and not _VERSION_PATTERN.fullmatch(
+        base
+    )
 
 
 def _changes_case(word: str) -> bool:
     """Return whether a word has a capital after a small letter, or a small letter after two capitals."""
-    return not word[1:].islower() and _CASE_CHANGE.search(word) is not None
+    return not word[1:].islower() and _CASE_CHANGE_PATTERN.search(word) is not None
 
 
 def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a loop
@@ -190,15 +198,15 @@ def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a l
         return False
     if core.isalpha():
         return _changes_case(core)
-    if core[0].isdigit() and (core.isdigit() or _DATE.match(core)):
+    if core[0].isdigit() and (core.isdigit() or _DATE_PATTERN.match(core)):
         return False
-    if "_" in core or _CASE_CHANGE.search(core):
-        return _LETTER.search(core) is not None
+    if "_" in core or _CASE_CHANGE_PATTERN.search(core):
+        return _LETTER_PATTERN.search(core) is not None
     has_hyphen = "-" in core
-    if not core.replace("-", "").isalpha() and _LETTER.search(core):
+    if not core.replace("-", "").isalpha() and _LETTER_PATTERN.search(core):
         return bool(
-            _HEX.fullmatch(core)
-            or _UPPERCASE_ID.fullmatch(core)
+            _HEX_PATTERN.fullmatch(core)
+            or _UPPERCASE_ID_PATTERN.fullmatch(core)
             or (len(core) >= 8 and not has_hyphen)
         )
     return is_typed and has_hyphen and core[0].isalpha() and len(core) >= 8

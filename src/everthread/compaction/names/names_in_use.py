@@ -69,9 +69,9 @@ _CHARS_BEFORE_NAME = 160
 """Characters to read before a name, to check whether it is part of a secret."""
 _CHARS_AFTER_NAME = 40
 _TEXT_SEPARATOR = "\n\n"
-_QUOTED_WORDS = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
+_QUOTED_WORDS_PATTERN = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
 """A quoted text in a command, whose hyphens join words of a sentence instead of parts of a name."""
-_JSON_KEY = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
+_JSON_KEY_PATTERN = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
 
 
 class MessageNames(NamedTuple):
@@ -379,7 +379,7 @@ def _read_call_names(
 
 def _strip_quoted_texts(command: str) -> str:
     """Return a command without its quoted texts and here-documents."""
-    return _QUOTED_WORDS.sub(" ", command.partition("<<")[0])
+    return _QUOTED_WORDS_PATTERN.sub(" ", command.partition("<<")[0])
 
 
 def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
@@ -437,7 +437,7 @@ def _read_output_ends(text: str) -> list[str]:
     if len(text) > 2 * OUTPUT_END_CHARS:
         text = f"{text[:OUTPUT_END_CHARS]}\n{text[-OUTPUT_END_CHARS:]}"
     if '":' in text:
-        text = _JSON_KEY.sub(" ", text)
+        text = _JSON_KEY_PATTERN.sub(" ", text)
     return [name for name in read_names(text) if "://" not in name]
 
 

@@ -33,7 +33,7 @@ MIN_SECTION_TOKENS = 24
 """With fewer tokens than this the section is left out."""
 LABEL = "- used: "
 
-_NAME = re.compile(r"`([^`]+)`|([^\s{}]+)/\{([^{}]*)\}|(\S+)")
+_NAME_PATTERN = re.compile(r"`([^`]+)`|([^\s{}]+)/\{([^{}]*)\}|(\S+)")
 """A command, files of one folder, or another name."""
 
 
@@ -151,6 +151,6 @@ def parse_names(text: str) -> list[str]:
     for line in text.split("\n"):
         if not line.startswith(LABEL):
             continue
-        for command, folder, files, name in _NAME.findall(line.removeprefix(LABEL)):
+        for command, folder, files, name in _NAME_PATTERN.findall(line.removeprefix(LABEL)):
             names += [f"{folder}/{file}" for file in files.split()] or [command or name]
     return names

@@ -90,9 +90,9 @@ def _explain_unusable(reply: Reply, raw_text: str, text: str) -> str:
 
 
 _THINKING_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
-_THINKING_START = re.compile(rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE)
-_THINKING_END = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
-_THINKING_TAG = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
+_THINKING_START_PATTERN = re.compile(rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE)
+_THINKING_END_PATTERN = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
+_THINKING_TAG_PATTERN = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
 
 
 def strip_thinking(text: str) -> str:
@@ -104,18 +104,22 @@ def strip_thinking(text: str) -> str:
     """
     parts: list[str] = []
     position = 0
-    for opening_tag in _THINKING_START.finditer(text):
+    for opening_tag in _THINKING_START_PATTERN.finditer(text):
         if opening_tag.start() < position:
             continue
-        closing_tag = _THINKING_END.search(text, opening_tag.end())
+        closing_tag = _THINKING_END_PATTERN.search(text, opening_tag.end())
         if closing_tag is None:
             if not text[: opening_tag.start()].strip():
                 return ""
             return "".join((*parts, text[position:]))
         parts.append(text[position : opening_tag.start()])
         position = closing_tag.end()
-    first_tag = None if position else _THINKING_TAG.search(text)
-    if first_tag and first_tag[0].startswith("</") and _HEADING.search(text, first_tag.end()):
+    first_tag = None if position else _THINKING_TAG_PATTERN.search(text)
+    if (
+        first_tag
+        and first_tag[0].startswith("</")
+        and _HEADING_PATTERN.search(text, first_tag.end())
+    ):
         position = first_tag.end()
     return "".join((*parts, text[position:]))
 
@@ -133,7 +137,7 @@ _HEADING_NAMES = {
 _ANY_HEADING = "|".join(
     re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _HEADING_NAMES
 )
-_HEADING = re.compile(
+_HEADING_PATTERN = re.compile(
     rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_HEADING}):?[*_]{{0,3}}:?"
     rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_HEADING}):?[*_]{{2,3}}:?)[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
@@ -149,10 +153,10 @@ def normalize_headings(text: str) -> tuple[str, frozenset[str]]:
         heading_names.add(_HEADING_NAMES[heading.casefold()])
         return f"## {_HEADING_NAMES[heading.casefold()]}"
 
-    return _HEADING.sub(rewrite_heading, text), frozenset(heading_names)
+    return _HEADING_PATTERN.sub(rewrite_heading, text), frozenset(heading_names)
 
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
+_FENCE_PATTERN = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 
 
 def strip_fence(text: str) -> str:
@@ -160,14 +164,14 @@ def strip_fence(text: str) -> str:
 
     Fences inside come in pairs, so with an odd number of fences the last one closes the outer fence.
     """
-    first_heading = _HEADING.search(text)
+    first_heading = _HEADING_PATTERN.search(text)
     if first_heading is None:
         return ""
     line_before = text[: first_heading.start()].rstrip().rsplit("\n", 1)[-1]
     body = text[first_heading.start() :]
-    if not _FENCE.fullmatch(line_before):
+    if not _FENCE_PATTERN.fullmatch(line_before):
         return body
-    fences = list(_FENCE.finditer(body))
+    fences = list(_FENCE_PATTERN.finditer(body))
     return body[: fences[-1].start()] if len(fences) % 2 else body
 
 

@@ -13,8 +13,10 @@ from everthread.errors import SummaryError, WireError
 _TOO_LONG_KINDS = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})
 _NO_ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
-_NETWORK_ERROR = re.compile(r"timeout|connect|unreach|network|transport|protocol|jsondecode")
-_NO_ACCESS_MESSAGE = re.compile(
+_NETWORK_ERROR_PATTERN = re.compile(
+    r"timeout|connect|unreach|network|transport|protocol|jsondecode"
+)
+_NO_ACCESS_MESSAGE_PATTERN = re.compile(
     r"authenticat|unauthori[sz]ed|credential|api[ _-]?key|no provider|not configured"
 )
 _MAX_ERROR_CHARS = 300
@@ -47,9 +49,9 @@ def as_summary_error(error: Exception) -> SummaryError:
             has_no_provider=evidence.status in _NO_ACCESS_STATUSES,
         )
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
-    if isinstance(error, OSError | WireError) or _NETWORK_ERROR.search(kinds):
+    if isinstance(error, OSError | WireError) or _NETWORK_ERROR_PATTERN.search(kinds):
         return SummaryError(message, is_transient=True)
     return SummaryError(
         message,
-        has_no_provider=_NO_ACCESS_MESSAGE.search(f"{kinds} {message.lower()}") is not None,
+        has_no_provider=_NO_ACCESS_MESSAGE_PATTERN.search(f"{kinds} {message.lower()}") is not None,
     )

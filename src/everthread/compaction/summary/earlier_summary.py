@@ -65,10 +65,10 @@ from everthread.core.summary_marks import (
 )
 from everthread.core.turns import is_user_message
 
-_MESSAGE_COUNT = re.compile(
+_MESSAGE_COUNT_PATTERN = re.compile(
     rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?"
 )
-_FAILURE_LINE = re.compile(
+_FAILURE_LINE_PATTERN = re.compile(
     r" failed \(message (?P<turn>\d{1,9})(?:, (?P<times>\d{1,9}) times)?(?:, (?P<tests>[\d,]{1,12}) "
     r"(?:tests?|(?P<package>package)s?))?\):(?P<lines>.*)"
 )
@@ -192,7 +192,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
 @lru_cache(maxsize=4)
 def _parse_summary(text: str) -> EarlierSummary:
     """Return a summary parsed from its text."""
-    match = _MESSAGE_COUNT.search(text[:400])
+    match = _MESSAGE_COUNT_PATTERN.search(text[:400])
     count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):
         return EarlierSummary(text, count)
@@ -261,7 +261,7 @@ def read_state_from_sections(
     state.files = {path: FileState(access, 0) for path, access in reversed(files)}
     for line in sections.get(BLOCKED, "").split("\n"):
         source, description = split_quoted_code(line.removeprefix("- "))
-        if failure := _FAILURE_LINE.fullmatch(description):
+        if failure := _FAILURE_LINE_PATTERN.fullmatch(description):
             state.errors[make_shown_failure_key(source)] = OpenError(
                 source,
                 lines=failure["lines"].strip().split(" | "),

@@ -109,7 +109,7 @@ def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
     return "\n\n".join(blocks)
 
 
-_HEADING = re.compile(
+_HEADING_PATTERN = re.compile(
     r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$",
     re.MULTILINE,
 )
@@ -117,7 +117,7 @@ _HEADING = re.compile(
 
 def find_section_name(line: str) -> str | None:
     """Return the section that this heading line begins, or None."""
-    heading = _HEADING.match(line)
+    heading = _HEADING_PATTERN.match(line)
     return _SECTIONS_BY_HEADING.get(heading[1].strip().rstrip(":").casefold()) if heading else None
 
 
@@ -128,7 +128,7 @@ def parse_sections(text: str) -> Sections:
     sections: Sections = {}
     section: str | None = None
     position = 0
-    for match in _HEADING.finditer(text):
+    for match in _HEADING_PATTERN.finditer(text):
         name = _SECTIONS_BY_HEADING.get(match[1].strip().rstrip(":").casefold())
         if name is None:
             continue
@@ -141,10 +141,10 @@ def parse_sections(text: str) -> Sections:
     return sections
 
 
-_NODE_LINE = re.compile(
+_NODE_LINE_PATTERN = re.compile(
     r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
 )
-_END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
+_END_OF_NODES_PATTERN = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
 def find_nodes_end(summary: str) -> int:
@@ -152,18 +152,18 @@ def find_nodes_end(summary: str) -> int:
 
     Nodes come before every section. Similar lines in a section are quoted words.
     """
-    first_node = _NODE_LINE.search(summary)
-    heading = _HEADING.search(summary)
+    first_node = _NODE_LINE_PATTERN.search(summary)
+    heading = _HEADING_PATTERN.search(summary)
     if first_node is None or (heading is not None and heading.start() < first_node.start()):
         return 0
-    end = _END_OF_NODES.search(summary)
+    end = _END_OF_NODES_PATTERN.search(summary)
     return end.end() if end else len(summary)
 
 
 def without_node_lines(summary: str) -> str:
     """Return the summary without the lines that mark the nodes of a graph, so that only sections are left."""
     end = find_nodes_end(summary)
-    return _NODE_LINE.sub("", summary[:end]) + summary[end:]
+    return _NODE_LINE_PATTERN.sub("", summary[:end]) + summary[end:]
 
 
 def _add_section(sections: Sections, name: str, text: str) -> None:

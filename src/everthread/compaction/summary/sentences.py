@@ -18,14 +18,14 @@ CountTokens = Callable[[str], int]
 GAP = "[…]"
 """Marks a place with omitted text."""
 
-_SENTENCE_END = re.compile(
+_SENTENCE_END_PATTERN = re.compile(
     r"[.!?…。！？](?:(?<=[.!?…])(?<![\s(*_]\d.)(?<![\s(*_]\d\d.)[.!?…]{0,2}[\"'”’)\]]{0,3}(?=\s)"
     r"|(?<=[。！？])[。！？]{0,2}[」』”’）]{0,3})"
 )
 """The end of a sentence. The pattern begins with few characters, so that a search can skip to them."""
-_WORD = re.compile(r"\w+")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
+_WORD_PATTERN = re.compile(r"\w+")
+_CJK_PATTERN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FENCE_PATTERN = re.compile(r"^\s{0,3}(?:```|~~~)")
 _MIN_SENTENCE_CHARS = 24
 """A shorter sentence, in characters, is joined with the next one on its line."""
 _MAX_PARTIAL_WORD_CHARS = 24
@@ -59,7 +59,7 @@ def split_sentences(text: str) -> Sequence[Sentence]:
                 sentence_ends = [end]
             else:
                 sentence_ends = [
-                    *(start + match.end() for match in _SENTENCE_END.finditer(part)),
+                    *(start + match.end() for match in _SENTENCE_END_PATTERN.finditer(part)),
                     end,
                 ]
             for sentence_end in sentence_ends:
@@ -89,7 +89,7 @@ def _find_pasted_lines(text: str) -> list[bool]:
     is_fenced = False
     technical_run = 0
     for number, line in enumerate(lines):
-        if _FENCE.match(line):
+        if _FENCE_PATTERN.match(line):
             is_fenced = not is_fenced
             flags[number] = True
             continue
@@ -116,12 +116,12 @@ def _is_technical(line: str) -> bool:
 @lru_cache(maxsize=4_096)
 def split_words(text: str) -> tuple[str, ...]:
     """Return the words of a text in lower case. Writing without spaces is returned as pairs of characters."""
-    spaced_words: list[str] = _WORD.findall(text.casefold())
-    if text.isascii() or _CJK.search(text) is None:
+    spaced_words: list[str] = _WORD_PATTERN.findall(text.casefold())
+    if text.isascii() or _CJK_PATTERN.search(text) is None:
         return tuple(spaced_words)
     words: list[str] = []
     for word in spaced_words:
-        if _CJK.search(word):
+        if _CJK_PATTERN.search(word):
             words += (word[index : index + 2] for index in range(max(len(word) - 1, 1)))
         else:
             words.append(word)

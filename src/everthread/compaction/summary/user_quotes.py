@@ -28,11 +28,11 @@ REPEATED_NOTE = "(A number without a line was said again later, word for word.)"
 NOT_SHOWN = "numbers without a line are not shown"
 NO_WORDS_NOTE = "an image or a file without words"
 SHORTENED_MARK = ", shortened"
-_ENTRY_START = re.compile(
+_ENTRY_START_PATTERN = re.compile(
     r"\[(\d{1,9})(?:–(\d{1,9}))?(?:(, shortened)\] |\] |: ([^\]\n]{1,80})\]$)"
 )
-_HEADING = re.compile(r"#{1,6}[ \t]")
-_SUMMARY_MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
+_HEADING_PATTERN = re.compile(r"#{1,6}[ \t]")
+_SUMMARY_MARKER_PATTERN = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _NUMBER_TOKENS = 6
 """Approximate tokens of an entry's number and a mark."""
 _MIN_END_CHARS = 10
@@ -146,7 +146,7 @@ def parse_quotes(text: str) -> list[UserQuote]:
             entries[-1] = replace(entries[-1], text="\n".join(lines).rstrip("\n"))
 
     for line in text.split("\n"):
-        entry_start = _ENTRY_START.match(line)
+        entry_start = _ENTRY_START_PATTERN.match(line)
         if entry_start is None:
             lines.append(
                 line[1:] if line.startswith("\\") and _looks_like_section_line(line) else line
@@ -178,12 +178,14 @@ def count_quote_tokens(entry: UserQuote, count: CountTokens) -> int:
 def _looks_like_section_line(line: str) -> bool:
     """Return whether a line, without backslashes, could be read as a quote's first line, a heading or a marker."""
     text = line.lstrip("\\")
-    return bool(_ENTRY_START.match(text) or _HEADING.match(text)) or _looks_like_marker(text)
+    return bool(
+        _ENTRY_START_PATTERN.match(text) or _HEADING_PATTERN.match(text)
+    ) or _looks_like_marker(text)
 
 
 def _looks_like_marker(line: str) -> bool:
     """Return whether a line, without backslashes, could be read as the first or last one of a summary."""
-    return _SUMMARY_MARKER.match(line.lstrip("\\")) is not None
+    return _SUMMARY_MARKER_PATTERN.match(line.lstrip("\\")) is not None
 
 
 def _drop_repeats(entries: list[UserQuote]) -> list[UserQuote]:

@@ -12,7 +12,7 @@ from everthread.compaction.verification.checkable_names import (
     find_checkable_names,
 )
 from everthread.compaction.verification.source_index import (
-    FIGURE,
+    FIGURE_PATTERN,
     list_tokens,
     normalize_figure,
     read_tokens,
@@ -24,13 +24,13 @@ MAX_SENTENCE_CHARS = 1_000
 """A longer sentence is not checked, because it is a list or a table."""
 MAX_NAME_DISTANCE_CHARS = 10
 """A name belongs to a figure if at most this many characters are between them: "`save()` (line 82)"."""
-_NUMBERING = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
-_ACTION = re.compile(r"^(?:[A-Z]{2,}\b[ ,/&+-]*){1,3}")
+_NUMBERING_PATTERN = re.compile(r"^\s*(?:[-*•]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
+_ACTION_PATTERN = re.compile(r"^(?:[A-Z]{2,}\b[ ,/&+-]*){1,3}")
 """The word in capitals that begins a line of Completed Actions."""
-_TOOL_NOTE = re.compile(r"\[tools?: [^\]\n]{1,80}\]")
-_COMMAND = re.compile(r"`[^`\n]*\s[^`\n]*`")
-_FIGURE_WITH_UNIT = re.compile(
-    rf"(?<![\w.,:/#~≈-])(?:[$€£¥]\s?)?({FIGURE.pattern})(?:\s?(?:%|‰|°[CF])|[a-zA-Zµ]{{1,3}}\b)?(?![\w/:-])"
+_TOOL_NOTE_PATTERN = re.compile(r"\[tools?: [^\]\n]{1,80}\]")
+_COMMAND_PATTERN = re.compile(r"`[^`\n]*\s[^`\n]*`")
+_FIGURE_WITH_UNIT_PATTERN = re.compile(
+    rf"(?<![\w.,:/#~≈-])(?:[$€£¥]\s?)?({FIGURE_PATTERN.pattern})(?:\s?(?:%|‰|°[CF])|[a-zA-Zµ]{{1,3}}\b)?(?![\w/:-])"
 )
 
 
@@ -56,14 +56,16 @@ class Claim:
 
 def read_claims(line: str, stop_words: Set[str]) -> Iterator[Claim]:
     """Yield the sentences of a line, without its numbering, its action word and the tool it names."""
-    body = _TOOL_NOTE.sub(" ", _ACTION.sub("", _NUMBERING.sub("", line, count=1)))
+    body = _TOOL_NOTE_PATTERN.sub(
+        " ", _ACTION_PATTERN.sub("", _NUMBERING_PATTERN.sub("", line, count=1))
+    )
     for sentence in split_sentences(body):
         text = body[sentence.start : sentence.end].strip()
         names = tuple(find_checkable_names(text))
         text_without_names = _blank_names(text, names)
         spans = [
             *((name.start, name.end) for name in names),
-            *(match.span() for match in _COMMAND.finditer(text)),
+            *(match.span() for match in _COMMAND_PATTERN.finditer(text)),
         ]
         yield Claim(
             text,
@@ -99,7 +101,7 @@ def _find_figures(
     if len(text) > MAX_SENTENCE_CHARS:
         return ()
     figures = []
-    for match in _FIGURE_WITH_UNIT.finditer(text):
+    for match in _FIGURE_WITH_UNIT_PATTERN.finditer(text):
         words_before = [
             token
             for token in list_tokens(text[: match.start()])[-2:]

@@ -31,13 +31,13 @@ MAX_NEGATED_TOKENS = 4
 MAX_NEGATED_WORDS = 2
 """A negator applies to at most this many meaningful words of its clause."""
 
-FIGURE = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)*")
+FIGURE_PATTERN = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)*")
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _CONTRACTION = r"[a-z]+n['’]t\b"
-_TOKEN = re.compile(
-    rf"{_CONTRACTION}|{FIGURE.pattern}|[{_CJK}]+|[^\W\d_{_CJK}]+|[%‰°]|[,.;:!?()|→—\n]"
+_TOKEN_PATTERN = re.compile(
+    rf"{_CONTRACTION}|{FIGURE_PATTERN.pattern}|[{_CJK}]+|[^\W\d_{_CJK}]+|[%‰°]|[,.;:!?()|→—\n]"
 )
-_CJK_RUN = re.compile(rf"[{_CJK}]{{3,}}")
+_CJK_RUN_PATTERN = re.compile(rf"[{_CJK}]{{3,}}")
 _STATEMENT_BREAKS = frozenset(",.;:!?()|→—\n")
 _NO_WORDS: frozenset[str] = frozenset()
 
@@ -55,14 +55,14 @@ def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[To
     """Yield the words and figures of a text in lower case. Writing without spaces is yielded as pairs of characters."""
     negated_tokens_left = 0
     negated_words_left = 0
-    for match in _TOKEN.finditer(lowered):
+    for match in _TOKEN_PATTERN.finditer(lowered):
         text = match[0]
         if text in _STATEMENT_BREAKS:
             negated_tokens_left = 0
         elif is_negator(text):
             negated_tokens_left = MAX_NEGATED_TOKENS
             negated_words_left = MAX_NEGATED_WORDS
-        elif _CJK_RUN.fullmatch(text):
+        elif _CJK_RUN_PATTERN.fullmatch(text):
             yield from (
                 Token(
                     match.start() + offset,

@@ -14,13 +14,13 @@ EXTENDED_CACHE_SECONDS = 43_200.0
 """Seconds that OpenAI keeps a prefix if the request asks for `ttl: "12h"`."""
 CACHE_OPTIONS_FIELD = "prompt_cache_options"
 """Request field in which a client of these models asks for a lifetime."""
-_OPENAI_MODEL = re.compile(r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?")
+_OPENAI_MODEL_PATTERN = re.compile(r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?")
 _FIRST_BILLING_VERSION = (5, 6)
 
 
 def bills_cache_writes(model: str) -> bool:
     """Return whether OpenAI bills cache writes for this model: from GPT-5.6 on."""
-    version = _OPENAI_MODEL.search(model.lower())
+    version = _OPENAI_MODEL_PATTERN.search(model.lower())
     return (
         version is not None
         and (int(version["major"]), int(version["minor"] or 0)) >= _FIRST_BILLING_VERSION

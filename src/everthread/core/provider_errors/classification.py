@@ -34,7 +34,7 @@ from everthread.core.provider_errors.stated_counts import (
     read_counts,
 )
 
-_RATE_LIMIT = re.compile(
+_RATE_LIMIT_PATTERN = re.compile(
     r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
     r"|cool(?:ing )?down|enqueued|\b(?:per|each|every) \d* ?(?:sec|min|hour|day)"
     r"|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
@@ -42,31 +42,33 @@ _RATE_LIMIT = re.compile(
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_POSSIBLE_RATE_LIMIT = re.compile(r"resource (?:has been )?exhausted|request limit reached")
-_MONEY = re.compile(
+_POSSIBLE_RATE_LIMIT_PATTERN = re.compile(r"resource (?:has been )?exhausted|request limit reached")
+_MONEY_PATTERN = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
 )
-_SINGLE_FIELD_LIMIT = re.compile(
+_SINGLE_FIELD_LIMIT_PATTERN = re.compile(
     r"(?:string|array) (?:above|below) (?:max|min)|expected m(?:ax|in) (?:length|items)|text units?|guardrail"
 )
-_CHARACTER_LIMIT = re.compile(
+_CHARACTER_LIMIT_PATTERN = re.compile(
     r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
     r"|string (?:too long|above max|value length)|must have length less than"
 )
-_CONTENT_NOUN = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])")
+_CONTENT_NOUN_PATTERN = re.compile(
+    r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
+)
 _LONG_STRING_CHARS = 100_000
 """Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
-_OTHER_FAULT = re.compile(
+_OTHER_FAULT_PATTERN = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
 """Errors about a value of the request. They quote the value, whose words are no evidence."""
-_EMPTY_REFUSAL = re.compile(
+_EMPTY_REFUSAL_PATTERN = re.compile(
     r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
     re.IGNORECASE,
 )
-_EMPTY_ANSWER = re.compile(r"\W*+(?:http )?400\b.*\(no body\)\W*+", re.IGNORECASE)
+_EMPTY_ANSWER_PATTERN = re.compile(r"\W*+(?:http )?400\b.*\(no body\)\W*+", re.IGNORECASE)
 _NO_OVERFLOW_STATUSES = frozenset({404, 405, 409})
 
 ErrorKind = Literal[
@@ -145,40 +147,41 @@ def _ended_without_event(evidence: Evidence) -> bool:
 
 def _is_refusal_without_message(evidence: Evidence, *, near_limit: bool | None) -> bool:
     """Return whether a 400 without a message can mean that the prompt was too long."""
-    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
+    is_empty = any(map(_EMPTY_ANSWER_PATTERN.fullmatch, evidence.texts))
     return (
         (near_limit or (near_limit is None and is_empty))
         and evidence.status == 400
-        and all(map(_EMPTY_REFUSAL.fullmatch, evidence.texts))
+        and all(map(_EMPTY_REFUSAL_PATTERN.fullmatch, evidence.texts))
     )
 
 
 def _classify_unrelated(evidence: Evidence, all_text: str) -> ErrorVerdict | None:
     """Return the verdict if the error is not about the size of the context."""
-    is_rate = _RATE_LIMIT.search(_MONEY.sub(" ", all_text)) is not None
-    if evidence.status == 402 or (_MONEY.search(all_text) and not is_rate):
+    is_rate = _RATE_LIMIT_PATTERN.search(_MONEY_PATTERN.sub(" ", all_text)) is not None
+    if evidence.status == 402 or (_MONEY_PATTERN.search(all_text) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
     if evidence.status == 429 or is_rate:
         return _RATE_LIMIT_VERDICT
-    if evidence.status in _NO_OVERFLOW_STATUSES or _OTHER_FAULT.search(all_text):
+    if evidence.status in _NO_OVERFLOW_STATUSES or _OTHER_FAULT_PATTERN.search(all_text):
         return ErrorVerdict("other", "It is about a value of the request, not about its size.")
     if _is_long_string(all_text):
         return ErrorVerdict(
             "payload_too_large",
             "One text of the request is longer than the provider takes.",
         )
-    if _SINGLE_FIELD_LIMIT.search(all_text):
+    if _SINGLE_FIELD_LIMIT_PATTERN.search(all_text):
         return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
     return None
 
 
 def _is_long_string(all_text: str) -> bool:
     """Return whether a character limit on the content is at fault, not one on a name or label."""
-    if not _CHARACTER_LIMIT.search(all_text) or TOKENS_PATTERN.search(all_text):
+    if not _CHARACTER_LIMIT_PATTERN.search(all_text) or TOKENS_PATTERN.search(all_text):
         return False
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{3,12}", all_text)]
     return (
-        max(numbers, default=0) >= _LONG_STRING_CHARS and _CONTENT_NOUN.search(all_text) is not None
+        max(numbers, default=0) >= _LONG_STRING_CHARS
+        and _CONTENT_NOUN_PATTERN.search(all_text) is not None
     )
 
 
@@ -278,7 +281,7 @@ def _classify_by_size(
 def _classify_without_tokens(evidence: Evidence, all_text: str) -> ErrorVerdict:
     if evidence.status == 413:
         return ErrorVerdict("payload_too_large", "Status 413, without a word about tokens.")
-    if _POSSIBLE_RATE_LIMIT.search(all_text):
+    if _POSSIBLE_RATE_LIMIT_PATTERN.search(all_text):
         return _RATE_LIMIT_VERDICT
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
 

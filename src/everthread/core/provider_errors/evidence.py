@@ -64,16 +64,16 @@ _ERROR_ATTRIBUTES = (
     "text",
 )
 _NESTED_ATTRIBUTES = ("body", "error", "response", "details", "exceptions")
-_CODE_IN_TEXT = re.compile(
+_CODE_IN_TEXT_PATTERN = re.compile(
     r"""(?:["'](?:error_?)?(?:code|type|status|name|reason)\\?["']\s*:\s*\\?["']|(?:stop|finish)[ _]reason: )"""
     r"""([\w.\- ]{2,80})""",
     re.IGNORECASE,
 )
-_STATUS_IN_TEXT = re.compile(
+_STATUS_IN_TEXT_PATTERN = re.compile(
     r"(?:error code|status code|http)[: ]+([1-5]\d\d)\b|^([45]\d\d) status code",
     re.IGNORECASE,
 )
-_COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9})""")
+_COUNT_IN_TEXT_PATTERN = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9})""")
 
 
 @dataclass(slots=True)
@@ -113,10 +113,10 @@ class Evidence:
             with contextlib.suppress(ValueError, RecursionError):
                 self.add(json.loads(text[first_brace : last_brace + 1]), depth + 1)
                 text = text[:first_brace].strip()
-        self.codes += _CODE_IN_TEXT.findall(text)
-        for status in _STATUS_IN_TEXT.findall(text):
+        self.codes += _CODE_IN_TEXT_PATTERN.findall(text)
+        for status in _STATUS_IN_TEXT_PATTERN.findall(text):
             self._add_code(status[0] or status[1])
-        for key, number in _COUNT_IN_TEXT.findall(text):
+        for key, number in _COUNT_IN_TEXT_PATTERN.findall(text):
             self.counts.setdefault(_COUNT_KEYS[_normalize_key(key)], int(number))
         if text and text not in self.texts[:_MAX_ITEMS]:
             self.texts.append(text)

@@ -18,35 +18,35 @@ LENGTH_PATTERN = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
     r".{0,40}?(?:len|long|lang|larg|长)"
 )
-_MEDIA_NOUN = re.compile(
+_MEDIA_NOUN_PATTERN = re.compile(
     r"(?<![a-z])(?:images?|pixels?|dimensions?|pdf|pages?|documents?|files?|audio|video|headers?|ur[il])(?![a-z])"
     r"|图片|文件"
 )
-_OTHER_COUNTED_THING = re.compile(
+_OTHER_COUNTED_THING_PATTERN = re.compile(
     r"(?<![a-z])(?:tools?|functions?|arrays?|strings?|metadata|stop sequences?|schema|enum|field|items?|elements?"
     r"|retries|turns|deadline|(?:gpu|cuda|device|system|of|in) memory"
     r"|characters?|chars|bytes?|[kmg]i?b|(?:too many|number of) (?:messages|inputs))"
     r"(?![a-z])|字符|字数"
 )
-_SPECULATION = re.compile(
+_SPECULATION_PATTERN = re.compile(
     r"possible causes?|possibly|time(?:d )?out|perhaps|\bmight\b|\bmay (?:be|have)|\bcould be|probably"
     r"|(?:vision|image|audio|video) tokens? (?:\w+ ){0,2}exceed|kv cache|gpu memory|api key"
     r"|(?:access|auth|bearer|refresh|session) token|jwt|oauth"
 )
 
 # The output cap at fault: how a sentence that names it says so, and how it says something else.
-_CAP_TOO_LARGE = re.compile(
+_CAP_TOO_LARGE_PATTERN = re.compile(
     r"too (?:large|high|big|long|many)|exceed|above|range|valid|illegal|incorrect|than\b|[<>≤]|at most|cannot"
     r"|not enough|must (?:not )?be|should be|up to|max(?:imum)?\b|limit|supports?|equal to"
     r"|非法|无效|超|范围|不能|最大|大于|错误"
 )
-_OTHER_CAP_FAULT = re.compile(
+_OTHER_CAP_FAULT_PATTERN = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
     rf"|same time|use {OUTPUT_CAP_WORD}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)"
     rf"|none is not"
     rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUTPUT_CAP_WORD}|increas|reached|budget"
 )
-_SUM_TOO_LARGE = re.compile(r"\brequested tokens?(?: count)? exceed")
+_SUM_TOO_LARGE_PATTERN = re.compile(r"\brequested tokens?(?: count)? exceed")
 
 # The prompt at fault: in either order, and the same in other languages.
 _TOO_LONG = (
@@ -57,10 +57,10 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PROMPT_TOO_LONG = re.compile(
+_PROMPT_TOO_LONG_PATTERN = re.compile(
     r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
 )
-_PROMPT_OVERFLOW = re.compile(
+_PROMPT_OVERFLOW_PATTERN = re.compile(
     rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_TOO_LONG})"
     r"|(?:(?:larger|bigger|longer|greater|more) than|fits?)\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
     rf"|(?:exceed\w{{0,5}}|than|over|beyond|overflow\w{{0,5}}|fits?)\b.{{0,60}}?(?:{_WINDOW}|tokens?(?![a-z]))"
@@ -78,7 +78,7 @@ _PROMPT_OVERFLOW = re.compile(
     r"(?:zu lang|überschreit|supera|excede|demasiad|trop long|dépass)"
 )
 
-_PAYLOAD_OVERFLOW = re.compile(
+_PAYLOAD_OVERFLOW_PATTERN = re.compile(
     rf"(?:payload|entity|body|content length|request size)\b.{{0,60}}?(?:{_TOO_LONG}|overflow)"
     r"|(?:request|message|content|upload) (?:is )?too (?:large|big)|message (?:larger|bigger) than"
     r"|max(?:imum)? (?:payload|request (?:size|length))"
@@ -86,12 +86,14 @@ _PAYLOAD_OVERFLOW = re.compile(
     r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
     r"|请求体?(?:内容)?(?:过大|太大)|报文过大"
 )
-_MEDIA_COUNT = re.compile(
+_MEDIA_COUNT_PATTERN = re.compile(
     r"(?:too m(?:any|uch)|number of|\d|\d of(?: the)?) (?:\w+ ){0,2}?"
     r"(?:images?|documents?|pages?|pdfs?|files?|videos?|media|attachments?)(?![a-z])|图片(?:数量|过多)"
 )
-_MEDIA_BOUND = re.compile(r"too m(?:any|uch)|limit|max|exceed|at most|up to|than\b|[<>≤≥]|超|过多")
-_MEDIA_SIZE = re.compile(
+_MEDIA_BOUND_PATTERN = re.compile(
+    r"too m(?:any|uch)|limit|max|exceed|at most|up to|than\b|[<>≤≥]|超|过多"
+)
+_MEDIA_SIZE_PATTERN = re.compile(
     r"\d ?(?:[kmg]i?b|bytes?|px|pixels?|tokens?|seconds?|s)(?![a-z])|pixel|dimension|resolution|\bsize\b|too large"
     r"|\b(?:file|image|document)\b[^;]{0,40}\bexceeds"
 )
@@ -106,37 +108,39 @@ _REQUEST_BYTES_PATTERNS = (
 
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
-    if _SPECULATION.search(sentence) or (
-        OUTPUT_CAP_WORD in sentence and _OTHER_CAP_FAULT.search(sentence)
+    if _SPECULATION_PATTERN.search(sentence) or (
+        OUTPUT_CAP_WORD in sentence and _OTHER_CAP_FAULT_PATTERN.search(sentence)
     ):
         return False
     if TOKENS_PATTERN.search(sentence):
         return True
-    return not (_MEDIA_NOUN.search(sentence) or _OTHER_COUNTED_THING.search(sentence))
+    return not (
+        _MEDIA_NOUN_PATTERN.search(sentence) or _OTHER_COUNTED_THING_PATTERN.search(sentence)
+    )
 
 
 def find_overflow(sentence: str) -> OverflowKind | None:
     """Return what a sentence says is too large, if anything."""
-    if _PROMPT_TOO_LONG.search(sentence):
+    if _PROMPT_TOO_LONG_PATTERN.search(sentence):
         return "prompt_too_long"
-    if (OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
-        sentence
-    ):
+    if (
+        OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE_PATTERN.search(sentence)
+    ) or _SUM_TOO_LARGE_PATTERN.search(sentence):
         return "max_tokens_too_large"
-    return "prompt_too_long" if _PROMPT_OVERFLOW.search(sentence) else None
+    return "prompt_too_long" if _PROMPT_OVERFLOW_PATTERN.search(sentence) else None
 
 
 def has_too_many_media(sentence: str) -> bool:
     """Return whether a sentence says that there are too many images or documents."""
-    is_counted = _MEDIA_COUNT.search(sentence) and _MEDIA_BOUND.search(sentence)
-    return bool(is_counted) and not _MEDIA_SIZE.search(sentence)
+    is_counted = _MEDIA_COUNT_PATTERN.search(sentence) and _MEDIA_BOUND_PATTERN.search(sentence)
+    return bool(is_counted) and not _MEDIA_SIZE_PATTERN.search(sentence)
 
 
 def is_payload_overflow(sentence: str) -> bool:
     """Return whether a sentence says that the request is too large in bytes or has too many images."""
-    if _MEDIA_NOUN.search(sentence):
+    if _MEDIA_NOUN_PATTERN.search(sentence):
         return has_too_many_media(sentence)
     return bool(
-        _PAYLOAD_OVERFLOW.search(sentence)
+        _PAYLOAD_OVERFLOW_PATTERN.search(sentence)
         or all(part.search(sentence) for part in _REQUEST_BYTES_PATTERNS)
     )

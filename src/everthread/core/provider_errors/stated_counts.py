@@ -32,21 +32,21 @@ class Counts:
         )
 
 
-_NUMBER = re.compile(
+_NUMBER_PATTERN = re.compile(
     r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?|\W{0,4}$)"
     r"|\d{1,3}(?:[,.]\d{3}){1,4}(?!\.?\d)|\d++)"
     r"(?P<fraction>\.\d+)?(?: ?(?P<scale>[km万](?![a-z])))?"
 )
 _SCALE = {"k": 1000, "m": 1_000_000, "万": 10_000, None: 1}
-_RANGE = re.compile(
+_RANGE_PATTERN = re.compile(
     r"[\[(] ?\d{1,9} ?[,~] ?(?P<a>\d{1,9}) ?[\])]|between \d{1,9} and (?P<b>\d{1,9})"
     r"|from \d{1,9} (?:\(inclusive\) )?to (?P<c>\d{1,9})(?P<open> \(exclusive\))?"
 )
-_RATIO = re.compile(
+_RATIO_PATTERN = re.compile(
     r"(?<!\d)(?P<total>\d{1,9}) ?(?:of|/|out of) ?(?P<limit>\d{1,9}) (?:input |prompt |context )?tokens?\b"
 )
 """Tokens used, and the limit."""
-_SUM = re.compile(
+_SUM_PATTERN = re.compile(
     r"(?<!\d)(?P<input>\d{1,9}) ?\+ ?(?P<output>\d{1,9}) ?(?:= ?\d{1,9} ?)?(?:>=?|≥|exceeds) ?(?P<limit>\d{1,9})"
 )
 
@@ -62,11 +62,11 @@ _OUTPUT = (
 _CONTEXT = (
     r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
 )
-_NOUN = re.compile(
+_NOUN_PATTERN = re.compile(
     rf"(?P<input>(?<![a-z])(?:{_INPUT}))|(?P<output>(?<![a-z])(?:{_OUTPUT}))"
     rf"|(?P<context>(?<![a-z])(?:{_CONTEXT}))|(?P<total>(?<![a-z])(?:requested|total)(?![a-z]))"
 )
-_BOUND = re.compile(
+_BOUND_PATTERN = re.compile(
     r"(?P<limit>max(?:imum)?\b(?: \w+){0,3} (?:count|value|total|number)(?: (?:of|is))?"
     r"|max(?:imum)?\b|limit\w*|at most|(?<!add )(?<!adds )up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b"
     r"|supports?\b|allow\w*|ceiling|capacity|room for(?= ?$)"
@@ -80,39 +80,39 @@ _BOUND = re.compile(
     r"|value (?:of|=|is)|too (?:long|large|big|high|many)(?: tokens?)?(?= ?[:(]* ?$)|当前|实际|现有)"
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
-_EXCEEDED_BY = re.compile(r"\bby(?: about| at least)? ?$")
-_CODE_BEFORE = re.compile(
+_EXCEEDED_BY_PATTERN = re.compile(r"\bby(?: about| at least)? ?$")
+_CODE_BEFORE_PATTERN = re.compile(
     r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$"
 )
-_STATUS_BEFORE = re.compile(r"(?:code|status|http|errno|error|exception)[ :=(\[<-]*$")
-_UNIT_AFTER = re.compile(
+_STATUS_BEFORE_PATTERN = re.compile(r"(?:code|status|http|errno|error|exception)[ :=(\[<-]*$")
+_UNIT_AFTER_PATTERN = re.compile(
     r" ?(?:input |prompt )?(?:%|ms\b|s\b|sec|min|hours?|days?|h\b|b\b|[kmg]i?b\b|bytes?|char|字|px|pixel|images?"
     r"|pages?|messages?\b|requests?|items?|elements?|blocks?|turns?|documents?|times)"
 )
-_TOKENS_AFTER = re.compile(r" ?(?:input |prompt |output |completion )?tokens?\b")
-_VALUE_AFTER = re.compile(
+_TOKENS_AFTER_PATTERN = re.compile(r" ?(?:input |prompt |output |completion )?tokens?\b")
+_VALUE_AFTER_PATTERN = re.compile(
     r"[ )\],]*+(?:(?:input |prompt )?tokens?)?+[ )\],]*+(?:(?:which|that|is|are|has|have) )*"
     r"(?:exceed(?:s|ing)?(?= \S)|exceeded(?= (?:the|this|its|max|limit|context|model|allowed|available|\(?\d))"
     r"|>|≥|(?:longer|greater|larger|more|higher|bigger) than|over\b|超|大于"
     r"|too (?:long|large|many|big)|w(?:ere|as) (?:sent|given|provided|requested|received)"
     r"|(?:must|should) (?:not |be )|cannot (?:be|exceed))"
 )
-_LIMIT_AFTER = re.compile(
+_LIMIT_AFTER_PATTERN = re.compile(
     r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?"
     r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
-_AVAILABLE_AFTER = re.compile(
+_AVAILABLE_AFTER_PATTERN = re.compile(
     r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) (?:left|free|available)\b)"
 )
-_PART_AFTER = re.compile(
+_PART_AFTER_PATTERN = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
     rf"(?:(?P<input>{_INPUT}|tools?|system)|(?P<output>{_OUTPUT}))\b"
 )
-_NOUN_AFTER = re.compile(
+_NOUN_AFTER_PATTERN = re.compile(
     rf"[ )]*(?:(?P<input>inputs?|prompt)"
     rf"|(?P<output>{OUTPUT_CAP_WORD}|completion|output|generated|new|(?:tokens? )?to generate))\b"
 )
-_OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
+_OPERATOR_ONLY_PATTERN = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
 _MIN_WINDOW = 64
 """A smaller number counts something else than a context."""
@@ -120,7 +120,7 @@ _MAX_COUNT = 10**8
 """A larger number is an id, not a count."""
 _MAX_EXCESS_FACTOR = 100
 """A value is at most this many times its bound, if the two are compared by size alone."""
-_LOWER_BOUND = re.compile(
+_LOWER_BOUND_PATTERN = re.compile(
     r"at least|minimum|\bmin\b|too (?:small|few|short|low)|below|fewer|less than|≥|>="
 )
 
@@ -163,20 +163,20 @@ def read_counts(sentences: list[str]) -> Counts:
 
 
 def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
-    sum_match = _SUM.search(sentence)
+    sum_match = _SUM_PATTERN.search(sentence)
     if sum_match:
         yield from (
             _Number(int(sum_match[role]), role, is_certain=True)
             for role in ("input", "output", "limit")
         )
         return
-    ratio_match = _RATIO.search(sentence)
+    ratio_match = _RATIO_PATTERN.search(sentence)
     if ratio_match and int(ratio_match["total"]) > int(ratio_match["limit"]) >= _MIN_WINDOW:
         yield from (
             _Number(int(ratio_match[role]), role, is_certain=True) for role in ("total", "limit")
         )
         return
-    range_match = _RANGE.search(sentence)
+    range_match = _RANGE_PATTERN.search(sentence)
     if range_match:
         upper_bound = int(range_match["a"] or range_match["b"] or range_match["c"]) - bool(
             range_match["open"]
@@ -188,7 +188,7 @@ def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
         return
     nouns: list[str] = []
     for figure in _find_figures(sentence):
-        if _OPERATOR_ONLY.fullmatch(figure.text_before) is None:
+        if _OPERATOR_ONLY_PATTERN.fullmatch(figure.text_before) is None:
             nouns = _find_nouns(figure.text_before) or default_nouns
         yield from _assign_role(figure, nouns)
 
@@ -206,7 +206,7 @@ class _Figure:
 
 def _find_figures(sentence: str) -> Iterator[_Figure]:
     """Yield the numbers of a sentence that may count tokens."""
-    matches = list(_NUMBER.finditer(sentence))
+    matches = list(_NUMBER_PATTERN.finditer(sentence))
     consumed_end = 0
     is_first = True
     for index, match in enumerate(matches):
@@ -223,7 +223,7 @@ def _find_figures(sentence: str) -> Iterator[_Figure]:
             consumed_end = match.end()
             continue
         is_first = False
-        own_noun = _NOUN_AFTER.match(text_after)
+        own_noun = _NOUN_AFTER_PATTERN.match(text_after)
         consumed_end = match.end() + (own_noun.end() if own_noun else 0)
         yield _Figure(value, text_before, text_after, is_alone=is_alone)
 
@@ -236,7 +236,7 @@ def compare_sizes(sentences: list[str]) -> Counts:
     """
     text = " ; ".join(sentences)
     nouns = set(_find_nouns(text)) - {"total"}
-    if _LOWER_BOUND.search(text) or not (nouns or TOKENS_PATTERN.search(text)):
+    if _LOWER_BOUND_PATTERN.search(text) or not (nouns or TOKENS_PATTERN.search(text)):
         return Counts()
     values = {figure.value for part in sentences for figure in _find_figures(part)}
     sizes = sorted(size for size in values if size >= _MIN_WINDOW)
@@ -257,16 +257,16 @@ def _is_not_token_count(
     is_at_start = is_first and not text_before.strip(" <[()]:-")
     if (
         100 <= value <= 599
-        and (is_at_start or _STATUS_BEFORE.search(text_before))
+        and (is_at_start or _STATUS_BEFORE_PATTERN.search(text_before))
         and not text_after.startswith(" tokens")
     ):
         return True
-    if _TOKENS_AFTER.match(text_after):
-        return bool(_EXCEEDED_BY.search(text_before))
+    if _TOKENS_AFTER_PATTERN.match(text_after):
+        return bool(_EXCEEDED_BY_PATTERN.search(text_before))
     if (
-        _UNIT_AFTER.match(text_after)
-        or _EXCEEDED_BY.search(text_before)
-        or _CODE_BEFORE.search(text_before)
+        _UNIT_AFTER_PATTERN.match(text_after)
+        or _EXCEEDED_BY_PATTERN.search(text_before)
+        or _CODE_BEFORE_PATTERN.search(text_before)
     ):
         return True
     if is_at_start and text_after.startswith(":"):
@@ -280,22 +280,22 @@ def _is_not_token_count(
 def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
     value = figure.value
     text_after = figure.text_after
-    part_match = _PART_AFTER.match(text_after)
-    noun_match = part_match or _NOUN_AFTER.match(text_after)
+    part_match = _PART_AFTER_PATTERN.match(text_after)
+    noun_match = part_match or _NOUN_AFTER_PATTERN.match(text_after)
     if noun_match:
         nouns = [str(noun_match.lastgroup)]
     last_bound = ""
-    for match in _BOUND.finditer(figure.text_before):
+    for match in _BOUND_PATTERN.finditer(figure.text_before):
         last_bound = str(match.lastgroup)
-    if last_bound == "available" or _AVAILABLE_AFTER.match(text_after):
+    if last_bound == "available" or _AVAILABLE_AFTER_PATTERN.match(text_after):
         yield _Number(value, "available")
     elif part_match and last_bound != "limit":
         yield _Number(value, nouns[0], is_part=nouns == ["input"])
-    elif _VALUE_AFTER.match(text_after):
+    elif _VALUE_AFTER_PATTERN.match(text_after):
         yield _classify_value(value, nouns)
     elif (
         last_bound == "limit"
-        or _LIMIT_AFTER.match(text_after)
+        or _LIMIT_AFTER_PATTERN.match(text_after)
         or (figure.is_alone and not last_bound and nouns[-1:] == ["context"])
     ):
         yield from (
@@ -322,4 +322,4 @@ def _classify_value(value: int, nouns: list[str]) -> _Number:
 
 def _find_nouns(text: str) -> list[str]:
     """Return the kinds of nouns in a text, in order."""
-    return [str(match.lastgroup) for match in _NOUN.finditer(text)]
+    return [str(match.lastgroup) for match in _NOUN_PATTERN.finditer(text)]

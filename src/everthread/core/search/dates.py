@@ -77,12 +77,12 @@ def _any_of(words: Iterable[str]) -> str:
     return "|".join(sorted(words, key=len, reverse=True))
 
 
-_RELATIVE_DATE = re.compile(
+_RELATIVE_DATE_PATTERN = re.compile(
     rf"\b(?:(?P<name>{_any_of(_DAYS_BY_PHRASE)})|(?:last|on|this|past) (?P<weekday>{_any_of(_WEEKDAYS)})|"
     rf"(?P<count>\d{{1,3}}|{_any_of(_NUMBER_BY_WORD)}) (?P<unit>{_any_of(_DAYS_BY_UNIT)})s? (?:ago|back|earlier)|"
     rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_any_of(_NUMBER_BY_WORD)}) (?P<units>{_any_of(_DAYS_BY_UNIT)})s)\b"
 )
-_SEASON_PHRASE = re.compile(
+_SEASON_PHRASE_PATTERN = re.compile(
     rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_any_of(_FIRST_MONTH_BY_SEASON)})"
     r"(?: of)?(?: (?P<year>\d{4}))?\b"
 )
@@ -162,7 +162,7 @@ def _list_years(year: str | None, now: datetime) -> Iterable[int]:
 
 
 def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _SEASON_PHRASE.finditer(text):
+    for match in _SEASON_PHRASE_PATTERN.finditer(text):
         for year in _list_years(match["year"], now):
             if MINYEAR < year < MAXYEAR:
                 start = datetime(year, _FIRST_MONTH_BY_SEASON[match["season"]], 1, tzinfo=UTC)
@@ -170,7 +170,7 @@ def _find_seasons(text: str, now: datetime) -> Iterator[DateSpan]:
 
 
 def _find_relative_dates(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _RELATIVE_DATE.finditer(text):
+    for match in _RELATIVE_DATE_PATTERN.finditer(text):
         if match["name"]:
             days_ago, day_count = _DAYS_BY_PHRASE[match["name"]]
             start_days_ago = days_ago + 1.0

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from everthread.core.search.term_patterns import (
-    ATOM,
+    ATOM_PATTERN,
     CAPITAL_INSIDE,
     EMOJI_STYLE,
     JOINT,
@@ -20,14 +20,14 @@ from everthread.core.search.term_patterns import (
     normalize,
 )
 
-_HAS_PARTS = re.compile(rf"[A-Za-z0-9]++{JOINT}|{CAPITAL_INSIDE}")
+_HAS_PARTS_PATTERN = re.compile(rf"[A-Za-z0-9]++{JOINT}|{CAPITAL_INSIDE}")
 """The beginning of a simple token that may have terms in the extra run."""
-_SIMPLE_TOKEN = re.compile(rf"[A-Za-z0-9]++(?:{JOINT}++[A-Za-z0-9]++)*+|[^\x00-\x7f]++")
+_SIMPLE_TOKEN_PATTERN = re.compile(rf"[A-Za-z0-9]++(?:{JOINT}++[A-Za-z0-9]++)*+|[^\x00-\x7f]++")
 """A word or identifier in ASCII, or a run of single characters."""
 
 
 # Single characters that normalisation joins with their neighbours.
-_JOINABLE_CHARACTER = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
+_JOINABLE_CHARACTER_PATTERN = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
 
 
 def index_terms(text: str) -> str:
@@ -67,7 +67,7 @@ def _chunk_terms(chunk: str) -> tuple[str, str]:
         return _join_encoded(words), _join_encoded(parts)
     token_terms = [
         _cached_token_terms(token) if len(token) <= MAX_CACHED_CHARS else _list_token_terms(token)
-        for token in _SIMPLE_TOKEN.findall(simple_text)
+        for token in _SIMPLE_TOKEN_PATTERN.findall(simple_text)
     ]
     return (
         " ".join(words for words, _ in token_terms),
@@ -112,10 +112,10 @@ def _list_token_terms(token: str) -> tuple[str, str]:
         return _join_encoded(token), _join_encoded(pairs)
     words = [
         word[start : start + MAX_TERM_CHARS]
-        for word in ATOM.split(token.lower())
+        for word in ATOM_PATTERN.split(token.lower())
         for start in range(0, len(word), MAX_TERM_CHARS)
     ]
-    parts = list_compound_parts(token) if _HAS_PARTS.match(token) else ()
+    parts = list_compound_parts(token) if _HAS_PARTS_PATTERN.match(token) else ()
     return " ".join(words), _join_encoded(parts)
 
 
@@ -135,7 +135,11 @@ def _simplify_char(char: str) -> str | None:
     if normal_form.isascii():
         return normal_form
     if load_script_patterns().single.fullmatch(char):
-        return char if normal_form == char and not _JOINABLE_CHARACTER.fullmatch(char) else None
+        return (
+            char
+            if normal_form == char and not _JOINABLE_CHARACTER_PATTERN.fullmatch(char)
+            else None
+        )
     if any(part.isalnum() or unicodedata.combining(part) for part in normal_form):
         return None
     return None if unicodedata.category(char)[0] == "M" else " "

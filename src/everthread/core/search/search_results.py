@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-_HEADING = re.compile(r"^\[(?=(?:message|output):)", re.MULTILINE)
+_HEADING_PATTERN = re.compile(r"^\[(?=(?:message|output):)", re.MULTILINE)
 SearchMode = Literal["text", "regex"]
 SearchScope = Literal["thread", "all"]
 """This thread, or every thread of its tenant."""
@@ -157,7 +157,7 @@ def format_page(  # noqa: PLR0913 - what the page is of, each by its name
 
 def quote_excerpt(text: str) -> str:
     """Escape lines that look like the heading of another excerpt, so that a tool's text cannot pose as the user's."""
-    return _HEADING.sub(r"\\[", text)
+    return _HEADING_PATTERN.sub(r"\\[", text)
 
 
 def format_passage(passage: Passage, *, tool: str) -> str:

@@ -13,9 +13,9 @@ minified code) is indexed by its words only. Fits a SHA-512."""
 
 # Characters that join words into an identifier: paths, versions, flags, e-mail addresses, C++ and package names.
 JOINT = r"[._/\\:@+~#-]"
-_SEGMENT = re.compile(r"[/\\:@#]+")
-ATOM = re.compile(rf"{JOINT}+")
-_HUMP = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+_SEGMENT_PATTERN = re.compile(r"[/\\:@#]+")
+ATOM_PATTERN = re.compile(rf"{JOINT}+")
+_HUMP_PATTERN = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 
 
 # An ASCII word with a capital inside: the only ones that may have humps.
@@ -64,11 +64,11 @@ def normalize(text: str) -> str:
 
 def list_compound_parts(token: str) -> tuple[str, ...]:
     """Return the extra terms of a compound: itself, its segments, their dotted pieces, humps."""
-    atoms = ATOM.split(token)
+    atoms = ATOM_PATTERN.split(token)
     parts: list[str] = []
     if len(atoms) > 1 and len(token) <= MAX_TERM_CHARS:
         parts.append(token)
-        for segment in _SEGMENT.split(token):
+        for segment in _SEGMENT_PATTERN.split(token):
             parts += (segment, *segment.split("."))
     parts += (hump for atom in atoms for hump in _split_camel_case(atom))
     words = {atom.casefold() for atom in atoms}
@@ -83,13 +83,13 @@ def _split_camel_case(atom: str) -> list[str]:
     """Split `HTTPServer` into HTTP, Server. Return nothing if the case changes as in base64."""
     if len(atom) > 64 or not atom.isascii() or atom.islower() or atom.isupper():
         return []
-    humps = _HUMP.findall(atom)
+    humps = _HUMP_PATTERN.findall(atom)
     return humps if len(humps) > 1 and 3 * len(humps) <= len(atom) + 3 else []
 
 
 def separate_humps(token: str) -> str:
     """Return the token with spaces between its humps."""
-    return " ".join(" ".join(_split_camel_case(atom)) or atom for atom in ATOM.split(token))
+    return " ".join(" ".join(_split_camel_case(atom)) or atom for atom in ATOM_PATTERN.split(token))
 
 
 class _ScriptPatterns:

@@ -18,7 +18,7 @@ Words are NFKC-normalised and case-folded. Leading and trailing punctuation is n
 from __future__ import annotations
 
 from everthread.core.search.term_patterns import (
-    ATOM,
+    ATOM_PATTERN,
     MAX_TERM_CHARS,
     list_compound_parts,
     list_pairs,
@@ -65,6 +65,8 @@ def identifier_terms(text: str) -> list[str]:
     """Return the identifiers of a query as typed: a text with the whole identifier should rank above its words."""
     tokens = load_script_patterns().compound.findall(normalize(text))
     identifiers = (
-        token.casefold() for token in tokens if len(token) <= MAX_TERM_CHARS and ATOM.search(token)
+        token.casefold()
+        for token in tokens
+        if len(token) <= MAX_TERM_CHARS and ATOM_PATTERN.search(token)
     )
     return list(dict.fromkeys(identifiers))

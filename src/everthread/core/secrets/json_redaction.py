@@ -66,9 +66,9 @@ def _redact_field(name: Any, value: Any) -> Any:
     if redacted_value is not value or not isinstance(value, str) or not isinstance(name, str):
         return redacted_value
     hint = find_name_hint(name[-100:])
-    if _SPACE.search(value):
+    if _SPACE_PATTERN.search(value):
         return MARK if is_passphrase(value, hint) else value
     return MARK if is_secret_value(value, hint, is_quoted=True) else value
 
 
-_SPACE = re.compile(r"\s")
+_SPACE_PATTERN = re.compile(r"\s")

@@ -26,8 +26,8 @@ _COMMON_PAIR_LIST = (
 _COMMON_PAIRS = frozenset(_COMMON_PAIR_LIST.split())
 """The 160 letter pairs that make up four fifths of the words in code and its prose, but a quarter of random letters."""
 
-ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
-_HEX = re.compile(r"[0-9a-fA-F]+")
+ALPHANUMERIC_PATTERN = re.compile(r"[A-Za-z0-9]+")
+_HEX_PATTERN = re.compile(r"[0-9a-fA-F]+")
 
 
 def shannon_entropy(text: str) -> float:
@@ -49,7 +49,7 @@ def is_random(text: str) -> bool:
     Letters alone count as random only from sixteen in a row, digits alone never: they are counts, dates and ids.
     """
     text = text[:MAX_JUDGED_CHARS]
-    parts: list[str] = ALPHANUMERIC.findall(text)
+    parts: list[str] = ALPHANUMERIC_PATTERN.findall(text)
     characters = "".join(parts)
     if (
         len(text) < 8
@@ -62,7 +62,7 @@ def is_random(text: str) -> bool:
     if characters.isalpha():
         if max(map(len, parts)) < 16:
             return False
-    elif _HEX.fullmatch(characters):
+    elif _HEX_PATTERN.fullmatch(characters):
         return True
     pair_count = unusual_count = 0
     for part in parts:

@@ -19,22 +19,22 @@ from everthread.core.secrets.secret_rules import (
 )
 
 MAX_HEADER_CHARS = 2_000
-_AUTHORIZATION = re.compile(
+_AUTHORIZATION_PATTERN = re.compile(
     r"""authorization["'\]\\)]{0,3}+[ \t]{0,3}+[:=,]{1,2}+[ \t]{0,4}+\\?(["'`]?)[a-z][a-z0-9.-]{1,40}+[ \t=]"""
 )
-_CREDENTIAL = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
+_CREDENTIAL_PATTERN = re.compile(r"[\w+/~.%-]{8,}+={0,2}+", re.A)
 
 
 def find_header_credentials(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the credentials after any scheme of an `Authorization` header: `Digest`, `AWS4-HMAC-SHA256`, `Hawk` …"""
-    for match in _AUTHORIZATION.finditer(lower_text):
+    for match in _AUTHORIZATION_PATTERN.finditer(lower_text):
         char_before = text[match.start() - 1 : match.start()]
         end = _find_header_end(
             text,
             match.end(),
             match[1] or (char_before if char_before in ("'", '"') else ""),
         )
-        for piece in _CREDENTIAL.finditer(text, match.end(), end):
+        for piece in _CREDENTIAL_PATTERN.finditer(text, match.end(), end):
             value = piece[0].rpartition("=")[2] if "=" in piece[0].rstrip("=") else piece[0]
             if is_random(value) and not is_placeholder(value):
                 yield Secret(piece.end() - len(value), piece.end(), "header")
@@ -51,36 +51,38 @@ def _find_header_end(text: str, start: int, quote: str) -> int:
     return limit if position < 0 else position
 
 
-_PORT = re.compile(r":(?:[0-9]{4,5}|\*):")
-_PGPASS = re.compile(
+_PORT_PATTERN = re.compile(r":(?:[0-9]{4,5}|\*):")
+_PGPASS_PATTERN = re.compile(
     r"(?:[\w.*-]{1,255}|\[[0-9a-fA-F:]{2,45}\]):(?:\d{4,5}|\*):(?!\d++:)[^:\s]{1,64}:[^:\s]{1,64}:(\S{3,256})(?!\S)"
 )
 """host:port:database:user:password"""
 MAX_HOST_CHARS = 256
-_NETRC = re.compile(r"login[ \t\n]{1,3}+\S{1,128}+[ \t\n]{1,3}+password[ \t\n]{1,3}+(\S{3,256}+)")
+_NETRC_PATTERN = re.compile(
+    r"login[ \t\n]{1,3}+\S{1,128}+[ \t\n]{1,3}+password[ \t\n]{1,3}+(\S{3,256}+)"
+)
 
 
 def find_password_file_entries(text: str) -> Iterator[Secret]:
     """Yield the passwords in lines of `.pgpass` and `.netrc` files."""
-    for port in _PORT.finditer(text):
+    for port in _PORT_PATTERN.finditer(text):
         line_start = text.rfind("\n", max(0, port.start() - MAX_HOST_CHARS), port.start()) + 1
-        entry = _PGPASS.match(text, line_start)
+        entry = _PGPASS_PATTERN.match(text, line_start)
         if entry is not None and is_secret_value(entry[1], NameHint.PASSWORD, is_quoted=False):
             yield Secret(entry.start(1), entry.end(1), "password-file")
-    for entry in _NETRC.finditer(text) if "login" in text and "password" in text else ():
+    for entry in _NETRC_PATTERN.finditer(text) if "login" in text and "password" in text else ():
         if is_secret_value(entry[1], NameHint.PASSWORD, is_quoted=False):
             yield Secret(entry.start(1), entry.end(1), "password-file")
 
 
 MAX_MANIFEST_CHARS = 100_000
-_SECRET_KIND = re.compile(r"""kind["']?[ \t]{0,8}+:[ \t]{0,8}+["']?secret\b(?!\w)""")
-_JSON_DATA = re.compile(r'"(?:string)?data"\s{0,40}+:\s{0,40}+\{([^{}]{0,90000}+)\}', re.I)
-_JSON_VALUE = re.compile(r':\s{0,40}+"([^"\\]{1,65536}+)"')
-_YAML_DATA = re.compile(
+_SECRET_KIND_PATTERN = re.compile(r"""kind["']?[ \t]{0,8}+:[ \t]{0,8}+["']?secret\b(?!\w)""")
+_JSON_DATA_PATTERN = re.compile(r'"(?:string)?data"\s{0,40}+:\s{0,40}+\{([^{}]{0,90000}+)\}', re.I)
+_JSON_VALUE_PATTERN = re.compile(r':\s{0,40}+"([^"\\]{1,65536}+)"')
+_YAML_DATA_PATTERN = re.compile(
     r"^([ ]{0,20}+)(?:string)?data:[ \t]{0,20}+\n((?:\1[ ]++[^\n]*+(?:\n|$))+)",
     re.I | re.M,
 )
-_YAML_VALUE = re.compile(
+_YAML_VALUE_PATTERN = re.compile(
     r"""^[ ]++(?:["']?[\w./-]{1,253}+["']?:[ \t]*+)?["']?([^\s"'|>{}][^\n]*+)""", re.M
 )
 
@@ -88,7 +90,7 @@ _YAML_VALUE = re.compile(
 def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the values of `data` and `stringData` in Kubernetes manifests of the kind `Secret`, as YAML or JSON."""
     manifest_end = 0
-    for kind_match in _SECRET_KIND.finditer(lower_text):
+    for kind_match in _SECRET_KIND_PATTERN.finditer(lower_text):
         if kind_match.start() < manifest_end:
             continue
         start = max(
@@ -105,8 +107,8 @@ def find_manifest_values(text: str, lower_text: str) -> Iterator[Secret]:
 def _find_values_in_manifest(text: str, start: int, end: int) -> Iterator[Secret]:
     """Yield the values of the `data` objects in one manifest."""
     for pattern, group, value in (
-        (_JSON_DATA, 1, _JSON_VALUE),
-        (_YAML_DATA, 2, _YAML_VALUE),
+        (_JSON_DATA_PATTERN, 1, _JSON_VALUE_PATTERN),
+        (_YAML_DATA_PATTERN, 2, _YAML_VALUE_PATTERN),
     ):
         for data in pattern.finditer(text, start, end):
             for match in value.finditer(text, *data.span(group)):
@@ -123,12 +125,12 @@ _TRACE_PREFIXES = (
     "+ declare -x '",
     "+ typeset -x '",
 )
-_TRACED_ASSIGNMENT = re.compile(
+_TRACED_ASSIGNMENT_PATTERN = re.compile(
     r"^\++ (?:(?:export|readonly|local|declare -x|typeset -x) )?'([A-Za-z_]\w{0,60}+)=([^'\n]{4,300}+)'",
     re.M,
 )
-_PASSWORD_FROM_STDIN = re.compile(r"-stdin|chpasswd")
-_PIPED = re.compile(
+_PASSWORD_FROM_STDIN_PATTERN = re.compile(r"-stdin|chpasswd")
+_PIPED_PATTERN = re.compile(
     r"(?:echo|printf)(?: -\w{1,3}+| '?%s(?:\\n)?'?)*+ [\"']?([^\s\"'|$-][^\s\"'|]{3,200}+)[\"']?"
     r"(?= \||\n\+)[^\n]{0,200}+"
     r"(?:\n\+[^\n]{0,200}+){0,2}+\Z"
@@ -140,40 +142,42 @@ MAX_PIPE_CHARS = 600
 def find_traced_values(text: str) -> Iterator[Secret]:
     """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
     if "+ " in text and any(prefix in text for prefix in _TRACE_PREFIXES):
-        for match in _TRACED_ASSIGNMENT.finditer(text):
+        for match in _TRACED_ASSIGNMENT_PATTERN.finditer(text):
             hint = find_name_hint(match[1])
             if is_passphrase(match[2], hint) or is_secret_value(match[2], hint, is_quoted=True):
                 yield Secret(match.start(2), match.end(2), "trace")
     for login in (
-        _PASSWORD_FROM_STDIN.finditer(text) if "-stdin" in text or "chpasswd" in text else ()
+        _PASSWORD_FROM_STDIN_PATTERN.finditer(text)
+        if "-stdin" in text or "chpasswd" in text
+        else ()
     ):
         start = max(0, login.start() - MAX_PIPE_CHARS)
-        piped = _PIPED.search(text[start : login.start()])
+        piped = _PIPED_PATTERN.search(text[start : login.start()])
         if piped is not None and not is_placeholder(piped[1]):
             yield Secret(start + piped.start(1), start + piped.end(1), "trace")
 
 
-_USERINFO = re.compile(
+_USERINFO_PATTERN = re.compile(
     r"""://(?:[^\s/?#@:"'<>`]{0,128}+:([^\s/"'<>`]{1,256})|([\w-]{20,256}+))@(?=[\w.\[%$-])""",
     re.A,
 )
-_SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
+_SIGNATURE_PATTERN = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
 
 
 def find_url_secrets(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
-    for match in _USERINFO.finditer(text):
+    for match in _USERINFO_PATTERN.finditer(text):
         group = 1 if match[1] else 2
         if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
             yield Secret(match.start(group), match.end(group), "url")
     if "sig=" not in lower_text and "signature=" not in lower_text:
         return
-    for match in _SIGNATURE.finditer(lower_text):
+    for match in _SIGNATURE_PATTERN.finditer(lower_text):
         if text[match.start()] in "?&" and is_random(match[1]):
             yield Secret(match.start(1), match.end(1), "url")
 
 
-_HEADER = re.compile(
+_HEADER_PATTERN = re.compile(
     r"""
     (?: authorization ["'\]\\)]{0,3}+ [ \t]{0,3}+ [:=,]{1,2}+ [ \t"'`\\]{0,4}+
         (?:(basic|bearer|token|api-?token|api-?key|key|digest|jwt|oauth|bot)[ \t]{1,5}+)?
@@ -188,26 +192,30 @@ def find_bearer_tokens(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the token after the scheme of an `Authorization` header, and after `Bearer` anywhere."""
     if "authorization" not in lower_text and "bearer" not in lower_text:
         return
-    for match in _HEADER.finditer(lower_text):
+    for match in _HEADER_PATTERN.finditer(lower_text):
         value = text[match.start(2) : match.end(2)]
         is_generated = is_random(value) or (match[1] == "basic" and not value.islower())
         if is_generated and not is_placeholder(value):
             yield Secret(match.start(2), match.end(2), "header")
 
 
-_COOKIE = re.compile(r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+")
-_COOKIE_VALUE = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
+_COOKIE_PATTERN = re.compile(
+    r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+"
+)
+_COOKIE_VALUE_PATTERN = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 
 def find_cookies(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the random values in a `Cookie` or `Set-Cookie` header."""
-    for header_match in _COOKIE.finditer(lower_text):
-        for value_match in _COOKIE_VALUE.finditer(text, header_match.start(), header_match.end()):
+    for header_match in _COOKIE_PATTERN.finditer(lower_text):
+        for value_match in _COOKIE_VALUE_PATTERN.finditer(
+            text, header_match.start(), header_match.end()
+        ):
             if is_random(value_match[1]):
                 yield Secret(value_match.start(1), value_match.end(1), "cookie")
 
 
-_CURL_USER = re.compile(
+_CURL_USER_PATTERN = re.compile(
     r"""-(?<!\S-)(?:u|-user|-proxy-user)(?:=|[ \t]{0,5}+)
         (?:"([^"\n:]{0,100}+):([^"\n]{0,300}+)"|'([^'\n:]{0,100}+):([^'\n]{0,300}+)'
           |([^\s"':]{1,100}+):(?:"([^"\n]{3,300}+)"|'([^'\n]{3,300}+)'|([^\s"']{3,300}+)))""",
@@ -217,7 +225,7 @@ _CURL_USER = re.compile(
 
 def find_curl_passwords(text: str, lower_text: str) -> Iterator[Secret]:  # noqa: ARG001 - as the other finders
     """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
-    for match in _CURL_USER.finditer(text):
+    for match in _CURL_USER_PATTERN.finditer(text):
         password_group = next(group for group in (2, 4, 6, 7, 8) if match[group] is not None)
         user_group = next(group for group in (1, 3, 5) if match[group] is not None)
         if "curl" not in text[max(0, match.start() - 1000) : match.start()]:

@@ -73,25 +73,25 @@ def find_patterns(ascii_text: str) -> Iterator[Secret]:
                     yield Secret(start, end, form.kind)
 
 
-_KEY_EDGE = re.compile(
+_KEY_EDGE_PATTERN = re.compile(
     r"-----(?:(begin)[ a-z0-9_-]{0,100}?(private )?key(?: block)?-----|end[ a-z0-9]{0,60}-----"
     r"|(?<=key-----)|(?<=key block-----))"
 )
-_KEY_LINES = re.compile(r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+")
-_BLANK = re.compile(r"(?:\s|\\[nr])*+")
+_KEY_LINES_PATTERN = re.compile(r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+")
+_BLANK_PATTERN = re.compile(r"(?:\s|\\[nr])*+")
 
 
 def find_private_keys(text: str, lower_text: str) -> Iterator[Secret]:
     """Yield the text between the BEGIN and END lines; if END is missing, the lines that look like a key."""
-    edges = list(_KEY_EDGE.finditer(lower_text))
+    edges = list(_KEY_EDGE_PATTERN.finditer(lower_text))
     for edge, next_edge in zip_longest(edges, edges[1:]):
         if edge[2]:
-            start = find_match_end(_BLANK.match(text, edge.end()), edge.end())
+            start = find_match_end(_BLANK_PATTERN.match(text, edge.end()), edge.end())
             body = text[start : next_edge.start()] if next_edge and not next_edge[1] else ""
             words = body.split()
             # No END, or prose between two mentions of the lines.
             if sum(map(len, words)) < 12 * max(1, len(words)):
-                body = text[start : find_match_end(_KEY_LINES.match(text, start), start)]
+                body = text[start : find_match_end(_KEY_LINES_PATTERN.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon_entropy(body[:256]) >= 3:
                 yield Secret(start, start + len(body), "private-key")

@@ -23,19 +23,19 @@ _ASSIGNMENT_SIGN = r"""
     (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|lautet|est?)(?::|(?=[ \t])))  # = : => , is
     (?:\$(?=["']))?+ [ \t"'`=\\«„“「『]{0,8}+                              # the value's opening quote
     """
-_NAMED_VALUE = re.compile(
+_NAMED_VALUE_PATTERN = re.compile(
     rf"""([\w.-]{{0,40}}+) {_ASSIGNMENT_SIGN}
     (?:(?<=["'`])([^\s"'`\\]{{4,512}}+) | ([^\s"'`\\,;<>(){{}}\[\]|&=:\x80-\U0010ffff]{{4,512}}+))""",
     re.A | re.X,
 )
-_NAMED_PHRASE = re.compile(
+_NAMED_PHRASE_PATTERN = re.compile(
     rf"""([\w.-]{{0,40}}+) {_ASSIGNMENT_SIGN} (?<=["'`])([^"'`\\\n]{{8,128}}+)(?=["'`])""",
     re.A | re.X,
 )
-_VALUE_REST = re.compile(
+_VALUE_REST_PATTERN = re.compile(
     r"(?:[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]|&(?!&|amp;|[\w.-]{1,64}+=))*+"
 )
-_NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
+_NAME_BEFORE_PATTERN = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 
 def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
@@ -45,13 +45,15 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
         if start < claimed_end:
             continue
         end = start + len(stem)
-        match = _NAMED_VALUE.match(text, end)
-        phrase = _NAMED_PHRASE.match(text, end)
+        match = _NAMED_VALUE_PATTERN.match(text, end)
+        phrase = _NAMED_PHRASE_PATTERN.match(text, end)
         assignment = match or phrase
         if assignment:
             reversed_text = text[max(0, start - 64) : start][::-1]
             name = (
-                reversed_text[: find_match_end(_NAME_BEFORE.match(reversed_text, 0), 0)][::-1]
+                reversed_text[: find_match_end(_NAME_BEFORE_PATTERN.match(reversed_text, 0), 0)][
+                    ::-1
+                ]
                 + text[start : assignment.end(1)]
             )
             hint = load_rules().hint_by_foreign_name.get(stem) or find_name_hint(name)
@@ -59,7 +61,9 @@ def find_named_values(text: str, lower_text: str) -> Iterator[Secret]:
                 claimed_end = phrase.end()
                 yield Secret(phrase.start(2), claimed_end, "assignment")
             elif match and _is_assigned_secret(text, hint, match):
-                claimed_end = find_match_end(_VALUE_REST.match(text, match.end()), match.end())
+                claimed_end = find_match_end(
+                    _VALUE_REST_PATTERN.match(text, match.end()), match.end()
+                )
                 yield Secret(match.start(2 if match[2] else 3), claimed_end, "assignment")
 
 
@@ -104,8 +108,8 @@ def _is_assigned_secret(text: str, hint: NameHint, match: re.Match[str]) -> bool
     return not is_call and not is_argument
 
 
-_FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
-_NETRC = re.compile(r"(password) [ \t]{0,3}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_FLAG_PATTERN = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_NETRC_PATTERN = re.compile(r"(password) [ \t]{0,3}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
 _COMMANDS_WITH_PASSWORD = (
     "sshpass",
     "mysql",
@@ -116,7 +120,7 @@ _COMMANDS_WITH_PASSWORD = (
     "login",
     "openssl",
 )
-_SHORT_FLAG = re.compile(
+_SHORT_FLAG_PATTERN = re.compile(
     r"(?:(?:sshpass|mysql\w{0,9}+|mariadb\w{0,9}+)[^\n;|&]{0,200}?[ \t]-(p)"
     r"|(?:sshpass|redis-cli|mongo\w{0,6}+|ldap\w{2,8}+|login)[^\n;|&]{0,200}?[ \t]-([apw])[ \t]{1,4}+"
     r"|openssl[ \t]{1,4}+enc\b[^\n;|&]{0,200}?[ \t]-(k)[ \t]{1,4}+)"
@@ -124,51 +128,51 @@ _SHORT_FLAG = re.compile(
     re.A,
 )
 """A command whose short flag takes a password. `mysql -p` takes one only without a space."""
-_WORD_CHARACTER = re.compile(r"[\w-]", re.A)
+_WORD_CHARACTER_PATTERN = re.compile(r"[\w-]", re.A)
 
 
 def find_flag_values(text: str, ascii_text: str) -> Iterator[Secret]:
     """Yield values after a flag: `--password value`, `docker login -p value`, `password value` in a netrc file."""
     if "--" in text:
-        for match in _FLAG.finditer(text):
+        for match in _FLAG_PATTERN.finditer(text):
             if is_secret_value(match[2], find_name_hint(match[1]), is_quoted=False):
                 yield Secret(
                     match.start(2),
-                    find_match_end(_VALUE_REST.match(text, match.end()), match.end()),
+                    find_match_end(_VALUE_REST_PATTERN.match(text, match.end()), match.end()),
                     "flag",
                 )
-    for match in _NETRC.finditer(text) if "password " in text else ():
+    for match in _NETRC_PATTERN.finditer(text) if "password " in text else ():
         char_before = text[match.start() - 1 : match.start()]
-        if char_before == "." or _WORD_CHARACTER.match(char_before):
+        if char_before == "." or _WORD_CHARACTER_PATTERN.match(char_before):
             continue
         if is_secret_value(match[2], find_name_hint(match[1]), is_quoted=False) and is_random(
             match[2]
         ):
             yield Secret(
                 match.start(2),
-                find_match_end(_VALUE_REST.match(text, match.end()), match.end()),
+                find_match_end(_VALUE_REST_PATTERN.match(text, match.end()), match.end()),
                 "flag",
             )
     claimed_end = 0
     has_flag = " -" in ascii_text or "\t-" in ascii_text
     for start, _ in _find_words(ascii_text, _COMMANDS_WITH_PASSWORD) if has_flag else ():
-        if start < claimed_end or _WORD_CHARACTER.match(text[start - 1 : start]):
+        if start < claimed_end or _WORD_CHARACTER_PATTERN.match(text[start - 1 : start]):
             continue
-        flag = _SHORT_FLAG.match(text, start)
+        flag = _SHORT_FLAG_PATTERN.match(text, start)
         if flag is not None:
             claimed_end = flag.end()
             if is_secret_value(flag[4], NameHint.PASSWORD, is_quoted=False):
                 yield Secret(flag.start(4), claimed_end, "flag")
 
 
-_POSSIBLE_KEY = re.compile(
+_POSSIBLE_KEY_PATTERN = re.compile(
     r"[=:>|,](?!//)[ \t\"'`=\\]{0,8}+(?=[A-Za-z_=+/.~%-]{0,40}+\d)[\w=+/.~%-]{14}", re.A
 )
-_PROVIDER_ASSIGNMENT = re.compile(
+_PROVIDER_ASSIGNMENT_PATTERN = re.compile(
     rf"([ \t\w.-]{{0,30}}+) {_ASSIGNMENT_SIGN} ([\w=+/.~%-]{{14,512}}+)", re.A | re.X
 )
-_KEY_REST = re.compile(r"[\w=+/.~%-]*+", re.A)
-_NOT_A_KEY_NAME = re.compile(
+_KEY_REST_PATTERN = re.compile(r"[\w=+/.~%-]*+", re.A)
+_NOT_A_KEY_NAME_PATTERN = re.compile(
     r"(?<!client)[_.-](?:ids?|sha\d*|hash|commit|rev|revision|digest|checksum|integrity|version|ur[il]|path|file)$",
     re.I,
 )
@@ -180,23 +184,23 @@ def find_provider_keys(text: str, ascii_text: str, lower_text: str) -> Iterator[
     for provider in _find_provider_names(ascii_text, lower_text):
         if provider.start() < claimed_end:
             continue
-        match = _PROVIDER_ASSIGNMENT.match(text, provider.end())
+        match = _PROVIDER_ASSIGNMENT_PATTERN.match(text, provider.end())
         # The name ends here: `sumO` is not a name in `sumOf`.
         is_whole_name = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
         if (
             match
             and is_whole_name
-            and not _NOT_A_KEY_NAME.search(match[1])
+            and not _NOT_A_KEY_NAME_PATTERN.search(match[1])
             and is_provider_key(match[2], provider[0])
         ):
-            claimed_end = find_match_end(_KEY_REST.match(text, match.end()), match.end())
+            claimed_end = find_match_end(_KEY_REST_PATTERN.match(text, match.end()), match.end())
             yield Secret(match.start(2), claimed_end, provider[0])
 
 
 def _find_provider_names(ascii_text: str, lower_text: str) -> Iterator[re.Match[str]]:
     """Find provider names before a value that could be a key: such values are rare, names are many."""
     search_start = 0
-    for value in _POSSIBLE_KEY.finditer(ascii_text):
+    for value in _POSSIBLE_KEY_PATTERN.finditer(ascii_text):
         start = max(search_start, value.start() - 100)
         text_before = lower_text[start : value.start()]
         if any(name in text_before for name in load_rules().provider_names):

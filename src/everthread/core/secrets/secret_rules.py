@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from everthread.core.secrets.randomness import (
-    ALPHANUMERIC,
+    ALPHANUMERIC_PATTERN,
     MAX_JUDGED_CHARS,
     is_random,
     is_sequence,
@@ -233,13 +233,13 @@ def trie_pattern(words: Iterable[str]) -> str:
     return pattern(tree)
 
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @lru_cache(4096)
 def find_name_hint(name: str) -> NameHint:
     """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
-    words = "_".join(_WORD.findall(name)).lower()
+    words = "_".join(_WORD_PATTERN.findall(name)).lower()
     if load_rules().harmless_name.search(words):
         return NameHint.NOTHING
     if load_rules().password_name.search(words):
@@ -249,7 +249,7 @@ def find_name_hint(name: str) -> NameHint:
     return NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
 
 
-_REFERENCE = re.compile(
+_REFERENCE_PATTERN = re.compile(
     r"""
       \$[A-Za-z_]\w*$ | \$\d$ | .*?\$[({] | .*?\{\{ | .*?<% | .*?\#\{   # $NAME, $(command), ${{ … }}, <%= … %>, #{…}
     | %[A-Za-z_]+%?$ | @[A-Za-z_]+@$ | [{<\[].*[}>\]]$                    # %NAME%, %s, @NAME@, {name}, <name>, [name]
@@ -258,20 +258,20 @@ _REFERENCE = re.compile(
     """,
     re.X | re.S | re.I,
 )
-_NON_LETTERS = re.compile(r"[^A-Za-z]+")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_ID = re.compile(
+_NON_LETTERS_PATTERN = re.compile(r"[^A-Za-z]+")
+_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_ID_PATTERN = re.compile(
     r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]"
 )
-_HASH = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-_DECORATOR_OR_TAG = re.compile(r"[@!][A-Za-z_.-]+")
-_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
-_MIXED_CHARACTERS = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
-_LISTED_WORD = re.compile(r"[a-z]{3,10}")
+_HASH_PATTERN = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_DOTTED_PATTERN = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_DECORATOR_OR_TAG_PATTERN = re.compile(r"[@!][A-Za-z_.-]+")
+_ADDRESS_PATTERN = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
+_MIXED_CHARACTERS_PATTERN = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
+_LISTED_WORD_PATTERN = re.compile(r"[a-z]{3,10}")
 """A word as in word lists for passphrases."""
-_WORD_OR_NUMBER = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
-_STRONG_PASSWORD = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
+_WORD_OR_NUMBER_PATTERN = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
+_STRONG_PASSWORD_PATTERN = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
 @lru_cache(1024)
@@ -279,11 +279,11 @@ def is_placeholder(value: str) -> bool:
     """Return whether the value is a placeholder: `your-key`, `<token>`, `${VAR}`, `xxxx`, a path, a plain word."""
     value = value[:MAX_JUDGED_CHARS]
     return (
-        _REFERENCE.match(value) is not None
+        _REFERENCE_PATTERN.match(value) is not None
         or shannon_entropy(value) < 1.5
         or is_sequence(value)
         or load_rules().placeholder_pattern.search(value) is not None
-        or _NON_LETTERS.sub("", value).lower() in load_rules().plain_words
+        or _NON_LETTERS_PATTERN.sub("", value).lower() in load_rules().plain_words
     )
 
 
@@ -298,21 +298,21 @@ def is_published(token: str) -> bool:
 def is_secret_value(value: str, hint: NameHint, *, is_quoted: bool) -> bool:
     """Return whether a value is a secret, given the hint of its name. Unquoted values may be code."""
     value = value[:MAX_JUDGED_CHARS]
-    if hint is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
+    if hint is NameHint.NOTHING or is_placeholder(value) or _ADDRESS_PATTERN.fullmatch(value):
         return False
     if not is_quoted and _is_code(value):
         return False
     if hint is NameHint.KEY:
-        part = max(ALPHANUMERIC.findall(value), key=len, default="")
+        part = max(ALPHANUMERIC_PATTERN.findall(value), key=len, default="")
         return (
             len(part) >= 20
             and is_random(part)
-            and not _HASH.fullmatch(part)
-            and not _ID.match(value)
+            and not _HASH_PATTERN.fullmatch(part)
+            and not _ID_PATTERN.match(value)
         )
     if hint is NameHint.SECRET or is_random(value):
         return is_random(value)
-    return len(value) >= 6 and value.isascii() and _STRONG_PASSWORD.match(value) is not None
+    return len(value) >= 6 and value.isascii() and _STRONG_PASSWORD_PATTERN.match(value) is not None
 
 
 def is_passphrase(value: str, hint: NameHint) -> bool:
@@ -324,7 +324,7 @@ def is_passphrase(value: str, hint: NameHint) -> bool:
     words = value.split()
     if hint is not NameHint.PASSWORD or not 2 <= len(words) <= 12 or is_placeholder(value):
         return False
-    letters = [_NON_LETTERS.sub("", word).lower() for word in words]
+    letters = [_NON_LETTERS_PATTERN.sub("", word).lower() for word in words]
     if not load_rules().plain_words.isdisjoint(letters):
         return False
     unusual_words = [
@@ -333,29 +333,29 @@ def is_passphrase(value: str, hint: NameHint) -> bool:
         if letters_of_word not in load_rules().sentence_words
     ]
     if any(
-        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED_CHARACTERS.match(word) is not None
+        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED_CHARACTERS_PATTERN.match(word) is not None
         for word in unusual_words
     ):
         return True
     if len(unusual_words) < len(words) or len(words) < 4:
         return False
-    form = _LISTED_WORD if all(letters) else _WORD_OR_NUMBER
+    form = _LISTED_WORD_PATTERN if all(letters) else _WORD_OR_NUMBER_PATTERN
     return all(form.fullmatch(word) for word in words)
 
 
 def _is_code(value: str) -> bool:
     """Return whether a value is code: `config.db_password2`, `@decorator`, `!tag`."""
-    if _DOTTED.fullmatch(value):
+    if _DOTTED_PATTERN.fullmatch(value):
         part = max(value.split("."), key=len)
         return len(part) < 16 or not is_random(part)
-    return _DECORATOR_OR_TAG.fullmatch(value) is not None
+    return _DECORATOR_OR_TAG_PATTERN.fullmatch(value) is not None
 
 
 def is_provider_key(value: str, provider: str) -> bool:
     """Return whether a value assigned beside a provider's name is of the kind the provider issues."""
-    if is_placeholder(value) or _ID.match(value):
+    if is_placeholder(value) or _ID_PATTERN.match(value):
         return False
-    if _UUID.fullmatch(value):
+    if _UUID_PATTERN.fullmatch(value):
         return provider in load_rules().uuid_key_providers
     return is_random(value) or (
         value.isdigit() and load_rules().key_digits_by_provider.get(provider) == len(value)

@@ -22,7 +22,7 @@ SCOPES = {
     "tools": "terminal and files in these conversations",
 }
 """Scopes of a key."""
-_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_TENANT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _MAX_DAILY_COUNT = 10**15
 _MAX_DAILY_DOLLARS = Decimal(1_000_000)
 
@@ -41,7 +41,7 @@ def issue_key(
         raise InputError(f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}")
     if not key_scopes:
         raise InputError(f"a key needs at least one scope; there are {', '.join(SCOPES)}")
-    if not _TENANT.fullmatch(tenant):
+    if not _TENANT_PATTERN.fullmatch(tenant):
         raise InputError(
             f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"
         )

@@ -69,7 +69,7 @@ _THREAD_PATH = "/api/threads/{thread}"
 _TURN_PATH = f"{_THREAD_PATH}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
 """Error codes of a path that waits for a turn."""
-_IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
+_IDEMPOTENCY_KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
 MAX_TITLE_CHARS = 200
 
 
@@ -411,7 +411,7 @@ class ThreadRoutes:
 
     async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
         key = request.headers.get("idempotency-key")
-        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        if key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
             raise Refused(
                 400,
                 "invalid_key",

@@ -14,7 +14,7 @@ from everthread.gateway.dashboard.text import message_text
 from everthread.store.records import StoredMessage
 from everthread.store.usage_records import CallRow
 
-_USER_WORDS = re.compile(
+_USER_WORDS_PATTERN = re.compile(
     r"^#[# ]*What the User Said[# ]*\n(.*?)\n?(?=^## |\Z)", re.MULTILINE | re.DOTALL
 )
 """Matches a section of a summary with the user's own words."""
@@ -145,7 +145,7 @@ def _separate_user_words(sizes: dict[str, int], summaries: Sequence[str]) -> dic
 
 def find_user_words(summary: str) -> list[str]:
     """Return the sections of a summary that hold the user's own words."""
-    return _USER_WORDS.findall(summary)
+    return _USER_WORDS_PATTERN.findall(summary)
 
 
 def estimate_tokens(text: str) -> int:

@@ -29,9 +29,9 @@ class SummarySection:
     lines: tuple[SummaryLine, ...]
 
 
-_HEADING = re.compile(r"#{1,4}[ \t]+(.+)")
-_ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
-_MARKED_TEXT = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
+_HEADING_PATTERN = re.compile(r"#{1,4}[ \t]+(.+)")
+_ITEM_PATTERN = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
+_MARKED_TEXT_PATTERN = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
 
 
 def split_summary(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[SummarySection]:
@@ -40,7 +40,7 @@ def split_summary(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[Su
     sections: list[tuple[str, list[SummaryLine]]] = []
     for raw in redact(text).split("\n"):
         line = clean(raw).rstrip()
-        heading = _HEADING.fullmatch(line.strip())
+        heading = _HEADING_PATTERN.fullmatch(line.strip())
         if heading:
             sections.append((heading[1].strip("*: "), []))
         elif line.strip():
@@ -49,7 +49,9 @@ def split_summary(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[Su
             # The gateway wrote the text before the first heading.
             sources_of_line = line_sources.find(line) if sections[-1][0] else ()
             sections[-1][1].append(
-                SummaryLine(split_markup(line), _ITEM.match(line) is not None, sources_of_line)
+                SummaryLine(
+                    split_markup(line), _ITEM_PATTERN.match(line) is not None, sources_of_line
+                )
             )
     return [SummarySection(name, tuple(lines)) for name, lines in sections]
 
@@ -58,7 +60,7 @@ def split_markup(line: str) -> tuple[tuple[str, str], ...]:
     """Split a line into `text`, `code` and `strong` pieces."""
     pieces: list[tuple[str, str]] = []
     position = 0
-    for match in _MARKED_TEXT.finditer(line):
+    for match in _MARKED_TEXT_PATTERN.finditer(line):
         pieces.append(("text", line[position : match.start()]))
         pieces.append(("code", match[1]) if match[1] is not None else ("strong", match[2]))
         position = match.end()
@@ -97,8 +99,8 @@ class LineSources:
         return tuple(sorted(number for number, weight in best if weight >= max(min_weight, 0.2)))
 
 
-_WORD = re.compile(r"[^\W_][\w./-]{3,60}")
+_WORD_PATTERN = re.compile(r"[^\W_][\w./-]{3,60}")
 
 
 def _split_words(text: str) -> list[str]:
-    return [word.strip("./-").lower() for word in _WORD.findall(text)]
+    return [word.strip("./-").lower() for word in _WORD_PATTERN.findall(text)]

@@ -21,14 +21,14 @@ from everthread.core.utc_days import DAY_SECONDS
 
 REDACTION_MARGIN_CHARS = 400
 """Characters around an excerpt that are also searched for secrets, which may begin or end there."""
-_SPECIAL_CHARS = re.compile(
+_SPECIAL_CHARS_PATTERN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
 
 
 def clean(text: str) -> str:
     """Replace control and direction characters, which could move, hide or break other text, with their names."""
-    return _SPECIAL_CHARS.sub(_name_character, text.replace("\r\n", "\n"))
+    return _SPECIAL_CHARS_PATTERN.sub(_name_character, text.replace("\r\n", "\n"))
 
 
 def _name_character(match: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ from everthread.thread.caller.caller_request import Outcome
 
 SCAN_PIECE_BYTES = 256 * 1024
 TOKENS_PER_FILE = 1_500
-_BASE64_RUN = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
+_BASE64_RUN_PATTERN = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
 """A long run of base64: an image or a document, which is not charged by its length."""
 _MINIMAL_USAGE = CanonicalUsage(1, 1)
 
@@ -188,7 +188,7 @@ def estimate_body_tokens(body: bytes) -> int:
     for start in range(0, len(body), SCAN_PIECE_BYTES):
         piece = body[start : start + SCAN_PIECE_BYTES]
         end = 0
-        for match in _BASE64_RUN.finditer(piece):
+        for match in _BASE64_RUN_PATTERN.finditer(piece):
             end = match.end()
             file_bytes += end - match.start()
             file_count += not (is_inside and match.start() == 0)

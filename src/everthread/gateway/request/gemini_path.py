@@ -9,10 +9,10 @@ import json
 import re
 from dataclasses import dataclass
 
-_PATH = re.compile(
+_PATH_PATTERN = re.compile(
     r"/v1(?:beta|alpha)?(?:\d+)?/(?:models|tunedModels)/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent)"
 )
-_MODEL = re.compile(r"/(?:models|tunedModels)/(?P<model>[^/:]+):\w+$")
+_MODEL_PATTERN = re.compile(r"/(?:models|tunedModels)/(?P<model>[^/:]+):\w+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class GeminiPathFields:
 
 def read_path_fields(path: str) -> GeminiPathFields | None:
     """Return the fields in the path of a request; None if the path does not answer conversations."""
-    match = _PATH.fullmatch(path.rstrip("/"))
+    match = _PATH_PATTERN.fullmatch(path.rstrip("/"))
     if match is None:
         return None
     return GeminiPathFields(match["model"], match["method"] == "streamGenerateContent")
@@ -40,7 +40,7 @@ def read_path_fields(path: str) -> GeminiPathFields | None:
 
 def find_path_model(path: str) -> str | None:
     """Return the model in any path of Gemini; None if it names none."""
-    match = _MODEL.search(path)
+    match = _MODEL_PATTERN.search(path)
     return None if match is None else match["model"]
 
 

@@ -19,10 +19,10 @@ from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.thread.wire_messages import JSON_ERRORS, decode_value
 
-_BLANK = re.compile(rb"[ \t\n\r]*")
-_AFTER_ELEMENT = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
-_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*')
-_ESCAPE = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_BLANK_PATTERN = re.compile(rb"[ \t\n\r]*")
+_AFTER_ELEMENT_PATTERN = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
+_KEY_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*')
+_ESCAPE_PATTERN = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREAD: Any = object()
@@ -38,7 +38,7 @@ MAX_ALL_VALUES = 300_000
 _MAX_ESCAPES = 1_000_000
 """Maximum escapes in a body with a lone surrogate, because each escape is checked."""
 _VALUES_AT_ONCE = 1_000
-_SOME_VALUES = re.compile(
+_SOME_VALUES_PATTERN = re.compile(
     rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (_STRING, _VALUES_AT_ONCE), re.DOTALL
 )
 """Matches `_VALUES_AT_ONCE` commas outside of strings. More commas are counted in steps, so that other threads run."""
@@ -229,7 +229,7 @@ def _has_more_values(body: bytes, max_count: int) -> bool:
     """Return whether a body has more than `max_count` commas outside of strings, rounded to thousands."""
     position = 0
     for _ in range(max_count // _VALUES_AT_ONCE + 1):
-        match = _SOME_VALUES.match(body, position)
+        match = _SOME_VALUES_PATTERN.match(body, position)
         if match is None:
             return False
         position = match.end()
@@ -359,7 +359,7 @@ class _BodySlicer:
             if not is_first:
                 position = _expect(body, _skip_blank(body, position), b",")
             is_first = False
-            match = _KEY.match(body, _skip_blank(body, position))
+            match = _KEY_PATTERN.match(body, _skip_blank(body, position))
             if match is None or key in self.spans:
                 raise WireError(
                     f"the request has no usable field {key!r}: a name that is no string, or given twice"
@@ -391,7 +391,7 @@ class _BodySlicer:
 
     def _after_element(self, position: int) -> int:
         """Return the start of the message that follows this position, or the end of the list if none follows."""
-        match = _AFTER_ELEMENT.match(self.body, position)
+        match = _AFTER_ELEMENT_PATTERN.match(self.body, position)
         if match is None:
             raise WireError(f"the request is no JSON at byte {position}: ',' is missing")
         return match.end() if match[1] == b"," else match.end(1)
@@ -411,7 +411,7 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             raise ExcessError(
                 f"it has more than {_MAX_ESCAPES:,} escapes, of half characters or in no JSON"
             ) from None
-        hidden = _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
+        hidden = _ESCAPE_PATTERN.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
         if hidden == body:
             raise WireError(f"the request is no JSON object: {error}") from None
     try:
@@ -430,7 +430,7 @@ def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
 def _skip_blank(body: bytes, position: int) -> int:
     if body[position : position + 1] > b" ":
         return position
-    match = _BLANK.match(body, position)
+    match = _BLANK_PATTERN.match(body, position)
     return match.end() if match else position
 
 

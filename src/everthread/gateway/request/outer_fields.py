@@ -22,7 +22,7 @@ from everthread.thread.wire_messages import decode_value
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_TRIES = 4
 """Maximum inner keys of the same name to skip; after that the whole body is decoded."""
-_COLON = re.compile(rb"\s*:\s*")
+_COLON_PATTERN = re.compile(rb"\s*:\s*")
 _DECODER = json.JSONDecoder()
 
 
@@ -45,7 +45,7 @@ _UNIQUE_FIELDS = (
     "n",
 )
 """Fields that must occur once, because the gateway and the upstream might use different ones of two."""
-_ESCAPED_KEY = re.compile(
+_ESCAPED_KEY_PATTERN = re.compile(
     rb'(?<!\\)"(?=\w*\\u00)('
     + b"|".join(
         b"".join(b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in name.encode())
@@ -54,8 +54,8 @@ _ESCAPED_KEY = re.compile(
     + rb')"\s*:'
 )
 """A key of `_UNIQUE_FIELDS` that is spelt with escapes."""
-_OUTER_KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
-_AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
+_OUTER_KEY_PATTERN = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+_AFTER_VALUE_PATTERN = re.compile(rb"[ \t\n\r]*([,}])")
 
 
 class OuterFields:
@@ -129,13 +129,13 @@ def _outer_spans(body: bytes) -> SpanByField | None:
     for key, raw in fields.items():
         if body[position : position + 1] != expected_sign:
             return None
-        match = _OUTER_KEY.match(body, position + 1)
+        match = _OUTER_KEY_PATTERN.match(body, position + 1)
         # A key that is spelt with escapes needs a closer check.
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):
             return None
         start = match.end()
         end = start + len(memoryview(raw))
-        following_match = _AFTER_VALUE.match(body, end)
+        following_match = _AFTER_VALUE_PATTERN.match(body, end)
         if following_match is None or not body.startswith(memoryview(raw), start):
             return None
         spans[key] = (start, end)
@@ -147,7 +147,7 @@ def _outer_spans(body: bytes) -> SpanByField | None:
 
 def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
     """Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice. Read the whole body if necessary."""
-    escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
+    escaped = _ESCAPED_KEY_PATTERN.search(body) if b"\\u00" in body else None
     if escaped is not None:
         raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
     doubtful_names = [name for name in _UNIQUE_FIELDS if body.count(b'"%s"' % name.encode()) > 1]
@@ -185,7 +185,7 @@ def peek_field(body: bytes, name: str) -> Field | None:
     tries = 0
     while (position := body.rfind(key, 0, end)) >= 0:
         end = position
-        match = _COLON.match(body, position + len(key))
+        match = _COLON_PATTERN.match(body, position + len(key))
         if match is None or body[position - 1 : position] == b"\\":
             continue
         if _is_outermost(body, position):

@@ -36,7 +36,7 @@ _ENCODED_KEY_PATTERN = re.compile(
 
 
 _MODELS = "/v1/models/"
-_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
+_ENCODED_SLASH_PATTERN = re.compile("%2f", re.IGNORECASE)
 _FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
@@ -108,7 +108,7 @@ class RequestHead:
     def literal_path(self) -> str:
         """The path decoded once, except encoded slashes, as most upstreams read it."""
         return "%2F".join(
-            unquote(part) for part in _ENCODED_SLASH.split(self.raw_path.decode("latin-1"))
+            unquote(part) for part in _ENCODED_SLASH_PATTERN.split(self.raw_path.decode("latin-1"))
         )
 
     @property

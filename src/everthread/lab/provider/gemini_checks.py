@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.lab.provider.signatures import is_forged_call
 
-_GENERATION = re.compile(r"gemini-(\d+)")
+_GENERATION_PATTERN = re.compile(r"gemini-(\d+)")
 _FIRST_SIGNED_GENERATION = 3
 
 
@@ -56,7 +56,7 @@ def _find_pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 def _find_signature_problems(model: str, contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Check that calls since the user's last message have a signature, from the third generation on."""
-    generation = _GENERATION.search(model)
+    generation = _GENERATION_PATTERN.search(model)
     if generation is None or int(generation[1]) < _FIRST_SIGNED_GENERATION:
         return
     for content in reversed(contents):

@@ -51,7 +51,7 @@ _ID_PATTERN = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
 _ERROR_PATTERN = re.compile(
     r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+"
 )
-_READ_ONLY_PROGRAM = re.compile(
+_READ_ONLY_PROGRAM_PATTERN = re.compile(
     r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b"
 )
 
@@ -189,7 +189,7 @@ def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
     for message in messages[len(messages) * 2 // 3 :]:
         for result in results_of(message):
             command = commands.get(result.call_id)
-            if not command or _READ_ONLY_PROGRAM.search(command):
+            if not command or _READ_ONLY_PROGRAM_PATTERN.search(command):
                 continue
             match = _ERROR_PATTERN.search(result.text)
             if match:

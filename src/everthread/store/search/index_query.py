@@ -23,7 +23,7 @@ MAX_QUERY_WORDS = 32
 """Maximum words of a query that are searched for."""
 MAX_PHRASE_TERMS = 64
 """Maximum terms of a phrase that are searched for."""
-_QUERY_WORD = re.compile(r'"([^"]*)"|(\S+)')
+_QUERY_WORD_PATTERN = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def parse_query(text: str) -> ParsedQuery:
     typed_phrases: list[QueryPhrase] = []
     loose_phrases: list[QueryPhrase] = []
     word_terms: list[tuple[str, ...]] = []
-    for quotation, word in _QUERY_WORD.findall(text):
+    for quotation, word in _QUERY_WORD_PATTERN.findall(text):
         is_prefix = word.endswith("*")
         terms = phrase_terms(quotation or word)[:MAX_PHRASE_TERMS]
         if not terms or tuple(terms) in word_terms:

@@ -17,7 +17,7 @@ from everthread.store.value_codec import decode_body
 
 NEIGHBOUR_CHARS = 100
 """Characters to show of a neighbouring message."""
-_PART_SEPARATOR = re.compile("\n[→≈] ")
+_PART_SEPARATOR_PATTERN = re.compile("\n[→≈] ")
 """Separates the messages of a passage that shows several."""
 SELECT_NEIGHBOURS = (
     "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.inherited_count, "
@@ -59,7 +59,7 @@ def find_neighbours(
             or any(map(is_lookup_tool, neighbour.tool.split(",")))
         ):
             return None
-        has_parts = _PART_SEPARATOR.search(shown_text) is not None
+        has_parts = _PART_SEPARATOR_PATTERN.search(shown_text) is not None
         shown_words = " ".join(shown_text.split())
         is_shown = has_parts and neighbour.text.rstrip("…") in shown_words
         return None if is_shown else neighbour

@@ -60,7 +60,7 @@ PREVIEW_CHARS = 200
 MAX_SIMILAR_TEXTS = 2
 """Maximum texts to preview below a passage that they nearly repeat: the name or figure in which they differ may be the
 answer."""
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 WordsByChunk = Mapping[int, Sequence[RecallWord]]
 """The words of the question that each chunk holds."""
 
@@ -274,7 +274,7 @@ def _is_repeated(words: frozenset[str], other_words: frozenset[str]) -> bool:
 def _list_distinct_words(text: str, question_words: Sequence[RecallWord]) -> frozenset[str]:
     """Return the words of a text, without those of the question."""
     question_forms = {form for word in question_words for form in word.search_word.forms}
-    return frozenset(_WORD.findall(text.casefold())) - question_forms
+    return frozenset(_WORD_PATTERN.findall(text.casefold())) - question_forms
 
 
 def _compute_max_chars(sizes: Sequence[int], max_chars: int) -> int:

@@ -42,7 +42,7 @@ DECIDING_RANKS = 10
 MAX_SPEAKER_TEXTS = 40
 """How many of the best chunks are read to find out who speaks."""
 MAX_SPEAKER_CHARS = 40
-_SPEAKER = re.compile(r"([^\W\d_][\w .'-]*+):\s")
+_SPEAKER_PATTERN = re.compile(r"([^\W\d_][\w .'-]*+):\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _read_speakers(
     speakers = {
         chunk.id: match[1].casefold()
         for chunk, text in texts
-        if (match := _SPEAKER.match(text[:MAX_SPEAKER_CHARS])) is not None
+        if (match := _SPEAKER_PATTERN.match(text[:MAX_SPEAKER_CHARS])) is not None
     }
     is_chat = len(best) < 2 * len(speakers) >= 4 * len(set(speakers.values()))
     return speakers if is_chat else {}

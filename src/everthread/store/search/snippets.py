@@ -19,7 +19,7 @@ SECRET_MARGIN = 200
 """Characters around a snippet to search for secrets too."""
 RAW_SECRET_MARGIN = 2_000
 """Characters around a part of an original message to search for secrets too: a secret is recognised by its context."""
-_CHARACTER_CLUSTER = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
+_CHARACTER_CLUSTER_PATTERN = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
 
 
 def make_snippet(text: str, words: Sequence[Sequence[str]], *, is_continued: bool = False) -> str:
@@ -143,6 +143,6 @@ def _fold_text(text: str) -> tuple[str, list[int] | None]:
         return folded_text, None
     parts = [
         (match.start(), unicodedata.normalize("NFKC", match[0]).casefold())
-        for match in _CHARACTER_CLUSTER.finditer(text)
+        for match in _CHARACTER_CLUSTER_PATTERN.finditer(text)
     ]
     return "".join(part for _, part in parts), [start for start, part in parts for _ in part]

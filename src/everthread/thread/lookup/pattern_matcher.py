@@ -17,13 +17,15 @@ PATTERN_TIMEOUT_SECONDS = 2.0
 """Maximum seconds of a pattern for all texts of a search together."""
 MAX_REPEATS = 10_000
 """Maximum product of counted repetitions, which are unrolled in memory."""
-_REPEAT_COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+_REPEAT_COUNTS_PATTERN = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
 def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
     """Compile a pattern of a model. Raise `InputError` if it is invalid or would take too much memory."""
     repeats = (
-        int(group or 0) for match in _REPEAT_COUNTS.finditer(pattern) for group in match.groups()
+        int(group or 0)
+        for match in _REPEAT_COUNTS_PATTERN.finditer(pattern)
+        for group in match.groups()
     )
     if math.prod(max(1, min(count, MAX_REPEATS + 1)) for count in repeats) > MAX_REPEATS:
         raise InputError(

@@ -25,9 +25,9 @@ from everthread.thread.lookup.excerpts import make_excerpt, make_passage
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.pattern_search import search_pattern
 from everthread.thread.lookup.summary_originals import (
-    COMPACTION_ID,
-    MESSAGE_ID,
-    NODE_ID,
+    COMPACTION_ID_PATTERN,
+    MESSAGE_ID_PATTERN,
+    NODE_ID_PATTERN,
     SummaryOriginals,
 )
 from everthread.thread.lookup.word_search import search_words
@@ -38,7 +38,7 @@ MAX_QUERY_CHARS = 1_000
 MAX_PASSAGE_CHARS = 50_000
 MAX_PATTERN_THREADS = 200
 """Search by pattern covers this many of a tenant's latest threads."""
-_OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
+_OUTPUT_ID_PATTERN = re.compile(r"output:[0-9a-f]{16}")
 
 
 class StoreLookup:
@@ -150,7 +150,9 @@ class StoreLookup:
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""
-        id_matches = [MESSAGE_ID.fullmatch(found_excerpt.id) for found_excerpt in page.excerpts]
+        id_matches = [
+            MESSAGE_ID_PATTERN.fullmatch(found_excerpt.id) for found_excerpt in page.excerpts
+        ]
         positions = [
             (id_match and int(id_match[1]), excerpt.text)
             for id_match, excerpt in zip(id_matches, page.excerpts, strict=True)
@@ -170,7 +172,7 @@ class StoreLookup:
         item_id = requested_id.strip()
         start = max(0, offset)
         max_chars = max(1, min(limit, MAX_PASSAGE_CHARS))
-        if _OUTPUT_ID.fullmatch(item_id):
+        if _OUTPUT_ID_PATTERN.fullmatch(item_id):
             await self._check_output(item_id)
             text = await self.store.output(item_id, tenant=self.tenant)
             return make_passage(
@@ -186,7 +188,7 @@ class StoreLookup:
                 start,
                 max_chars,
             )
-        id_match = MESSAGE_ID.fullmatch(item_id)
+        id_match = MESSAGE_ID_PATTERN.fullmatch(item_id)
         if id_match is None:
             raise InputError(
                 f"{item_id[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
@@ -235,7 +237,7 @@ class StoreLookup:
         item_id = requested_id.strip()
         thread = self.thread
         if thread is None:
-            if COMPACTION_ID.fullmatch(item_id) or NODE_ID.fullmatch(item_id):
+            if COMPACTION_ID_PATTERN.fullmatch(item_id) or NODE_ID_PATTERN.fullmatch(item_id):
                 raise InputError(f"name the thread of {item_id}")
             return await self.read(item_id, offset=offset, limit=limit)
         originals = SummaryOriginals(self.store, self.tenant, thread, self.cache)

@@ -19,9 +19,9 @@ from everthread.thread.lookup.lookup_cache import (
     OriginalsLayout,
 )
 
-MESSAGE_ID = re.compile(r"(?:message:|#)?(\d{1,18})")
-COMPACTION_ID = re.compile(r"compaction:(\d{1,18})")
-NODE_ID = re.compile(r"n[0-9a-f]{12}")
+MESSAGE_ID_PATTERN = re.compile(r"(?:message:|#)?(\d{1,18})")
+COMPACTION_ID_PATTERN = re.compile(r"compaction:(\d{1,18})")
+NODE_ID_PATTERN = re.compile(r"n[0-9a-f]{12}")
 
 
 class SummaryOriginals:
@@ -103,7 +103,7 @@ class SummaryOriginals:
 
     async def _find_covered(self, summary_id: str) -> list[int] | None:
         """Return the ids of the messages that a summary covers, or None if the id does not name a summary."""
-        if NODE_ID.fullmatch(summary_id):
+        if NODE_ID_PATTERN.fullmatch(summary_id):
             nodes = {node.id: node for node in await self._store.nodes(self._thread)}
             if summary_id not in nodes:
                 raise UnknownIdError(f"this conversation has no node {summary_id}")
@@ -135,7 +135,7 @@ class SummaryOriginals:
         self, summary_id: str, records: Sequence[CompactionRecord]
     ) -> CompactionRecord | None:
         """Return the compaction that a summary's id names, or None if the id names something else."""
-        compaction_match = COMPACTION_ID.fullmatch(summary_id)
+        compaction_match = COMPACTION_ID_PATTERN.fullmatch(summary_id)
         if compaction_match is not None:
             number = int(compaction_match[1])
             named_record = next((item for item in records if item.id == number), None)
@@ -144,7 +144,7 @@ class SummaryOriginals:
                     f"this thread has no {summary_id}; `status` lists its compactions"
                 )
             return named_record
-        message_match = MESSAGE_ID.fullmatch(summary_id)
+        message_match = MESSAGE_ID_PATTERN.fullmatch(summary_id)
         if message_match is None:
             return None
         message = await load_message(self._store, int(message_match[1]), self._tenant)

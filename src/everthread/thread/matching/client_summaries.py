@@ -18,7 +18,7 @@ _MIN_REPEATED_SHARE = 0.25
 Unrelated conversations of one project share at most 0.12 of the runs of their first messages (measured on eight
 recorded sessions).
 """
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
 def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
@@ -42,5 +42,5 @@ def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> b
 
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:
     """Return all sequences of `_WORDS_PER_RUN` adjacent words in a text."""
-    words = _WORD.findall(text.lower())
+    words = _WORD_PATTERN.findall(text.lower())
     return set(zip(*(words[start:] for start in range(_WORDS_PER_RUN)), strict=False))

@@ -32,12 +32,12 @@ from everthread.core.messages import (
 from everthread.core.types import Api
 from everthread.wire.gemini import make_comparable_content
 
-_CLEARED_NOTICE = re.compile(
+_CLEARED_NOTICE_PATTERN = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
     re.IGNORECASE,
 )
 _MAX_PLACEHOLDER_CHARS = 300
-_MOVED_NOTICE = re.compile(
+_MOVED_NOTICE_PATTERN = re.compile(
     r"\b(?:full|complete|whole|entire|original) (?:tool )?(?:output|result|content|string|text)s? "
     r"(?:\w+ ){0,2}?(?:available|saved|stored|written|kept)\b",
     re.IGNORECASE,
@@ -253,9 +253,9 @@ def _reduce_part_to_identity(part: Any) -> Any:
 def is_cleared(content: Any) -> bool:
     """Return whether a tool result is a placeholder, or a preview of one that the client keeps elsewhere."""
     text = content_text(content).strip()
-    if not text or (len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE.search(text)):
+    if not text or (len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE_PATTERN.search(text)):
         return True
-    return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE.search(text) is not None
+    return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE_PATTERN.search(text) is not None
 
 
 def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from everthread.thread.matching.history import MessageIdentity
 
-_BLANK_LINE = re.compile(r"\n\n+")
+_BLANK_LINE_PATTERN = re.compile(r"\n\n+")
 
 
 class Reminder(NamedTuple):
@@ -31,7 +31,7 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     """Yield possible reminders: each end of a message after a blank line or a block, the shortest first."""
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
-    for match in reversed(list(_BLANK_LINE.finditer(text))):
+    for match in reversed(list(_BLANK_LINE_PATTERN.finditer(text))):
         yield Reminder(text[match.start() :])
     for index in range(len(parts) - 1, 0, -1):
         yield Reminder("", parts[index:])

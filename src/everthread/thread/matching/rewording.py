@@ -18,7 +18,7 @@ from everthread.core.types import Api
 from everthread.core.user_words import strip_surroundings
 from everthread.thread.matching.history import identify_message, parse_arguments
 
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 _MIN_SHARED_WORDS_SHARE = 1 / 3
 """The minimum share of its words that an answer keeps when a client re-words it."""
 _MIN_START_WORDS = 5
@@ -156,7 +156,7 @@ def _begins_with_rewording(api: Api, sent: Sequence[Any], stored: Sequence[Any])
 def _share_words(text: str, other: str) -> bool:
     """Return whether the longer text has enough words of the shorter one; unrelated texts share few."""
     shorter, longer = sorted(
-        (Counter(_WORD.findall(words_text.lower())) for words_text in (text, other)),
+        (Counter(_WORD_PATTERN.findall(words_text.lower())) for words_text in (text, other)),
         key=Counter.total,
     )
     return (shorter & longer).total() >= max(1, _MIN_SHARED_WORDS_SHARE * shorter.total())
@@ -176,12 +176,12 @@ def _is_reworded(sent: Any, stored: Any) -> bool:
         return [(call.name, parse_arguments(call.arguments)) for call in calls] == [
             (call.name, parse_arguments(call.arguments)) for call in stored_calls
         ]
-    words = _WORD.findall(text_of(sent))
-    stored_words = _WORD.findall(text_of(stored))
+    words = _WORD_PATTERN.findall(text_of(sent))
+    stored_words = _WORD_PATTERN.findall(text_of(stored))
     if stored_calls:
         sent_words = set(words)
         return all(
-            sent_words.issuperset(_WORD.findall(f"{call.name} {call.arguments}"))
+            sent_words.issuperset(_WORD_PATTERN.findall(f"{call.name} {call.arguments}"))
             for call in stored_calls
         )
     shared_start = next(
