@@ -20,13 +20,8 @@ from benchmarks.shared import ROOT
 from benchmarks.table import Row, make_absent_row
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.compaction.summary.sections import NAMES
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    text_of,
-    with_content,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, text_of, with_content
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.summary_comparison import (
     DEFAULT_WINDOW,

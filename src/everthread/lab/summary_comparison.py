@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from everthread import estimate_request_tokens
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    parts_of,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, parts_of, results_of, text_of
 from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.factory import compress

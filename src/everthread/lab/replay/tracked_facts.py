@@ -13,14 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.conversation.conversation import Conversation
-from everthread.core.messages import (
-    Message,
-    ToolCall,
-    calls_of,
-    iterate_strings,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, ToolCall, calls_of, results_of, text_of
 from everthread.core.turns import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts, FactLocation
 from everthread.store.search_records import SearchQuery
