@@ -17,6 +17,7 @@ from everthread.core.json_values import (
     as_list,
     as_object,
     as_text,
+    iterate_strings,
     json_text,
     json_value,
     without_keys,
@@ -147,6 +148,16 @@ def content_text(content: Any) -> str:
 def text_of(message: Mapping[str, Any]) -> str:
     """Return the text of a message, without calls, results and reasoning."""
     return content_text(message.get("content"))
+
+
+def list_texts(message: Mapping[str, Any]) -> list[str]:
+    """Return all texts of a message: its words, its results, and the strings in the arguments of its calls."""
+    texts = [text_of(message)]
+    if message.get("role") != "tool":
+        texts += [result.text for result in results_of(message)]
+    for call in calls_of(message):
+        texts += iterate_strings(call.parsed)
+    return texts
 
 
 def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
