@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel, Phase
 from everthread.compaction.cutting.cut_plan import CutPlan
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 
