@@ -13,7 +13,6 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.errors import InputError
-from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.gateway_setup import FILLER
@@ -107,16 +106,6 @@ async def test_continues_past_the_window(api: str, stream: bool, tmp_path: Path)
         assert len(last.messages) < len(client.history)
 
 
-async def test_learns_the_window_from_a_refusal(tmp_path: Path) -> None:
-    served = [ServedModel("gpt-4o", WINDOW)]
-    async with composed(tmp_path, models=served) as (provider, url):
-        client = Client("openai_chat", url, stream=False)
-        for number in range(24):
-            assert await client.say(f"Entry {number}: {FILLER * 12}")
-        await client.close()
-        assert statuses_of(provider).count(400) <= 2
-
-
 async def test_observe_mode_sends_requests_unchanged(tmp_path: Path) -> None:
     async with composed(tmp_path, mode="observe") as (provider, url):
         client = Client("anthropic", url, stream=True)
@@ -127,23 +116,6 @@ async def test_observe_mode_sends_requests_unchanged(tmp_path: Path) -> None:
         await client.close()
         sent = provider.log[-1].body["messages"]
         assert sent == client.history
-
-
-async def test_records_threads_and_usage(tmp_path: Path) -> None:
-    async with composed(tmp_path) as (_, url):
-        client = Client("anthropic", url, stream=True)
-        await client.say("Hello")
-        await client.say("And again")
-        await client.close()
-    store = open_store(tmp_path / "gateway.db")
-    try:
-        (thread,) = await store.list_threads()
-        history = await store.history(thread.first.id)
-        assert len(history) == 4
-        usage = await store.usage(thread.first.id)
-        assert len(usage) == 2
-    finally:
-        await store.close()
 
 
 async def test_reports_a_taken_port_in_a_sentence(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from everthread.compaction.prepared_compaction import (
 from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,
+    Verification,
     may_call_model,
 )
 from everthread.compaction.summary.assembly import assemble_messages, make_system_note
@@ -61,6 +62,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import LineRedactor
 from everthread.core.summary_marks import is_summary, seal_summary, without_summary
+from everthread.core.types import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,18 @@ class PendingSummary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """The text of a summary message without its last line, and the fields of the result that the engine knows."""
+    """A finished summary, who wrote it, and the state to keep. A `Compaction` is made of it."""
 
     text: str
-    result: Compaction
+    """The summary message without its last line."""
+    author: str
+    verification: Verification
+    warnings: tuple[str, ...]
+    usage: tuple[Mapping[str, Any], ...]
+    state: Mapping[str, Any]
+    """The engine's state after the compaction is committed."""
+    nodes: tuple[Node, ...] = ()
+    """New nodes of the graph, for an engine that makes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +328,9 @@ class PlanningEngine(ContextEngine):
     def _finish_without_summary(self, plan: Plan) -> Compaction:
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""
         if plan.cut_plan.has_work:
-            return self._accept_if_smaller(plan, make_pruned_result(plan.cut_plan))
+            return self._accept_if_smaller(
+                plan, make_pruned_result(plan.cut_plan, self._services.counter)
+            )
         reason = explain_no_work(plan.cut_plan, self._services.budget)
         return make_unchanged_result(plan.cut_plan, reason)
 
@@ -327,7 +339,7 @@ class PlanningEngine(ContextEngine):
         reason = find_trigger(
             manual=plan.compaction_input.manual, level=plan.compaction_input.level
         )
-        return accept_if_smaller(plan.cut_plan, result, self._services.counter, reason)
+        return accept_if_smaller(plan.cut_plan, result, reason)
 
     def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
         """Make the kept messages smaller: old results become lines, oversized ones are cut."""
@@ -339,9 +351,8 @@ class PlanningEngine(ContextEngine):
         if plan.size.tokens * plan.size.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
         else:
-            compaction = accept_if_smaller(
-                plan, make_pruned_result(plan), services.counter, "background"
-            )
+            pruned_result = make_pruned_result(plan, services.counter)
+            compaction = accept_if_smaller(plan, pruned_result, "background")
         return replace(compaction, duration=services.clock() - started)
 
     def _assemble_result(self, cut_plan: CutPlan, written_summary: WrittenSummary) -> Compaction:
@@ -355,17 +366,24 @@ class PlanningEngine(ContextEngine):
         tokens = counter.message(summary)
         if remainder is not None:
             tokens -= counter.message(remainder)
-        return replace(
-            written_summary.result,
+        return Compaction(
             messages=messages,
             summary=text,
+            tokens_before=cut_plan.size.tokens,
+            tokens_after=cut_plan.count_request(messages, origins, counter),
             covered=cut_plan.covered_indices,
             kept=origins,
-            to_store=cut_plan.fitted_cut.to_store,
+            author=written_summary.author,
             phases=list_phases(cut_plan, tokens, counter),
+            verification=written_summary.verification,
+            to_store=cut_plan.fitted_cut.to_store,
             boundaries=cut_plan.cut.reasons,
             steps=cut_plan.fitted_cut.steps,
+            warnings=written_summary.warnings,
             system_note=note,
+            usage=written_summary.usage,
+            state=written_summary.state,
+            nodes=written_summary.nodes,
         )
 
 
