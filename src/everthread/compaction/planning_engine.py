@@ -233,26 +233,34 @@ class PlanningEngine(ContextEngine):
         """Return a smaller history; return the input, with the reason, if nothing can be saved."""
         summarizer = self._services.summarizer
         history = CompactionInput(messages, **options, has_model=may_call_model(summarizer))
-        return await self.run_plan(history, partial(request_drafts, summarizer), _call)
-
-    async def run_plan(
-        self, history: CompactionInput, ask: AskForDrafts, call: CallStep
-    ) -> Compaction:
-        """Plan a compaction and finish it with the drafts of `ask`. `call` runs each step, here or in a thread."""
-        plan = await call(self.plan, history, await self.read_state(history))
-        while True:
-            drafts = await ask(plan.requests)
-            step = await call(self.finish, plan, drafts)
-            if isinstance(step, Compaction):
-                return step
-            plan = step
+        return await self.run(history, partial(request_drafts, summarizer), _call)
 
     async def refit(
         self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
         refit_input = RefitInput(prepared, since, start, **options)
-        state = await self.read_state(refit_input.to_compaction_input())
-        return self.refit_with_state(refit_input, state)
+        return await self.run(
+            refit_input, partial(request_drafts, self._services.summarizer), _call
+        )
+
+    async def run(
+        self, engine_input: CompactionInput | RefitInput, ask: AskForDrafts, call: CallStep
+    ) -> Compaction:
+        """Compact or refit with the drafts of `ask`. `call` runs each step, here or in a thread."""
+        state = await self.read_state(engine_input.to_compaction_input())
+        step: Compaction | Plan = await call(self.begin, engine_input, state)
+        while isinstance(step, Plan):
+            drafts = await ask(step.requests)
+            step = await call(self.finish, step, drafts)
+        return step
+
+    def begin(
+        self, engine_input: CompactionInput | RefitInput, state: EngineState
+    ) -> Compaction | Plan:
+        """Return the plan of a compaction, or the finished refit, which needs no drafts."""
+        if isinstance(engine_input, RefitInput):
+            return self.refit_with_state(engine_input, state)
+        return self.plan(engine_input, state)
 
     def has_work(self, history: CompactionInput) -> bool:
         """Return whether a plan would make anything smaller. The cut is kept for `plan`."""
