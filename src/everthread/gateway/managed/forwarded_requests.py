@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Incoming, Outgoing
@@ -37,8 +37,11 @@ class ForwardedRequests:
     `record_delay`: maximum seconds for which the record of a request is delayed.
     """
 
-    def __init__(self, opener: RequestOpener, *, record_delay: float) -> None:
+    def __init__(
+        self, opener: RequestOpener, *, is_sole_writer: Callable[[], bool], record_delay: float
+    ) -> None:
         self.threads = opener.services.threads
+        self._is_sole_writer = is_sole_writer
         self._opener = opener
         self.deferred_records = DeferredRecords(self._record_deferred, delay=record_delay)
 
@@ -122,7 +125,7 @@ class ForwardedRequests:
             and not outcome.hidden_usage
             and request.located_body.new_bytes <= MAX_LOOP_BYTES
             and self.deferred_records.can_defer(request)
-            and self.threads.setup.is_sole_writer()
+            and self._is_sole_writer()
         )
 
     async def _record_deferred(self, record: DeferredRecord) -> None:

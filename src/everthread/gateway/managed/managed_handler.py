@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
@@ -22,13 +22,15 @@ from everthread.gateway.managed.render import RenderOptions, render_request
 from everthread.gateway.recall.recall_answers import answer_recall_calls, refuse_last_round
 from everthread.gateway.recall.recall_offer import offers_recall
 from everthread.gateway.request.client_request import ClientRequest
+from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.provider_compactions import is_compaction
 from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_TIMEOUT_SECONDS
-from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
+from everthread.thread.events import CompactionReceipt, Listener, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
+from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.notices import (
     MIN_FADING_COMPACTIONS,
     make_fading_notice,
@@ -45,6 +47,10 @@ class HandlerServices:
     """Services that all requests share."""
 
     threads: CallerThreads
+    store: Store
+    options: ContextOptions
+    listener: Listener
+    clock: Callable[[], float]
     mark_ttl: str | None
     """The lifetime of the cache marks to set; None to set none."""
 
@@ -70,7 +76,9 @@ class ManagedHandler:
 
     async def prepare(self) -> None:
         """Decide on the request to send."""
-        await self.services.threads.prepare(self.call)
+        decision = await self.services.threads.prepare(self.call)
+        if decision.cost_decision is not None:
+            self.headers[PLAN_HEADER] = str(decision.cost_decision)
         if self.call.settings.is_rewritable:
             self.outgoing = self._render()
         else:
@@ -88,17 +96,17 @@ class ManagedHandler:
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
-        threads = self.services.threads
+        services = self.services
         rounds = self.call.rounds
-        now = threads.setup.clock()
+        now = services.clock()
         rounds.started_at = rounds.started_at or now
-        await threads.recorder.store_request(self.call)
-        if not await answer_recall_calls(threads.setup.store, self.call, reply):
+        await self.call.recorder.store_request()
+        if not await answer_recall_calls(services.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS
         self.outgoing = self._render()
-        threads.setup.listener(RecallAnswered(self.thread, rounds.round_count, rounds.call_count))
+        services.listener(RecallAnswered(self.thread, rounds.round_count, rounds.call_count))
         return self.outgoing
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
@@ -119,14 +127,11 @@ class ManagedHandler:
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
-        storage = self.call.storage
-        if storage.storing_task is None or (
-            self.call.match.is_named and not storage.storing_task.done()
-        ):
-            # The thread is known, so a fast answer does not wait for the store.
+        recorder = self.call.recorder
+        if recorder.is_thread_known:  # a fast answer does not wait for the store
             return {THREAD_HEADER: self.thread, **self.outgoing.headers}
-        match = await self.services.threads.recorder.store_request(self.call)
-        if not storage.is_stored:
+        match = await recorder.store_request()
+        if not recorder.is_stored:
             return self.outgoing.headers
         return {THREAD_HEADER: match.thread, **self.outgoing.headers}
 
@@ -147,7 +152,7 @@ class ManagedHandler:
                 self.request,
                 self.call,
                 outcome,
-                options=threads.setup.options,
+                options=self.services.options,
                 answered_history=answer.history,
             )
         await threads.record(self.call, outcome, answer, earlier_usage)
@@ -197,22 +202,19 @@ class ManagedHandler:
                 f"{rewrite.replaced_count} messages covered{recall_text}"
             )
             self.headers[RECEIPT_HEADER] = receipt
-            self.services.threads.setup.listener(CompactionReceipt(self.thread, receipt))
+            self.services.listener(CompactionReceipt(self.thread, receipt))
         self.headers[COMPACTIONS_HEADER] = str(depth)
         self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
         if depth >= MIN_FADING_COMPACTIONS:
             self.headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.cost_decision_text:
-            self.headers[PLAN_HEADER] = self.call.cost_decision_text
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
-        self.call.estimate = self.call.settings.tokens + self.call.caller_history.size
         reason = self.request.unmanaged_reason
         if reason:
             self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
         if reason and self.request.incoming.mode == "managed":
-            self.services.threads.setup.listener(Unmanaged(self.thread, reason))
+            self.services.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
             self.request.incoming.raw, is_rewritten=self.is_expanded, headers=self.headers
         )

@@ -47,12 +47,26 @@ class ProxyManager:
         self.threads = CallerThreads(setup, sizes)
         self.reader = RequestReader(sizes, call_in_process=self.threads.runner.call_if_free)
         mark_ttl = setup.options.cache_ttl if set_cache_marks else None
-        services = HandlerServices(self.threads, mark_ttl)
+        services = HandlerServices(
+            self.threads,
+            setup.store,
+            setup.options,
+            setup.listener,
+            setup.clock,
+            mark_ttl,
+        )
         recall_offers = RecallOffers(is_enabled=offer_recall)
-        self._opener = RequestOpener(services, self.reader, recall_offers)
-        self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
+        self._opener = RequestOpener(services, self.reader, recall_offers, setup.find_summary_key)
+        self._forwarded = ForwardedRequests(
+            self._opener, is_sole_writer=setup.is_sole_writer, record_delay=record_delay
+        )
         self.deferred_records = self._forwarded.deferred_records
-        self.requested_compactions = RequestedCompactions(self.threads, self._open)
+        self.requested_compactions = RequestedCompactions(
+            self.threads,
+            self._open,
+            find_summary_key=setup.find_summary_key,
+            is_enabled=setup.options.enabled,
+        )
 
     def forward_first(self, incoming: Incoming) -> RequestHandler | None:
         return self._forwarded.forward(incoming)

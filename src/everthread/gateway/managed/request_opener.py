@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from everthread.gateway.compaction_items import expand_items, may_have_item
@@ -20,12 +21,17 @@ class RequestOpener:
     """Make the handlers of managed requests, which know their thread."""
 
     def __init__(
-        self, services: HandlerServices, reader: RequestReader, recall_offers: RecallOffers
+        self,
+        services: HandlerServices,
+        reader: RequestReader,
+        recall_offers: RecallOffers,
+        find_summary_key: Callable[[str], bytes],
     ) -> None:
         self.services = services
         self.reader = reader
         self.body_memories = BodyMemories()
         self._recall_offers = recall_offers
+        self._find_summary_key = find_summary_key
 
     def locate(self, incoming: Incoming) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
@@ -69,7 +75,7 @@ class RequestOpener:
             or not may_have_item(incoming.body)
         ):
             return incoming
-        key = self.services.threads.setup.find_summary_key(incoming.tenant)
+        key = self._find_summary_key(incoming.tenant)
         expanded = expand_items(incoming.body, key)
         if expanded is None:
             return incoming
