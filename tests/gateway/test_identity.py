@@ -28,6 +28,7 @@ from tests.gateway.manager_setup import (
     answer_request,
     ask,
     open_setup_without_provider,
+    prepare_request,
     text_of_tokens,
     text_reply,
     thread_of,
@@ -88,7 +89,7 @@ async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    turn = await manager.prepare(replace(client.incoming(), raw=raw, body=raw))
+    turn = await prepare_request(manager, replace(client.incoming(), raw=raw, body=raw))
     assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")
@@ -228,7 +229,7 @@ async def test_two_processes_continuing_differently_make_one_branch(
     clients = [copy.deepcopy(client) for _ in range(2)]
     for index, each in enumerate(clients):
         # Both know the thread's last point.
-        await managers[index].prepare(client.incoming())
+        await prepare_request(managers[index], client.incoming())
         each.add_user_message(f"I am {index}")
     await asyncio.gather(
         *(answer_request(manager, each) for manager, each in zip(managers, clients, strict=True))
@@ -242,7 +243,7 @@ async def test_two_processes_continuing_differently_make_one_branch(
 async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Look it up.")
-    turn = await setup.manager().prepare(client.incoming())
+    turn = await prepare_request(setup.manager(), client.incoming())
     items = [
         {
             "type": "function_call",
@@ -305,7 +306,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     assert thread_of(await ask(setup.manager(), longer, "Four")) == thread_of(first)
     late = deepcopy(client)
     late.add_user_message("Two")
-    turn = await setup.manager().prepare(late.incoming())
+    turn = await prepare_request(setup.manager(), late.incoming())
     await turn.record(Outcome(500))
     headers = await turn.response_headers()
     assert headers["x-everthread-thread"] == thread_of(first)

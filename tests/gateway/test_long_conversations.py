@@ -32,6 +32,7 @@ from tests.gateway.manager_setup import (
     ProviderSetup,
     compactions_of,
     open_manager_setup,
+    prepare_request,
     statuses_of,
     text_of_tokens,
     thread_of,
@@ -153,7 +154,7 @@ async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None
     )
     await manager.threads.wait_for_background_work()
     client.add_user_message("And now?")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert isinstance(turn, ManagedHandler)
     rewrite = turn.call.rewrite
     assert rewrite is not None
@@ -193,7 +194,9 @@ async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -
     )
     client.add_user_message("And now?")
     managers = [provided.manager(background=False) for _ in range(3)]
-    turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+    turns = await asyncio.gather(
+        *(prepare_request(manager, client.incoming()) for manager in managers)
+    )
     assert len({turn.outgoing.body for turn in turns}) == 1
     assert turns[0].outgoing.is_rewritten
     assert SUMMARY_START.encode() in turns[0].outgoing.body

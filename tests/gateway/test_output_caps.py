@@ -19,6 +19,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ProviderSetup,
     open_manager_setup,
+    prepare_request,
 )
 
 UNKNOWN = "orchid-unheard-of-1"
@@ -193,7 +194,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     await provider_setup.store.forget_limits()
     manager = provider_setup.manager(recall=True, background=False)
     client.add_user_message("What was the first entry?")
-    turn = await manager.prepare(client.incoming(provider_setup.provider.url))
+    turn = await prepare_request(manager, client.incoming(provider_setup.provider.url))
     refused = await post(provider_setup.provider, turn.outgoing.body)
     assert refused.status_code == 400
     lowered = await turn.recover(refused.status_code, refused.content)
