@@ -284,6 +284,12 @@ def marked_reply(number: int) -> Reply:
     return text_reply(f"{thought}\n**The ledger** listens on port `844{number}`, as before.")
 
 
+def settled_reply(number: int) -> Reply:
+    return text_reply(
+        f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
+    )
+
+
 def long_reply(number: int) -> Reply:
     return text_reply(f"The ledger {number} has four parts, namely {text_of_tokens(60, 'part')}")
 
@@ -310,6 +316,22 @@ CHANGED_ANSWERS = {
         "anthropic",
         long_reply,
         lambda number: f"The ledger {number} has four parts, namely item … [shortened]",
+    ),
+    "reworded": ChangedAnswer(
+        "openai_chat",
+        settled_reply,
+        lambda number: (
+            f"Entry {number} of the ledger got settled, then somebody compared it twice with its "
+            "receipt by the office."
+        ),
+    ),
+    "lengthened": ChangedAnswer(
+        "openai_chat",
+        settled_reply,
+        lambda number: (
+            f"Entry {number} of the ledger was settled and compared twice with its receipt by the "
+            "office. That was all of it. (noted)"
+        ),
     ),
 }
 

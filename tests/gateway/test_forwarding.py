@@ -66,52 +66,6 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
     assert len(usage) == 4
 
 
-@pytest.mark.parametrize("alone", [True, False])
-async def test_the_next_request_stores_messages_a_killed_gateway_did_not(
-    setup: ManagerSetup, *, alone: bool
-) -> None:
-    manager = setup.manager(is_sole_writer=alone)
-    client = HistoryClient("anthropic")
-    first = await send_and_record(manager, client, OPENING)
-    client.add_user_message("Answered, but never stored.")
-    killed = await begin_turn(manager, client)
-    assert isinstance(killed, ForwardedHandler)
-    answer_outcome(client, "The client has this answer.")
-    other = setup.manager(is_sole_writer=alone)
-    third = await send_and_record(other, client, "Is it all there?")
-    assert third.thread == first.thread
-    texts = await stored_texts(setup.store, first.thread)
-    assert texts == [
-        OPENING,
-        "Yes.",
-        "Answered, but never stored.",
-        "The client has this answer.",
-        "Is it all there?",
-        "Yes.",
-    ]
-
-
-async def test_requests_that_overtake_each_other_are_stored_in_their_order(
-    setup: ManagerSetup,
-) -> None:
-    manager = setup.manager(is_sole_writer=True)
-    client = HistoryClient("anthropic")
-    first = await send_and_record(manager, client, OPENING)
-    recording = []
-    for number in range(5):
-        client.add_user_message(f"Next {number}.")
-        turn = await begin_turn(manager, client)
-        recorded = turn.record(answer_outcome(client, f"Answer {number}."))
-        recording.append(asyncio.create_task(recorded))
-        await asyncio.sleep(0)
-    await asyncio.gather(*recording)
-    texts = [OPENING, "Yes."]
-    for number in range(5):
-        texts += [f"Next {number}.", f"Answer {number}."]
-    stored = await stored_texts(setup.store, first.thread)
-    assert stored == texts
-
-
 async def test_stores_a_request_before_its_long_answer_ends(
     setup: ManagerSetup,
 ) -> None:

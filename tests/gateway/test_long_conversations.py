@@ -13,14 +13,9 @@ import pytest
 
 from everthread.core.messages import calls_of, text_of
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.caller.rewrite_task import RewriteState
 from everthread.thread.events import CompactionDone
-from everthread.thread.wire_messages import decode_messages
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
@@ -140,29 +135,6 @@ async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> N
     assert tasks == {"main"}
     prompt_tokens = [record.usage.prompt_tokens for record in records]
     assert prompt_tokens == [record.prompt_tokens for record in provided.provider.log]
-
-
-async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None:
-    """The process that makes a rewrite counts it, so that no request has to."""
-    client = make_client("openai_chat")
-    manager = provided.manager()
-    await send_turns(
-        provided,
-        manager,
-        client=client,
-        turns=range(12),
-    )
-    await manager.threads.wait_for_background_work()
-    client.add_user_message("And now?")
-    turn = await prepare_request(manager, client.incoming())
-    assert isinstance(turn, ManagedHandler)
-    rewrite = turn.call.rewrite
-    assert rewrite is not None
-    state = RewriteState.load(rewrite.state)
-    values = [value for value, _ in parse_replacement(rewrite)]
-    messages = decode_messages("openai_chat", values, client.model)
-    assert state.model == client.model
-    assert state.tokens == TokenCounter(client.model).messages(messages)
 
 
 async def test_two_processes_can_take_turns(provided: ProviderSetup) -> None:

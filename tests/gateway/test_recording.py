@@ -206,18 +206,22 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
         await (await prepare_request(manager, client.incoming())).record(Outcome(200, reply))
     client.add_reply(reply)
     turns = {}
+    clients = {}
     for manager, text in zip(managers, ("Left.", "Right."), strict=True):
-        continued = deepcopy(client)
-        continued.add_user_message(text)
-        turns[text] = await prepare_request(manager, continued.incoming())
+        clients[text] = deepcopy(client)
+        clients[text].add_user_message(text)
+        turns[text] = await prepare_request(manager, clients[text].incoming())
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
     threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
-    for text, turn in turns.items():
+    for manager, (text, turn) in zip(managers, turns.items(), strict=True):
         stored = texts_of(await setup.store.history(threads[text]))
         assert stored == [*OPENING, text]
-        await turn.record(Outcome(500))
+        await turn.record(Outcome(200, reply))
+        clients[text].add_reply(reply)
+        sent_next = await ask(manager, clients[text], "Next")
+        assert thread_of(sent_next) == threads[text]
 
 
 async def test_names_no_thread_if_the_request_could_not_be_stored(

@@ -18,7 +18,6 @@ from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing, RequestHandler
 from everthread.gateway.request.json_slices import slice_body
 from everthread.testing import ScriptedSummarizer
-from everthread.thread import events
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import (
     CompactionDone,
@@ -300,15 +299,6 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
         client.add_reply(reply)
         await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)))
         await manager.threads.wait_for_background_work()
-
-
-async def test_the_journal_replaces_a_failing_summariser(setup: ManagerSetup) -> None:
-    client = HistoryClient("openai_chat")
-    add_old_turns(client, 12)
-    sent = (await prepare(setup, client, summarizer=ScriptedSummarizer(fails="no"))).outgoing
-    assert sent.is_rewritten
-    assert b"Journal of" in sent.body
-    assert not setup.events_of(events.CompactionFailed)
 
 
 def clear_results(client: HistoryClient, cleared: str) -> None:

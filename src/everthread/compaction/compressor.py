@@ -179,18 +179,14 @@ class ContextCompressor(PlanningEngine):
             RULES: "\n".join(rules),
         }
         is_brief = self._services.budget.is_small or not draft.is_from_model
-        result = Compaction(
-            messages=[],
-            summary="",
-            tokens_before=0,
-            tokens_after=0,
+        return WrittenSummary(
+            text=self._render_summary(pending, sections, is_brief=is_brief),
             author=draft.author,
             verification=draft.verification,
             warnings=(*draft.warnings, *pending.warnings),
             usage=draft.usage,
             state=pending.thread_state.dump(),
         )
-        return WrittenSummary(self._render_summary(pending, sections, is_brief=is_brief), result)
 
     def _render_summary(
         self, pending: PendingCompressorSummary, sections: Sections, *, is_brief: bool

@@ -16,7 +16,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_bars, print_table
 from everthread.cli.times import format_iso
 from everthread.cli.usage_columns import list_usage_values
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.utc_days import find_period_start
 from everthread.store.usage_records import make_insights_figures, sum_usage
 

@@ -12,7 +12,7 @@ import typer
 from everthread.cli.end_signals import watch_end_signals
 from everthread.cli.output import encode_json, escape_controls
 from everthread.cli.shared_options import PortOption, number_option
-from everthread.core.messages import excerpt
+from everthread.core.text import excerpt
 from everthread.errors import InputError
 from everthread.lab.importers.conversation_file import read_conversation
 

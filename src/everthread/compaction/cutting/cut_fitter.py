@@ -20,7 +20,8 @@ from everthread.compaction.cutting.shortening import (
     find_largest_equal_share,
 )
 from everthread.compaction.cutting.tail import choose_tail, make_cut
-from everthread.core.messages import SYSTEM_ROLES, count_noun
+from everthread.core.messages import SYSTEM_ROLES
+from everthread.core.text import count_noun
 
 HEAD_MESSAGE_DIVISOR = 4
 """A head message larger than the threshold divided by this is cut to half of that, unless it is the latest."""

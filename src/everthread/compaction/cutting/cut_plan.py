@@ -176,14 +176,14 @@ class CutPlan:
             middle_messages=[],
         )
 
-    def count_tokens(
+    def count_request(
         self, messages: Messages, indices: Sequence[int | None], counter: TokenCounter
     ) -> int:
-        """Count the tokens of messages that have these indices in the input.
+        """Count the tokens of a request with these messages, which have these indices in the input.
 
         Reuse the known sizes of unchanged and pruned messages.
         """
-        total = 0
+        total = self.size.fixed_tokens
         for message, index in zip(messages, indices, strict=True):
             if index is not None and message is self.history.messages[index]:
                 total += self.history.sizes[index]

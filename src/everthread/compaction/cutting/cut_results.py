@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel, Phase
 from everthread.compaction.cutting.cut_plan import CutPlan
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 
@@ -25,12 +25,16 @@ def make_unchanged_result(plan: CutPlan, reason: str) -> Compaction:
     )
 
 
-def make_pruned_result(plan: CutPlan) -> Compaction:
+def make_pruned_result(plan: CutPlan, counter: TokenCounter) -> Compaction:
     """Return the messages pruned in place, as a result without a summary."""
-    return replace(
-        make_unchanged_result(plan, ""),
-        messages=plan.fitted_cut.messages,
-        changed=True,
+    messages = plan.fitted_cut.messages
+    indices = tuple(range(len(messages)))
+    return Compaction(
+        messages=messages,
+        summary="",
+        tokens_before=plan.size.tokens,
+        tokens_after=plan.count_request(messages, indices, counter),
+        kept=indices,
         author="none",
         to_store=plan.fitted_cut.to_store,
         boundaries=plan.cut.reasons,
@@ -38,15 +42,12 @@ def make_pruned_result(plan: CutPlan) -> Compaction:
     )
 
 
-def accept_if_smaller(
-    plan: CutPlan, result: Compaction, counter: TokenCounter, reason: str
-) -> Compaction:
+def accept_if_smaller(plan: CutPlan, result: Compaction, reason: str) -> Compaction:
     """Return the result with its sizes as the provider counts; return the input if the result is not smaller."""
-    size = plan.size
-    tokens_after = size.fixed_tokens + plan.count_tokens(result.messages, result.kept, counter)
-    if tokens_after >= size.tokens:
+    if result.tokens_after >= result.tokens_before:
         explanation = (
-            f"the result would not be smaller ({size.tokens:,} -> {tokens_after:,} tokens)"
+            "the result would not be smaller "
+            f"({result.tokens_before:,} -> {result.tokens_after:,} tokens)"
         )
         return replace(
             make_unchanged_result(plan, explanation),
@@ -55,8 +56,8 @@ def accept_if_smaller(
         )
     return replace(
         result,
-        tokens_before=round(size.tokens * size.provider_scale),
-        tokens_after=round(tokens_after * size.provider_scale),
+        tokens_before=round(result.tokens_before * plan.size.provider_scale),
+        tokens_after=round(result.tokens_after * plan.size.provider_scale),
         reason=reason,
     )
 

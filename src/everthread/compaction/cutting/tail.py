@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from everthread.compaction.cutting.cut import Cut, Tail, TokenLimits
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 RECENT_TAIL_DIVISOR = 2
 """The newest messages, which stay unchanged, get the tail budget divided by this; older messages get the rest."""

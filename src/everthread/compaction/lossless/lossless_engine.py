@@ -401,19 +401,15 @@ class LosslessEngine(PlanningEngine):
         warnings = dict.fromkeys(
             warning for node_text in graph.texts for warning in node_text.warnings
         )
-        result = Compaction(
-            messages=[],
-            summary="",
-            tokens_before=0,
-            tokens_after=0,
+        return WrittenSummary(
+            text=text,
             author=_join_authors(graph.texts),
             verification=_add_up_checks(graph.texts),
             warnings=(*warnings, *pending.warnings),
             usage=tuple(usage for node_text in graph.texts for usage in node_text.usage),
-            nodes=graph.new_nodes,
             state=pending.thread_state.dump(),
+            nodes=graph.new_nodes,
         )
-        return WrittenSummary(text, result)
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message, iterate_strings
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message
 from everthread.lab.importers.client_log import ClientLogReader
 from everthread.lab.importers.log import ClientCompaction, LoggedMessage
 from everthread.lab.importers.log_fields import (

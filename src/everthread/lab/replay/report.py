@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from everthread._version import __version__
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import (
     Chart,
     Limit,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.lab.importers.log import CLIENT_NAMES
 from everthread.lab.replay.baselines import CACHED_STRATEGY
 from everthread.lab.replay.recorded_strategy import RECORDED_STRATEGY

@@ -11,7 +11,7 @@ from everthread.cli.output import print_json, print_text
 from everthread.cli.progress import show_progress
 from everthread.cli.tables import print_table
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

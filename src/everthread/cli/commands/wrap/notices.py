@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 if TYPE_CHECKING:
     from everthread.config import Config
