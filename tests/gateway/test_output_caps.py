@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.thread.events import CompactionReceipt
 from tests.chat_messages import calls_reply, function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
@@ -81,7 +81,7 @@ async def hold_conversation(ask: Ask, calls: int = CALLS, about: str = "Entry") 
         messages.append({"role": "assistant", "content": await ask(messages)})
 
 
-def accepted_records(provider: Provider) -> list[Record]:
+def accepted_records(provider: Provider) -> list[RequestRecord]:
     return [record for record in provider.log if record.status == 200]
 
 
