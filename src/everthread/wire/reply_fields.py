@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import as_text
+from everthread.core.json_values import as_text
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 

@@ -23,7 +23,7 @@ from pathspec import GitIgnoreSpec
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, match_path, quote_name
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 from everthread.thread.lookup.pattern_matcher import compile_pattern
 

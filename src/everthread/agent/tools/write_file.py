@@ -9,7 +9,7 @@ from typing import Any
 from everthread.agent.tools import arguments as args
 from everthread.agent.tools.file_writer import MAX_DIFF_BYTES, FileWriter
 from everthread.agent.workspace import Workspace, quote_name
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.tool_outputs import count_lines
 
 WRITE_SCHEMA = args.build_schema(

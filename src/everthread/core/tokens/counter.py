@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from everthread.core.json_values import as_list, as_object, json_value
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     IMAGE_BLOCK_KINDS,
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
-    as_list,
-    as_object,
-    json_value,
     message_key,
 )
 from everthread.core.tokens.media import (

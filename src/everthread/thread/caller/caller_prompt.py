@@ -23,7 +23,7 @@ from everthread.thread.caller.recall_rounds import HiddenRoundsStore
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.rewrite_task import RewriteTask
-from everthread.thread.engines.engine_jobs import CompactionSummarizer, EngineSetup
+from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
@@ -155,7 +155,9 @@ class CallerPrompt:
         return await self._services.rewrite_maker.draft(
             task,
             self._engine_setup(task.budget),
-            CompactionSummarizer(summarizer, wait, context.report),
+            summarizer,
+            wait=wait,
+            events=context.report,
         )
 
     def is_usable(self, draft: RewriteDraft) -> bool:

@@ -12,6 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.engine import ReportProgress
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tool_outputs import OutputToStore
 from everthread.errors import EngineError
@@ -27,11 +29,8 @@ from everthread.thread.caller.replacement_text import render_replacement
 from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.caller.start_replacement import replace_start
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
-from everthread.thread.engines.engine_jobs import (
-    CompactionRunner,
-    CompactionSummarizer,
-    EngineSetup,
-)
+from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
+from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import CompactionVoid, Listener, Slimmed
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
@@ -77,12 +76,18 @@ class RewriteMaker:
         self._runner = runner
 
     async def draft(
-        self, task: RewriteTask, setup: EngineSetup, source: CompactionSummarizer
+        self,
+        task: RewriteTask,
+        setup: EngineSetup,
+        summarizer: Summarizer,
+        *,
+        wait: SummaryWait,
+        events: ReportProgress,
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
         target_tokens = task.order.find_target_tokens(task.tokens, task.budget.threshold)
         job = await self._make_job(task, setup, target_tokens)
-        result = await self._runner.run(setup, job, source)
+        result = await self._runner.run(setup, job, summarizer, wait=wait, events=events)
         cost = await self._accounting.record_summary(
             task.thread_id, result.compaction.usage, task.settings.charge
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import without_keys
+from everthread.core.json_values import without_keys
 from everthread.core.types import Reply
 from everthread.wire.anthropic.anthropic_blocks import API
 from everthread.wire.anthropic.anthropic_decoding import decode_message

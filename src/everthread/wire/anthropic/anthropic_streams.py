@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from everthread.core.messages import Part, kind_of, without_keys
+from everthread.core.json_values import without_keys
+from everthread.core.messages import Part, kind_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.anthropic_blocks import encode_arguments

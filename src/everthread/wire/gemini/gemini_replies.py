@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import calls_of, without_keys
+from everthread.core.json_values import without_keys
+from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_content

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import Part, as_list, as_text, parts_of, without_keys
+from everthread.core.json_values import as_list, as_text, without_keys
+from everthread.core.messages import Part, parts_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_parts import Content

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import (
-    Message,
-    content_text,
-    with_content,
-    without_keys,
-)
+from everthread.core.json_values import without_keys
+from everthread.core.messages import Message, content_text, with_content
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.wire.native_values import (

@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
 
-from everthread.core.messages import (
-    as_list,
-    as_object,
-    as_text,
-    content_text,
-    json_text,
-    kind_of,
-    without_keys,
-)
+from everthread.core.json_values import as_list, as_object, as_text, json_text, without_keys
+from everthread.core.messages import content_text, kind_of
 from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_chat.chat_replies import (
     decode_finish_reason,

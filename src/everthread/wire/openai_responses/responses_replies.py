@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import (
-    Message,
-    without_keys,
-)
+from everthread.core.json_values import without_keys
+from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_assistant_items

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from everthread.core.messages import as_text, kind_of
+from everthread.core.json_values import as_text
+from everthread.core.messages import kind_of
 from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_responses.responses_items import (
     RESULT_KIND_BY_CALL_KIND,
