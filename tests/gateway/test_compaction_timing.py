@@ -20,6 +20,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ManagersWithProvider,
     open_managers_with_provider,
+    prepare_request,
     text_of_tokens,
     thread_of,
     tokens_of,
@@ -239,7 +240,7 @@ async def test_compactions_are_many_calls_apart(
     client.add_user_message("Read all of it.")
     compacted: list[int] = []
     for number in range(6 * least):
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         if turn.outgoing.headers.get("x-everthread-receipt"):
             compacted.append(number)
         tokens = int(turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")[1])
