@@ -17,9 +17,9 @@ from everthread.compaction.cutting.shortening import (
     MIN_RESULT_TOKENS,
     ShortenedMessage,
     cut_text,
-    find_largest_equal_share,
 )
 from everthread.compaction.cutting.tail import choose_tail, make_cut
+from everthread.core.equal_shares import find_largest_equal_share
 from everthread.core.messages import SYSTEM_ROLES
 from everthread.core.text import count_noun
 
