@@ -20,6 +20,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ProviderSetup,
     open_manager_setup,
+    prepare_request,
     text_of_tokens,
     thread_of,
     tokens_of,
@@ -172,22 +173,6 @@ async def test_without_the_setting_no_idle_timer_is_set(provided: ProviderSetup)
     assert alarm.then is None
 
 
-async def test_without_economics_compacts_only_at_the_threshold(provided: ProviderSetup) -> None:
-    wall = SteppedClock(1_760_000_000.0)
-    client = make_client()
-    manager = provided.manager(wall_clock=wall, economics=False)
-    await fill_window(
-        provided,
-        manager,
-        client=client,
-        share=0.7,
-    )
-    wall.advance(2 * TTL)
-    client.add_user_message("Back again.")
-    exchange = await provided.send(manager, client)
-    assert exchange.sent.headers["x-everthread-compactions"] == "0"
-
-
 async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
     tmp_path: Path,
 ) -> None:
@@ -246,7 +231,7 @@ async def test_compactions_are_many_calls_apart(
     client.add_user_message("Read all of it.")
     compacted: list[int] = []
     for number in range(6 * least):
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         if turn.outgoing.headers.get("x-everthread-receipt"):
             compacted.append(number)
         tokens = int(turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")[1])

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
-from everthread.lab.provider import Provider, Record
+from everthread.lab.provider import Provider, RequestRecord
 from everthread.lab.provider.script import Script
 from everthread.lab.provider.served_models import Models
 from everthread.providers.clients import (
@@ -60,7 +60,7 @@ async def open_model(
     script: Script | None = None,
     *,
     models: Models | None = None,
-    listen: Callable[[Record], None] | None = None,
+    listen: Callable[[RequestRecord], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[HttpModel, Provider]]:
     """Yield a model whose provider answers from the script, and the provider with its log."""

@@ -40,7 +40,7 @@ SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "sessio
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request. Logged on arrival, and complete before the answer's first byte is sent."""
 
     number: int
@@ -116,7 +116,7 @@ class ProviderCall:
     """One request that could be read."""
 
     protocol: Protocol
-    record: Record
+    record: RequestRecord
     request: Request
     model: ServedModel
     prompt: Prompt
@@ -133,7 +133,7 @@ class ProviderAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refuse(record: Record, refusal: Refusal) -> ProviderAnswer:
+def refuse(record: RequestRecord, refusal: Refusal) -> ProviderAnswer:
     record.status = refusal.status
     record.error = refusal.text
     return ProviderAnswer(
@@ -278,7 +278,7 @@ class ProviderLogic:
         self._reasoning_by_item: dict[str, str] = {}
         """The id of the reasoning before each item of a response, by the item's id."""
 
-    async def answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def answer(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Return the answer to a request, and complete the `record` of that request."""
         try:
             answer = await self._decide_answer(protocol, record)
@@ -291,7 +291,7 @@ class ProviderLogic:
         record.status = None if is_hanging else answer.status
         return answer
 
-    async def count_tokens(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def count_tokens(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Answer a request that only asks for the number of its tokens."""
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
@@ -300,7 +300,7 @@ class ProviderLogic:
         name = "totalTokens" if protocol.api == "gemini" else "input_tokens"
         return ProviderAnswer(200, json.dumps({name: call.prompt.tokens}).encode())
 
-    async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def compact(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Answer a request for a compaction at its own path."""
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
@@ -319,7 +319,7 @@ class ProviderLogic:
         }
         return ProviderAnswer(200, json.dumps(body).encode())
 
-    async def _decide_answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def _decide_answer(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
             return refuse(record, call)
@@ -356,7 +356,7 @@ class ProviderLogic:
                 return refuse(record, error)
         return self._make_answer(call, reply, fault)
 
-    def _read_call(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
+    def _read_call(self, protocol: Protocol, record: RequestRecord) -> ProviderCall | Refusal:
         """Return the request in core form with its prompt, or the error if it cannot be read."""
         if not isinstance(record.body, Mapping):
             return make_refusal(
@@ -475,6 +475,6 @@ def _remove_usage(body: dict[str, Any], protocol: Protocol) -> None:
         body["usage"] = protocol.make_usage(CacheUse(0), 0, 0)
 
 
-def _wants_usage(record: Record) -> bool:
+def _wants_usage(record: RequestRecord) -> bool:
     options = record.body.get("stream_options")
     return isinstance(options, Mapping) and options.get("include_usage") is True
