@@ -152,7 +152,7 @@ def greedy_client(thinking: int = 0) -> HistoryClient:
 
 
 @pytest.fixture
-async def provider_setup(tmp_path: Path) -> AsyncIterator[ManagersWithProvider]:
+async def managers_with_provider(tmp_path: Path) -> AsyncIterator[ManagersWithProvider]:
     async with open_managers_with_provider(
         tmp_path, lambda _: "Noted.", window=WINDOW, dialect="anthropic"
     ) as opened:
@@ -170,43 +170,45 @@ async def fill_window(managers_with_provider: ManagersWithProvider, client: Hist
 
 
 async def test_the_next_process_asks_for_the_remaining_window(
-    provider_setup: ManagersWithProvider,
+    managers_with_provider: ManagersWithProvider,
 ) -> None:
     client = greedy_client(thinking=3_200)
-    await fill_window(provider_setup, client)
-    refused_before = len(refusals(provider_setup.provider))
-    receipts = len(provider_setup.events_of(CompactionReceipt))
+    await fill_window(managers_with_provider, client)
+    refused_before = len(refusals(managers_with_provider.provider))
+    receipts = len(managers_with_provider.events_of(CompactionReceipt))
     client.add_user_message("And now?")
-    await provider_setup.send(provider_setup.open(recall=True, background=False), client)
-    last = provider_setup.provider.log[-1]
-    assert len(refusals(provider_setup.provider)) == refused_before
+    await managers_with_provider.send(
+        managers_with_provider.open(recall=True, background=False), client
+    )
+    last = managers_with_provider.provider.log[-1]
+    assert len(refusals(managers_with_provider.provider)) == refused_before
     assert last.body["max_tokens"] >= 0.8 * (WINDOW - last.prompt_tokens)
-    assert len(provider_setup.events_of(CompactionReceipt)) == receipts, (
+    assert len(managers_with_provider.events_of(CompactionReceipt)) == receipts, (
         "the compaction is not a new one for the next process"
     )
 
 
 async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
-    provider_setup: ManagersWithProvider,
+    managers_with_provider: ManagersWithProvider,
 ) -> None:
     client = greedy_client()
-    await fill_window(provider_setup, client)
-    await provider_setup.store.forget_limits()
-    manager = provider_setup.open(recall=True, background=False)
+    await fill_window(managers_with_provider, client)
+    await managers_with_provider.store.forget_limits()
+    manager = managers_with_provider.open(recall=True, background=False)
     client.add_user_message("What was the first entry?")
-    turn = await prepare_request(manager, client.incoming(provider_setup.provider.url))
-    refused = await post(provider_setup.provider, turn.outgoing.body)
+    turn = await prepare_request(manager, client.incoming(managers_with_provider.provider.url))
+    refused = await post(managers_with_provider.provider, turn.outgoing.body)
     assert refused.status_code == 400
     lowered = await turn.recover(refused.status_code, refused.content)
     assert lowered is not None
-    response = await post(provider_setup.provider, lowered.body)
+    response = await post(managers_with_provider.provider, lowered.body)
     assert response.status_code == 200
     call = function_call("call_1", "recall", '{"id": "message:1"}')
     following = await turn.resume_after_recall(calls_reply(call))
     assert following is not None
-    answer = await post(provider_setup.provider, following.body)
+    answer = await post(managers_with_provider.provider, following.body)
     assert answer.status_code == 200, answer.text
-    first, second = provider_setup.provider.log[-2:]
+    first, second = managers_with_provider.provider.log[-2:]
     assert second.prompt_tokens > first.prompt_tokens
     assert second.body["max_tokens"] >= 0.8 * (WINDOW - second.prompt_tokens)
 
