@@ -111,7 +111,8 @@ async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
 
 
 def encode_stream(api: Api, reply: Reply) -> list[bytes]:
-    return [encode_event(event) for event in CODECS[api].encode_stream(reply)]
+    codec = CODECS[api]
+    return [encode_event(event) for event in codec.encode_stream(codec.encode_reply(reply))]
 
 
 def script_answer(api: Api, reply: Reply, *, stream: bool) -> Scripted:

@@ -411,7 +411,7 @@ class ProviderLogic:
         record.cached_tokens = use.read
         record.written_tokens = use.write
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
-        reply = complete_reply(
+        reply, body = complete_reply(
             answer,
             protocol,
             counter,
@@ -426,18 +426,18 @@ class ProviderLogic:
         fault_kind = fault.kind if fault else ""
         if fault and fault_kind == "wrong_usage":
             nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
-            reply = replace(reply, usage=protocol.make_usage(nonsense, -1, 0))
+            body[protocol.usage_field] = protocol.make_usage(nonsense, -1, 0)
         if fault_kind == "no_usage" or (
             protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
         ):
-            reply = replace(reply, usage=None)
-        record.usage = reply.usage
+            _remove_usage(body, protocol)
+        else:
+            record.usage = body.get(protocol.usage_field)
         if not record.stream:
-            body = protocol.codec.encode_reply(reply)
             if fault_kind == "empty":
                 body[protocol.content_field] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
-        events: Iterable[SseEvent] = protocol.codec.encode_stream(reply)
+        events: Iterable[SseEvent] = protocol.codec.encode_stream(body)
         if fault_kind == "empty":
             events = drop_stream_content(events)
         sent_events = [encode_event(event) for event in split_events(events)]
@@ -466,6 +466,13 @@ def _count_output_room(call: ProviderCall) -> int:
         remaining_tokens,
     )
     return min(bound for bound in limits if bound is not None)
+
+
+def _remove_usage(body: dict[str, Any], protocol: Protocol) -> None:
+    """Remove the usage from a reply. Anthropic's protocol requires one, whose figures become zero."""
+    body.pop(protocol.usage_field, None)
+    if protocol.api == "anthropic":
+        body["usage"] = protocol.make_usage(CacheUse(0), 0, 0)
 
 
 def _wants_usage(record: RequestRecord) -> bool:
