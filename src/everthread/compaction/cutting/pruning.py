@@ -71,7 +71,7 @@ def prune_messages(
     end = min(protect_from, len(messages))
     return [
         *messages[:start],
-        *map(pruner.pruned_message, range(start, end)),
+        *map(pruner.prune_message, range(start, end)),
         *messages[max(start, end) :],
     ]
 
@@ -86,7 +86,7 @@ class Pruner:
         self._latest_user_index = history.latest_user_index
         self._pruned: dict[int, Message] = {}
 
-    def pruned_message(self, index: int) -> Message:
+    def prune_message(self, index: int) -> Message:
         """Return the message of this index, pruned."""
         pruned = self._pruned.get(index)
         if pruned is None:
@@ -123,7 +123,7 @@ class Pruner:
 
     def count_tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
-        message = self.pruned_message(index)
+        message = self.prune_message(index)
         facts = self.history.facts[index]
         if message is facts.message:
             return self.history.sizes[index]
