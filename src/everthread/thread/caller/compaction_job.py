@@ -17,7 +17,7 @@ from everthread.core.summary_marks import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.turns import user_text
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.store.rewrite_records import CLIENT_NOTES_ROLE, ContextEntry, ProxiedContext
 from everthread.thread.caller.start_replacement import StartReplacement, replace_start
 from everthread.thread.wire_messages import decode_messages
@@ -42,7 +42,7 @@ class _ClientHistoryJob:
     """A client's history in the client's protocol, for an engine."""
 
     api: Api
-    request: Request
+    request: ModelRequest
     """Model, system prompt and tools."""
     wire_messages: Sequence[Any]
     """The messages that are sent to the provider now."""
