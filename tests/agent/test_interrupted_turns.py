@@ -80,7 +80,7 @@ async def test_a_complete_answer_is_stored_complete(setup: AgentSetup) -> None:
     agent = await setup.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
     await stop_at_first_word(agent)
     assert agent.conversation.messages[-1]["content"] == "One two three."
-    assert len(await setup.store.usage(agent.conversation.id)) == 1
+    assert len(await setup.store.usage.list_usage(agent.conversation.id)) == 1
     await agent.send("Stop.")
     assert has_valid_messages(agent)
 

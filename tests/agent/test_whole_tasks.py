@@ -203,7 +203,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
             for record in provider.log
             if record.request and not is_summary_call(record.request)
         ][-1]
-        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await setup.store.keys.load_shared_secret(SUMMARY_KEY))
         await check_store(setup, provider, agent)
 
 
@@ -237,7 +237,7 @@ async def check_store(setup: AgentSetup, provider: Provider, agent: Agent) -> No
     assert called == answered
     assert len(called) == len(set(called)) == len(setup.events_of(ToolFinished))
     assert [text_of(body) for body in bodies if body["role"] == "user"][-1] == TASK_SAID
-    spent = await setup.store.usage(agent.conversation.id)
+    spent = await setup.store.usage.list_usage(agent.conversation.id)
     assert sum(item.usage.total_tokens for item in spent) == sum(
         r.canonical_usage.total_tokens for r in provider.log
     )
@@ -285,7 +285,7 @@ async def test_a_task_continues_after_a_restart(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await setup.store.keys.load_shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 

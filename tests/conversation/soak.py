@@ -172,7 +172,7 @@ async def compare(setup: HttpSetup, soak: Soak) -> None:
     )
     lost_answers = answer_texts - stored_answers
     assert sum(lost_answers.values()) <= interrupted, lost_answers
-    usage_records = await setup.store.usage(soak.thread)
+    usage_records = await setup.store.usage.list_usage(soak.thread)
     reported = [item for item in usage_records if not item.estimated]
     answered_tokens = [
         record.canonical_usage.total_tokens

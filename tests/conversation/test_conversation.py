@@ -44,7 +44,7 @@ async def test_a_message_is_answered_stored_and_accounted_for(
         ("user", "Hi"),
         ("assistant", "Hello!"),
     ]
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await setup.store.usage.list_usage(conversation.id)
     assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
     assert answer.cost is not None
     assert usage.cost == answer.cost
@@ -132,7 +132,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
     await stream.aclose()
     stored = await setup.store.messages(conversation.session.id)
     assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await setup.store.usage.list_usage(conversation.id)
     assert usage.estimated
     assert usage.usage.prompt_tokens > 0
     assert (await conversation.send("go on")).text == "on we go"
@@ -155,7 +155,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
     conversation = await setup.open(ScriptedModel([broken]))
     with pytest.raises(ModelError, match="reset"):
         await conversation.send("Hi")
-    (spent,) = await setup.store.usage(conversation.id)
+    (spent,) = await setup.store.usage.list_usage(conversation.id)
     assert spent.usage.prompt_tokens == 70
     assert len(await setup.store.messages(conversation.session.id)) == 1, (
         "the user's message is safe"
@@ -174,7 +174,7 @@ async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> 
     conversation = await setup.open(ScriptedModel([silent]))
     answer = await conversation.send("Hi")
     assert answer.usage.output_tokens >= 20
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await setup.store.usage.list_usage(conversation.id)
     assert usage.estimated
 
 

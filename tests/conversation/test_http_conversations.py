@@ -63,7 +63,7 @@ async def test_a_conversation_passes_its_window_several_times(
     assert all(item.tokens_after < item.tokens_before for item in setup.compactions)
     assert {record.status for record in setup.provider.log} == {200}, "nothing ever overflowed"
     assert len(await setup.store.history(conversation.id)) == 72
-    usage = await setup.store.usage(conversation.id)
+    usage = await setup.store.usage.list_usage(conversation.id)
     reported_tokens = [record.canonical_usage.total_tokens for record in setup.provider.log]
     assert sum(item.usage.total_tokens for item in usage) == sum(reported_tokens), (
         "every token is accounted for"
@@ -154,7 +154,7 @@ async def test_keeps_the_first_and_last_messages_around_the_summary(
     await until_compacted(setup, conversation)
     sent = setup.main_calls()[-1].request.messages
     assert text_of(sent[0]).startswith("First of all")
-    key = await setup.store.shared_secret(SUMMARY_KEY)
+    key = await setup.store.keys.load_shared_secret(SUMMARY_KEY)
     summary_index = next(
         index for index, message in enumerate(recognize_summaries(sent, key)) if is_summary(message)
     )
@@ -334,7 +334,7 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     assert shortened_text.endswith("That was all.")
     stored_output = setup.events(OutputStored)[-1]
     assert stored_output.output in shortened_text
-    assert (await setup.store.output(stored_output.output))[:200] in large
+    assert (await setup.store.outputs.load_output(stored_output.output))[:200] in large
     history = await setup.store.history(conversation.id)
     assert text_of(history[2 * turns].body) == large
     assert (await conversation.send("And now?")).text == "Counted."

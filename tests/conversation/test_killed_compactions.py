@@ -35,7 +35,7 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
         assert not validate_messages(model.requests[0].messages, api="openai")
         assert (tip.kind == "continuation") == bool(records)
         assert (await setup.store.check()).problems == ()
-        return tip.kind, len(await setup.store.usage(THREAD))
+        return tip.kind, len(await setup.store.usage.list_usage(THREAD))
 
 
 async def test_a_compaction_killed_at_any_step_leaves_a_consistent_thread(

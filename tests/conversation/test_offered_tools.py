@@ -184,7 +184,7 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     await send_until_compacted(conversation)
     out = conversation.toolbox.left_out
     assert out != previous
-    await setup.store.put_state(conversation.session.id, "calibration", None)
+    await setup.store.state.put_state(conversation.session.id, "calibration", None)
     other = await setup.open(
         scripted,
         resume=conversation.id,

@@ -85,7 +85,9 @@ async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> No
     assert compaction.author == "gpt-4o-mini"
     assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
     summary_usage = [
-        item for item in await setup.store.usage(conversation.id) if item.task == "auxiliary"
+        item
+        for item in await setup.store.usage.list_usage(conversation.id)
+        if item.task == "auxiliary"
     ]
     assert {item.model for item in summary_usage} == {"gpt-4o-mini"}
     assert setup.compactions[0].cost is not None

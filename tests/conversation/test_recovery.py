@@ -79,7 +79,7 @@ async def test_a_stated_limit_is_learnt_and_kept(setup: ConversationSetup) -> No
     assert conversation.window == 8_000
     (learnt,) = setup.events(LimitLearnt)
     assert learnt.stored
-    assert (await setup.store.limits())[0].limit == 8_000
+    assert (await setup.store.limits.list_limits())[0].limit == 8_000
     assert setup.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
     again = await setup.open(ScriptedModel(["ok"]), resume=conversation.id)
@@ -127,19 +127,21 @@ async def test_guesses_a_usual_window_if_no_limit_is_stated(
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
     assert not any(item.stored for item in setup.events(LimitLearnt))
-    assert await setup.store.limits() == []
+    assert await setup.store.limits.list_limits() == []
 
 
 async def test_drops_a_learnt_limit_after_a_success_above_it(
     setup: ConversationSetup,
 ) -> None:
     model = ScriptedModel(lambda _: "fine")
-    await setup.store.learn_limit(LimitKey(model.base_url, model.name), 4_000, source="an error")
+    await setup.store.limits.learn_limit(
+        LimitKey(model.base_url, model.name), 4_000, source="an error"
+    )
     conversation = await setup.open(model, enabled=False)
     assert conversation.window == 4_000
     await conversation.send(make_text(4_500))
     assert conversation.window == 128_000
-    assert await setup.store.limits() == []
+    assert await setup.store.limits.list_limits() == []
 
 
 async def test_gives_up_after_three_stronger_attempts(
@@ -259,7 +261,9 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
-    assert (await setup.store.load_limits(LimitKey(first.base_url, first.name))).window is None
+    assert (
+        await setup.store.limits.load_limits(LimitKey(first.base_url, first.name))
+    ).window is None
     assert not setup.events(LimitLearnt)
 
 

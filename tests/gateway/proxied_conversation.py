@@ -120,7 +120,7 @@ class ProxiedConversation:
     async def wait_until_recorded(self) -> None:
         """Wait until all calls are recorded: that is done after the client has the answer."""
         [row] = await self.gateways.store.list_threads()
-        while len(await self.gateways.store.usage(row.first.id)) < len(  # noqa: ASYNC110
+        while len(await self.gateways.store.usage.list_usage(row.first.id)) < len(  # noqa: ASYNC110
             self.log
         ):
             await asyncio.sleep(0.02)

@@ -29,7 +29,7 @@ class CountingStore(StoreWrapper):
 
     async def extend_thread(self, *given: Any) -> Links:
         self.count += 1
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -42,7 +42,7 @@ class SlowStore(StoreWrapper):
 
     async def extend_thread(self, *given: Any) -> Links:
         await asyncio.sleep(self._seconds)
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -54,7 +54,7 @@ class BreakableStore(StoreWrapper):
     async def extend_thread(self, *given: Any) -> Links:
         if self.error is not None:
             raise self.error
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -73,7 +73,7 @@ class FailingStore(StoreWrapper):
         await asyncio.sleep(self._seconds)
         if is_failing:
             raise StoreError("the disk is full")
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -92,7 +92,9 @@ class WatchedStore(StoreWrapper):
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> Links:
         messages = chain.from_iterable(point.messages for point in points)
         self.written.append([message.body["role"] for message in messages])
-        links: Links = await self.wrapped_store.extend_thread(thread, points, *given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(
+            thread, points, *given
+        )
         return links
 
 

@@ -140,7 +140,7 @@ async def test_records_threads_and_usage(tmp_path: Path) -> None:
         (thread,) = await store.list_threads()
         history = await store.history(thread.first.id)
         assert len(history) == 4
-        usage = await store.usage(thread.first.id)
+        usage = await store.usage.list_usage(thread.first.id)
         assert len(usage) == 2
     finally:
         await store.close()

@@ -57,7 +57,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
         texts += [f"Next {number}, größer.", f"Answer {number}."]
     stored = await stored_texts(setup.store, first.thread)
     assert stored == texts
-    usage = await setup.store.usage(first.thread)
+    usage = await setup.store.usage.list_usage(first.thread)
     assert len(usage) == 4
 
 

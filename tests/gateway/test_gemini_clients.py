@@ -179,7 +179,7 @@ async def test_google_sdk_continues_past_the_window(tmp_path: Path, streams: boo
         )
         history = await stored_history(gateways, threads.pop(), count=4 * TURNS)
         assert sum(message.body["role"] == "tool" for message in history) == TURNS
-        used = await gateways.store.usage(history[0].session)
+        used = await gateways.store.usage.list_usage(history[0].session)
         assert sum(item.usage.total_tokens for item in used if item.task == "main") == sum(
             record.canonical_usage.total_tokens for record in log
         )
@@ -223,7 +223,7 @@ async def test_learns_an_unknown_window_from_one_refusal(
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
         assert statuses_of(gateways.provider).count(400) == 1
-        [limit] = await gateways.store.limits()
+        [limit] = await gateways.store.limits.list_limits()
         assert limit.model == "gemini-unheard-of"
         assert limit.limit == 8_000
 

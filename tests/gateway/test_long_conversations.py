@@ -134,7 +134,7 @@ async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> N
     assert session.platform == "gateway"
     assert session.tenant == "t"
     assert session.system == "Be brief."
-    records = await provided.store.usage(thread)
+    records = await provided.store.usage.list_usage(thread)
     tasks = {record.task for record in records}
     assert tasks == {"main"}
     prompt_tokens = [record.usage.prompt_tokens for record in records]

@@ -116,7 +116,7 @@ async def test_remembers_the_maximum_output_that_an_error_states(
         assert len(refusals(setup.provider)) == 1
         max_tokens = {record.body["max_tokens"] for record in accepted_records(setup.provider)}
         assert max_tokens == {2_000}
-        limits = await setup.store.limits()
+        limits = await setup.store.limits.list_limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
 
@@ -125,7 +125,7 @@ async def test_does_not_store_the_room_of_one_prompt_as_the_models_maximum(
 ) -> None:
     async with serve_model(tmp_path, "vllm") as setup:
         await hold_conversation(await chat_client(setup, 7_900), calls=3)
-        limits = await setup.store.limits()
+        limits = await setup.store.limits.list_limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
 
@@ -190,7 +190,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
 ) -> None:
     client = greedy_client()
     await fill_window(provider_setup, client)
-    await provider_setup.store.forget_limits()
+    await provider_setup.store.limits.forget_limits()
     manager = provider_setup.manager(recall=True, background=False)
     client.add_user_message("What was the first entry?")
     turn = await manager.prepare(client.incoming(provider_setup.provider.url))

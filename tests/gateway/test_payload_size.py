@@ -80,9 +80,9 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         exchange = await setup.send(manager, client)
         [slimmed] = setup.events_of(Slimmed)
         assert slimmed.stored == 1
-        [stored] = await setup.store.outputs(thread_of(exchange.sent))
+        [stored] = await setup.store.outputs.list_outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
-        text = await setup.store.output(stored.id, tenant="t")
+        text = await setup.store.outputs.load_output(stored.id, tenant="t")
         assert text == text_of_tokens(16_000, "line")
 
 
@@ -184,9 +184,11 @@ async def test_compactions_are_recorded_with_their_cost(setup: ManagerSetup) -> 
     authors = {record.author for record in records}
     assert authors == {"paid"}
     assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
-    usage = [entry for entry in await setup.store.usage(thread) if entry.task == "auxiliary"]
+    usage = [
+        entry for entry in await setup.store.usage.list_usage(thread) if entry.task == "auxiliary"
+    ]
     assert len(usage) == len(compactions) >= 2
-    insights = await setup.store.insights(since=0, until=1e12, tenant="t")
+    insights = await setup.store.usage.load_insights(since=0, until=1e12, tenant="t")
     assert insights.compactions == len(compactions)
     fading = [event.text for event in setup.events_of(Notice) if "may fade" in event.text]
     assert len(fading) == len(compactions) - 1

@@ -50,7 +50,7 @@ def summarize_if_asked(request: Request) -> Any:
 
 async def wait_for_record(gateways: GatewaySetup, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
-    while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
+    while len(await gateways.store.usage.list_usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

@@ -92,7 +92,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     await authenticators[0].close()
     uses = []
     for day in ("2024-10-04", "2024-10-05"):
-        keys = await store.list_keys(day, tenant="acme")
+        keys = await store.keys.list_keys(day, tenant="acme")
         uses += [one.use_of_day.requests for one in keys if one.key.limits.requests]
     assert uses == [4, 1]
 
@@ -168,7 +168,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
             if record.usage
         ]
         assert count_protocols(gateways)["openai_chat"], "summaries were written"
-        (key,) = await gateways.store.list_keys(format_utc_day(time.time()))
+        (key,) = await gateways.store.keys.list_keys(format_utc_day(time.time()))
         assert key.use_of_day.requests == 12
         assert key.use_of_day.tokens == sum(reported)
         assert key.use_of_day.dollars > 0
@@ -306,13 +306,14 @@ async def test_a_trailing_slash_evades_no_limit(gateways: GatewaySetup) -> None:
 
 
 class FailingStore:
-    """A store that takes nothing while it is down."""
+    """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
         self.down = True
         self.days: dict[str, KeyUse] = {}
+        self.keys = self
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def add_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")

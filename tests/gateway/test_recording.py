@@ -70,7 +70,7 @@ async def test_a_lone_gateway_stores_a_request_with_its_answer(
     assert lone.store.written == [["user", "assistant"]]
     stored = texts_of(await lone.store.history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
-    stored_usage = await lone.store.usage(thread)
+    stored_usage = await lone.store.usage.list_usage(thread)
     assert stored_usage[-1].usage.input_tokens == 7
 
 

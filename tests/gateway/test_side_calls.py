@@ -253,7 +253,7 @@ class AnswerHoldingStore(StoreWrapper):
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
-        links: list[ThreadLink | None] = await self.wrapped_store.extend_thread(
+        links: list[ThreadLink | None] = await self.wrapped_store.client_histories.extend_thread(
             thread, points, *given
         )
         return links

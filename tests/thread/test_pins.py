@@ -42,8 +42,8 @@ async def test_every_compaction_carries_a_pin_until_it_is_deleted(
     for count in (1, 2):
         text = await compact_times(setup, conversation, count)
         assert text.count(pin_lines) == 1
-    await setup.store.delete_pin(conversation.id, pin.id)
-    assert await setup.store.pins(conversation.id) == []
+    await setup.store.state.delete_pin(conversation.id, pin.id)
+    assert await setup.store.state.list_pins(conversation.id) == []
     text = await compact_times(setup, conversation, 3)
     assert "4711-B" not in text
 
@@ -56,7 +56,7 @@ async def test_a_secret_in_a_pin_is_redacted_and_a_repeated_text_is_one_pin(
     assert TOKEN not in pin.text
     same_pin = await add_pin(setup.store, conversation.id, pin.text)
     assert same_pin.id == pin.id
-    assert len(await setup.store.pins(conversation.id)) == 1
+    assert len(await setup.store.state.list_pins(conversation.id)) == 1
 
 
 async def test_a_branch_keeps_its_copies_of_pins(setup: ConversationSetup) -> None:
@@ -64,8 +64,8 @@ async def test_a_branch_keeps_its_copies_of_pins(setup: ConversationSetup) -> No
     pin = await add_pin(setup.store, conversation.id, NOTE)
     await conversation.send("Begin.")
     branch = await conversation.branch()
-    await setup.store.delete_pin(conversation.id, pin.id)
-    [pin_of_branch] = await setup.store.pins(branch.id)
+    await setup.store.state.delete_pin(conversation.id, pin.id)
+    [pin_of_branch] = await setup.store.state.list_pins(branch.id)
     assert pin_of_branch.text == pin.text
 
 
@@ -79,4 +79,4 @@ async def test_refuses_an_empty_or_too_long_pin(setup: ConversationSetup, text: 
 async def test_refuses_to_delete_an_unknown_pin(setup: ConversationSetup) -> None:
     conversation = await open_conversation(setup)
     with pytest.raises(UnknownIdError):
-        await setup.store.delete_pin(conversation.id, "pin:" + "0" * 16)
+        await setup.store.state.delete_pin(conversation.id, "pin:" + "0" * 16)

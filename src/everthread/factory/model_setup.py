@@ -122,7 +122,7 @@ async def load_window(
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
     stored_limit = None
     if store is not None:
-        stored_limits = await store.load_limits(LimitKey(choice.base_url, choice.model))
+        stored_limits = await store.limits.load_limits(LimitKey(choice.base_url, choice.model))
         stored_limit = stored_limits.window
     learnt_limit = (
         None if stored_limit is None else LearntLimit(stored_limit.limit, stored_limit.source)

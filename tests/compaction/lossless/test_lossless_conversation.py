@@ -80,7 +80,7 @@ async def test_facts_are_found_after_restarts_undo_and_branches(
             event.tokens_after < conversation.threshold * 4 // 5
             for event in setup.watch.of(CompactionDone)
         )
-        kept = {node.id: node for node in await setup.store.nodes(conversation.id)}
+        kept = {node.id: node for node in await setup.store.state.list_nodes(conversation.id)}
         assert in_view(conversation)
         assert set(in_view(conversation)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
@@ -118,7 +118,7 @@ async def _check_undo(conversation: Conversation, setup: ConversationSetup) -> N
     assert conversation.messages == before
     await send_turns(conversation, turn, turn + 4)
     assert set(in_view(conversation)) <= {
-        node.id for node in await setup.store.nodes(conversation.id)
+        node.id for node in await setup.store.state.list_nodes(conversation.id)
     }
 
 
@@ -143,9 +143,9 @@ async def test_only_one_of_two_concurrent_compactions_stores_its_nodes(
         first = await open_lossless(setup)
         await send_turns(first, 0, 5)
         second = await open_lossless(setup, resume=first.id)
-        before = {node.id for node in await setup.store.nodes(first.id)}
+        before = {node.id for node in await setup.store.state.list_nodes(first.id)}
         await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
-        after = {node.id for node in await setup.store.nodes(first.id)}
+        after = {node.id for node in await setup.store.state.list_nodes(first.id)}
         assert before < after
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")

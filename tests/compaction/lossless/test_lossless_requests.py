@@ -104,7 +104,7 @@ async def test_requests_are_valid_and_the_summary_names_stored_nodes(
             )
         shown = "\n".join(map(text_of, conversation.messages))
         view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
-        nodes = {node.id: node for node in await setup.store.nodes(conversation.id)}
+        nodes = {node.id: node for node in await setup.store.state.list_nodes(conversation.id)}
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
         )

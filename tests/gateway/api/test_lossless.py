@@ -61,7 +61,7 @@ async def test_the_model_searches_and_reads_its_own_thread_only(store_url: str) 
         for number in range(24):
             text = f"Box_{number:03d} stands on shelf-{number * 7919:06x}."
             await setup.read_answer(thread, f"{text} {make_text(400, 'hall')}")
-        assert await setup.store.nodes(thread)
+        assert await setup.store.state.list_nodes(thread)
         for number in (2, 9):
             (answer,) = await run_tools(setup, thread, f"find box_{number:03d}")
             assert f"stands on shelf-{number * 7919:06x}" in answer

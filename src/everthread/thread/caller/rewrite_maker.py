@@ -81,7 +81,7 @@ class RewriteMaker:
         messages = task.list_messages()
         wire_messages = messages.wire_messages
         base_state = task.base_state
-        pins = [pin.text for pin in await self._store.pins(task.thread)]
+        pins = [pin.text for pin in await self._store.state.list_pins(task.thread)]
         job = CompactionJob(
             api=task.settings.api,
             request=task.settings.request_with_recall,
@@ -126,7 +126,7 @@ class RewriteMaker:
         rewrite = draft.new_rewrite.rewrite
         compaction = draft.compaction
         await self._store_outputs(rewrite.thread, compaction.to_store, compaction.messages)
-        stored_rewrite = await self._store.commit_rewrite(draft.new_rewrite)
+        stored_rewrite = await self._store.client_histories.commit_rewrite(draft.new_rewrite)
         if stored_rewrite.replacement == rewrite.replacement:
             event = make_done_event(
                 compaction,
@@ -186,7 +186,7 @@ class RewriteMaker:
             raise EngineError("a rewrite that changed nothing cannot be stored")
         compaction = draft.compaction
         await self._store_outputs(draft.rewrite.thread, compaction.to_store, compaction.messages)
-        return await self._store.put_rewrite(draft.rewrite)
+        return await self._store.client_histories.put_rewrite(draft.rewrite)
 
     async def shrink_payload(self, task: RewriteTask) -> Rewrite | None:
         """Drop old images, and store and cite large results; no text is lost. Return None if there are neither."""
@@ -221,7 +221,7 @@ class RewriteMaker:
         self._listener(
             Slimmed(task.thread, rewrite.replaced_count, chars_before, chars_after, len(to_store))
         )
-        return await self._store.put_rewrite(rewrite)
+        return await self._store.client_histories.put_rewrite(rewrite)
 
     async def _store_outputs(
         self, thread: str, outputs: Iterable[OutputToStore], messages: Iterable[Message]

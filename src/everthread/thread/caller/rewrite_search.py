@@ -59,7 +59,7 @@ class RewriteFinder:
         `state_keys`: scope and key of each stored state to load as well.
         """
         history = caller_history.history
-        candidates, search, stored_states = await self._store.match_rewrites(
+        candidates, search, stored_states = await self._store.client_histories.match_rewrites(
             caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
@@ -84,7 +84,7 @@ class RewriteFinder:
         """
         engine, names = split_tools_key(engine_key)
         adopted = None
-        for other_key in await self._store.list_rewrite_engines(thread):
+        for other_key in await self._store.client_histories.list_rewrite_engines(thread):
             other_engine, other_names = split_tools_key(other_key)
             if other_engine != engine or not names or other_names in ((), names):
                 continue
@@ -94,7 +94,7 @@ class RewriteFinder:
                 text = rewrite.replacement.decode()
                 renamed = rename_reading_tools(text, other_names, names)
                 adopted = replace(rewrite, engine=engine_key, replacement=renamed.encode())
-        return None if adopted is None else await self._store.put_rewrite(adopted)
+        return None if adopted is None else await self._store.client_histories.put_rewrite(adopted)
 
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
@@ -110,6 +110,6 @@ class RewriteFinder:
                     replaced_count=length,
                     results=history.join_result_hashes(0, length),
                 )
-                rewrites.append(await self._store.put_rewrite(drifted_rewrite))
+                rewrites.append(await self._store.client_histories.put_rewrite(drifted_rewrite))
                 self._listener(Drifted(candidate.thread, length))
         return sorted(rewrites, key=lambda rewrite: (-rewrite.replaced_count, -rewrite.strength))
