@@ -20,10 +20,10 @@ class StoreWrapper:
         self.wrapped_store = store
 
     def __getattr__(self, name: str) -> Any:
-        found = self.find(self.wrapped_store, name)
+        found = self.look_up(self.wrapped_store, name)
         return TopicWrapper(self, found) if isinstance(found, (StoreTopic, TopicWrapper)) else found
 
-    def find(self, owner: Any, name: str) -> Any:
+    def look_up(self, owner: Any, name: str) -> Any:
         """Return what the store, or one of its topics, has under this name."""
         return getattr(owner, name)
 
@@ -38,7 +38,7 @@ class TopicWrapper:
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self._wrapper), name):
             return getattr(self._wrapper, name)
-        return self._wrapper.find(self._topic, name)
+        return self._wrapper.look_up(self._topic, name)
 
 
 class CountingStore(StoreWrapper):
@@ -104,9 +104,9 @@ class WatchedStore(StoreWrapper):
         self.written: list[list[str]] = []
         self.searches = 0
 
-    def find(self, owner: Any, name: str) -> Any:
+    def look_up(self, owner: Any, name: str) -> Any:
         self.searches += name in ("find_link", "find_links_by_skeleton")
-        return super().find(owner, name)
+        return super().look_up(owner, name)
 
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> Links:
         messages = chain.from_iterable(point.messages for point in points)
@@ -129,8 +129,8 @@ class HeldStore(StoreWrapper):
         self._gates[name] = gate = asyncio.Event()
         return gate
 
-    def find(self, owner: Any, name: str) -> Any:
-        found = super().find(owner, name)
+    def look_up(self, owner: Any, name: str) -> Any:
+        found = super().look_up(owner, name)
         gate = self._gates.pop(name, None)
         if gate is None:
             return found
