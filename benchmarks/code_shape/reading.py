@@ -1,4 +1,4 @@
-"""Count how densely the code is packed, and how its names and texts read."""
+"""Count how densely the code is packed, and how its names, docstrings and comments read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,34 @@ MAX_REPEATED_FILE_NAMES = 15
 MAX_FUNCTION_LINES = 60
 MAX_FIELDS = 20
 MANY_ARGUMENTS = 6
+MANY_PARAMETERS = 9
 
-_BANNER = re.compile(r"\s*# ?-{2,}")
-_SUPERLATIVE = re.compile(r"_?(MOST|LEAST|LONGEST|SHORTEST|LARGEST|SMALLEST)_")
-_NOUN_CLAUSE = re.compile(
+_BANNER_PATTERN = re.compile(r"\s*# ?-{2,}")
+_SUPERLATIVE_PATTERN = re.compile(r"_?(MOST|LEAST|LONGEST|SHORTEST|LARGEST|SMALLEST)_")
+_NOUN_CLAUSES = "docstrings and comments with a what-clause as a noun, %"
+_UNPLAIN_PATTERNS = {
+    "'where' for if or when": re.compile(
+        r"(?:[,;:]|None|False|True|empty|itself|\w+) where "
+        r"(?:it|that|there|nothing|none|no|one|they|somebody|its|a|the|this|what|all|he)\b"
+    ),
+    "stand for be": re.compile(r"\b(?:stands?|stood)\b"),
+    "so many, so much, so long": re.compile(r"\b[Ss]o (?:many|much|long|few)\b"),
+    "told, tells": re.compile(r"\b(?:told|tells?|telling)\b"),
+    "ours": re.compile(r"\b(?:of ours|ours)\b"),
+    "is no X": re.compile(r"\b(?:is|are|was|be) no (?!longer|more)\w+"),
+    "anybody, nobody, whoever": re.compile(
+        r"\b(?:[Aa]nybody|[Nn]obody|[Ss]omebody|[Ee]verybody|[Ww]hoever)\b"
+    ),
+    "as it came, as it is": re.compile(r"\bas (?:it|they) (?:came|comes|is|are|was|were)\b"),
+    "goes on": re.compile(r"\b(?:goes|go|went) on\b"),
+    "behind for after": re.compile(r"\bbehind\b"),
+}
+"""Expressions that plain English can do without. Some of their uses are right, so they have no goal."""
+_NOUN_CLAUSE_PATTERN = re.compile(
     r"(?:^|[.;:,] |\b(?:of|from|with|for|and) )[Ww]hat "
     r"(?:is|was|it|a|the|they|one|stands|goes|came|of|has|can|may|does|comes|there|others|we)\b"
 )
-_DIRECTIVE = re.compile(r"#\s*(noqa|fmt|type:|pragma)")
+_DIRECTIVE_PATTERN = re.compile(r"#\s*(noqa|fmt|type:|pragma)")
 
 
 def measure_reading(root: Path) -> Iterator[Row]:
@@ -47,13 +67,17 @@ def measure_reading(root: Path) -> Iterator[Row]:
     stems = Counter(path.stem for path in files if path.stem != "__init__")
     repeated = sum(count for count in stems.values() if count > 1)
     yield _at_most("files whose name is used twice", repeated, limit=MAX_REPEATED_FILE_NAMES)
-    texts = [text for path in files for text in _texts(files[path], trees[path])]
-    clauses = sum(bool(_NOUN_CLAUSE.search(text)) for text in texts)
-    yield _at_most(
-        "docstrings and comments with a what-clause as a noun, %",
-        100 * clauses / len(texts),
-        limit=MAX_NOUN_CLAUSES,
-    )
+    texts = [text for path in files for text in _list_texts(files[path], trees[path])]
+    yield from _measure_texts(texts)
+
+
+def _measure_texts(texts: list[str]) -> Iterator[Row]:
+    yield Row("docstrings and comments", f"{len(texts):,}")
+    clause_count = sum(bool(_NOUN_CLAUSE_PATTERN.search(text)) for text in texts)
+    yield _at_most(_NOUN_CLAUSES, 100 * clause_count / len(texts), limit=MAX_NOUN_CLAUSES)
+    for name, pattern in _UNPLAIN_PATTERNS.items():
+        count = sum(bool(pattern.search(text)) for text in texts)
+        yield Row(f"docstrings and comments with {name}", f"{count:,}")
 
 
 def _at_most(what: str, figure: float, *, limit: float) -> Row:
@@ -65,7 +89,7 @@ def _measure_layout(files: dict[Path, str]) -> Iterator[Row]:
     lines = [line for text in files.values() for line in text.splitlines()]
     skipped = sum("# fmt: skip" in line or "# fmt: off" in line for line in lines)
     yield _at_most("lines exempt from the formatter", skipped, limit=0)
-    banners = sum(bool(_BANNER.match(line)) for line in lines)
+    banners = sum(bool(_BANNER_PATTERN.match(line)) for line in lines)
     yield _at_most("banners inside a file", banners, limit=0)
 
 
@@ -86,7 +110,7 @@ def _measure_statements(nodes: list[ast.AST], lines: int) -> Iterator[Row]:
     superlatives = sum(
         isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Store)
-        and bool(_SUPERLATIVE.match(node.id))
+        and bool(_SUPERLATIVE_PATTERN.match(node.id))
         for node in nodes
     )
     yield _at_most("constants not named MAX_ or MIN_", superlatives, limit=0)
@@ -98,6 +122,8 @@ def _measure_definitions(nodes: list[ast.AST]) -> Iterator[Row]:
         (node.end_lineno or node.lineno) - node.lineno >= MAX_FUNCTION_LINES for node in functions
     )
     yield _at_most(f"functions over {MAX_FUNCTION_LINES} lines", long, limit=0)
+    many_parameters = sum(_count_parameters(node) >= MANY_PARAMETERS for node in functions)
+    yield Row("functions with nine or more parameters", f"{many_parameters:,}")
     wide = sum(
         isinstance(node, ast.ClassDef)
         and sum(isinstance(item, ast.AnnAssign) for item in node.body) > MAX_FIELDS
@@ -106,13 +132,18 @@ def _measure_definitions(nodes: list[ast.AST]) -> Iterator[Row]:
     yield _at_most(f"classes with more than {MAX_FIELDS} fields", wide, limit=0)
 
 
-def _texts(source: str, tree: ast.AST) -> Iterator[str]:
-    """Yield docstrings and comments, white space folded."""
+def _count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    arguments = function.args
+    return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+
+
+def _list_texts(source: str, tree: ast.AST) -> Iterator[str]:
+    """Yield docstrings and comments, with white space folded."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             value = node.value.value
             if isinstance(value, str):
                 yield " ".join(value.split())
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
+        if token.type == tokenize.COMMENT and not _DIRECTIVE_PATTERN.match(token.string):
             yield token.string[1:].strip()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from everthread import validate_messages
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.summarizers.chain import SummarizerChain
@@ -19,14 +17,13 @@ from everthread.conversation.summary_note import find_note
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Reply
 from everthread.errors import ConfigError
-from everthread.testing import ScriptedModel, ScriptedSummarizer
+from everthread.testing import ScriptedModel
 from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS
 from everthread.thread.events import (
     CompactionStarted,
     Notice,
     UsageRecorded,
 )
-from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import (
     SYSTEM,
     ConversationSetup,
@@ -416,27 +413,6 @@ async def test_the_system_prompt_is_rebuilt_only_at_the_start_of_a_session(
     assert find_note(again.session.system)
 
 
-async def test_a_rule_survives_compactions_and_restarts(
-    setup: ConversationSetup,
-) -> None:
-    conversation = await setup.open(
-        ScriptedModel(lambda _: make_text(150, "answer"), window=16_000)
-    )
-    await conversation.send("Never touch the migrations folder. " + make_text(200))
-    current = conversation
-    for _ in range(3):
-        for _ in range(6):
-            await current.send(make_text(300))
-        await current.compress()
-        await current.close()
-        current = await setup.open(
-            ScriptedModel(lambda _: make_text(150, "answer"), window=16_000),
-            resume=conversation.id,
-        )
-    assert "Never touch the migrations folder" in str(current.messages)
-    assert replace(current.session).kind == "continuation"
-
-
 async def test_keeps_a_message_of_another_process_during_a_compaction(
     setup: ConversationSetup,
 ) -> None:
@@ -455,21 +431,6 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
         str(item.body["content"]) for item in await setup.store.history(conversation.id)
     ]
     assert stored_texts.count("meanwhile") == 1
-
-
-async def test_commits_one_of_two_concurrent_compactions(
-    setup: ConversationSetup,
-) -> None:
-    conversation = await open_filled(setup, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"}))
-    other = await setup.open(
-        ScriptedModel(["b"], window=16_000),
-        resume=conversation.id,
-        summarizer=ScriptedSummarizer({"Goal": "two"}),
-    )
-    await asyncio.gather(conversation.compress(), other.compress())
-    assert conversation.session.id == other.session.id
-    assert len(setup.compactions) == 1
-    assert len(await setup.store.compactions(conversation.id)) == 1
 
 
 async def test_open_calls_are_never_touched(setup: ConversationSetup) -> None:
@@ -497,78 +458,6 @@ async def test_sends_a_large_message_whole_and_compacts_once(
     assert done.tokens_after > conversation.threshold
     await conversation.send("And?")
     assert len(setup.compactions) == 1, "the history has not grown by a tenth"
-
-
-async def test_the_results_of_parallel_calls_reach_the_model(
-    setup: ConversationSetup,
-) -> None:
-    """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
-    conversation = await open_filled(setup, 5_500)
-    calls: Any = [function_call(f"call_{number}", "look") for number in range(12)]
-    reply = calls_reply(*calls)
-    model = ScriptedModel([reply, "done"], window=16_000)
-    await conversation.use_model(route_to_model(model))
-    await conversation.send("Look at all of them.")
-    results = [
-        tool_result(f"part {number}: {make_text(530)}", f"call_{number}") for number in range(12)
-    ]
-    await conversation.add_results(results)
-    await conversation.send()
-    assert setup.compactions
-    sent = [message for message in model.requests[-1].messages if message["role"] == "tool"][-12:]
-    assert [message["tool_call_id"] for message in sent] == [
-        f"call_{number}" for number in range(12)
-    ]
-    assert all("part" in str(message["content"]) for message in sent)
-
-
-async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
-    setup: ConversationSetup,
-) -> None:
-    """The model's summary is unchanged, and the result is as small as any other."""
-    slow = HeldSummarizer()
-    steps: list[str | Reply] = []
-
-    def answer(_: Any) -> str | Reply:
-        return steps.pop(0) if steps else make_text(200, "answer")
-
-    conversation = await open_filled(setup, 6_500, script=answer, summarizer=slow)
-    await slow.started.wait()
-    steps += [call_reply("read", "{}", f"since_{number}") for number in range(8)]
-    await conversation.send("Read all of it.")
-    for number in range(6):
-        await conversation.add_results(
-            [tool_result(f"page {number}: {make_text(500)}", f"since_{number}")]
-        )
-        await conversation.send()
-    assert not setup.compactions
-    slow.released.set()
-    await asyncio.sleep(0.2)
-    await conversation.add_results([tool_result("the last page", "since_6")])
-    await conversation.send()
-    (done,) = setup.compactions
-    assert done.author == "slow"
-    assert slow.asked == 1
-    assert done.tokens_after <= 0.6 * 8_000
-    texts = [
-        str(message["content"]) for message in conversation.messages if message["role"] == "tool"
-    ]
-    assert texts[-1] == "the last page"
-    assert any("Keep the books." in str(message["content"]) for message in conversation.messages)
-    assert len(await setup.store.history(conversation.id)) > len(conversation.messages)
-
-
-async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
-    setup: ConversationSetup,
-) -> None:
-    model = ScriptedModel(["fine"], window=8_000)
-    conversation = await setup.open(model)
-    await conversation.send(f"Read this: {make_text(9_000)} What does it say?")
-    assert len(model.requests) == 1, "it is not refused first"
-    assert setup.compactions
-    sent = model.requests[0].messages
-    assert validate_messages(sent) == []
-    assert any("What does it say?" in str(message["content"]) for message in sent)
 
 
 async def test_compacts_at_85_percent_if_the_system_prompt_reaches_the_threshold(

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from everthread import Conversation, open_conversation
-from everthread.compaction.summarizers.summarizer import SummaryDraft
-from everthread.config import parse_config
-from everthread.testing import ScriptedModel
-from everthread.thread.events import CompactionDone
+from everthread import Conversation
 from tests.conversation.conversation_setup import (
     make_text,
     numbered_text,
@@ -85,35 +78,3 @@ async def test_remembers_the_window_that_an_auxiliary_model_states(
     statuses = [item.status for item in setup.provider.log if item.model == "tiny"]
     assert set(statuses[len(first_statuses) :]) == {200}
     assert {compaction.author for compaction in setup.compactions} == {"tiny"}
-
-
-class Broken:
-    name = "broken"
-
-    async def summarize(self, _request: Any) -> SummaryDraft:
-        raise ValueError("no summary today")
-
-
-async def test_a_failing_custom_summariser_falls_back_to_the_journal(
-    tmp_path: Path,
-) -> None:
-    model = ScriptedModel(lambda _: make_text(200), window=8_000)
-    config = parse_config("compression: {background: false, protect_last_n: 2}")
-    done: list[CompactionDone] = []
-
-    def hear(event: Any) -> None:
-        if isinstance(event, CompactionDone):
-            done.append(event)
-
-    conversation = await open_conversation(
-        model,
-        config=config,
-        store=tmp_path / "s.db",
-        summarizer=Broken(),
-        listener=hear,
-    )
-    for turn in range(16):
-        await conversation.send(f"Turn {turn}: {make_text(200)}")
-    await conversation.close()
-    assert done
-    assert any("no summary today" in warning for warning in done[0].warnings)

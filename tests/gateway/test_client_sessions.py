@@ -15,7 +15,6 @@ from everthread.store.store import Store
 from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import (
-    CHAT,
     FILLER,
     ClaudeClient,
     GatewaySetup,
@@ -142,30 +141,6 @@ async def test_another_conversation_of_the_session_is_not_its_continuation(
     assert stored_session.parent is None
 
 
-async def test_a_branch_recalls_messages_of_its_parent(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
-    """A client dropped one of two parallel calls when it resumed: its history branches off."""
-
-    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
-        settings = "compression: {background: false, economics: false}\n"
-        url = await gateways.start("none", key=None, settings=settings)
-        session = open_session(http, url)
-        await session.say("Begin. " + FILLER * 100)
-        resumed = list(session.messages)
-        before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
-        await gateways.wait_for_texts(before, 4)
-        session.messages = resumed
-        branch = await session.say("Another way. " + FILLER * 100)
-        assert branch != before
-        while gateways.provider.log[-1].request is not None and "recall" not in [
-            tool["function"]["name"] for tool in gateways.provider.log[-1].request.tools or ()
-        ]:
-            assert await session.say("Go on. " + FILLER * 100) == branch
-        await session.say("Where is the key?")
-        assert "blue amphora" in str(session.messages[-1]["content"])
-
-
 def tool_use(number: int, path: str) -> dict[str, Any]:
     return {
         "type": "tool_use",
@@ -264,91 +239,3 @@ async def test_state_and_search_reach_all_threads_of_a_session(
         *stored,
     )
     assert "lexer" in output.stdout
-
-
-async def test_reworded_and_lengthened_answers_stay_in_one_thread(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
-    numbers = iter(range(1_000))
-
-    def script(_: Request) -> str:
-        number = next(numbers)
-        return f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
-
-    async with open_setup(tmp_path, script=script) as gateways:
-        url = await gateways.start("none", key=None)
-        messages: list[Any] = []
-        threads = set()
-        for turn in range(25):
-            messages.append({"role": "user", "content": f"Question {turn}"})
-            answer = await http.post(
-                f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages}
-            )
-            threads.add(answer.headers["x-everthread-thread"])
-            text = answer.json()["choices"][0]["message"]["content"]
-            reworded = text.replace(
-                "was settled and compared", "got settled, then somebody compared it"
-            )
-            for message in messages:
-                if message["role"] == "assistant":
-                    message["content"] += " (noted)"
-            messages.append(
-                {
-                    "role": "assistant",
-                    "content": reworded if turn % 2 else f"{text} That was all of it.",
-                }
-            )
-        assert len(threads) == 1
-        stored = await gateways.wait_for_texts(threads.pop(), 50)
-        assert stored[::2] == [f"Question {turn}" for turn in range(25)]
-
-
-async def test_another_answer_of_the_model_begins_a_branch(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
-    scripted_answers = iter(
-        (
-            "The office opens at nine on every day.",
-            "The office opens at ten on every day.",
-            "Noted.",
-        )
-    )
-    async with open_setup(tmp_path, script=lambda _: next(scripted_answers)) as gateways:
-        url = await gateways.start("none", key=None)
-        question = [{"role": "user", "content": "When does it open?"}]
-        body = {"model": CHAT, "messages": question}
-        answers = [await http.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)]
-        threads = [answer.headers["x-everthread-thread"] for answer in answers]
-        second = answers[-1].json()["choices"][0]["message"]
-        messages = [
-            *question,
-            second,
-            {"role": "user", "content": "Thanks."},
-        ]
-        answer = await http.post(
-            f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages}
-        )
-        branch = answer.headers["x-everthread-thread"]
-        assert threads[0] == threads[1]
-        assert threads[1] != branch
-        stored = [text_of(message.body) for message in await gateways.store.history(branch)]
-        assert stored[1] == "The office opens at ten on every day."
-
-
-async def test_two_sessions_and_two_tenants_share_nothing(
-    tmp_path: Path, http: httpx2.AsyncClient
-) -> None:
-    async with open_setup(tmp_path, script=answer_or_recall) as gateways:
-        url = await gateways.start("none", key=None)
-        first = open_session(http, url, "s-1")
-        second = open_session(http, url, "s-2")
-        threads = [await first.say(SECRET_PLACE), await second.say(SECRET_PLACE)]
-        assert len(set(threads)) == 2
-        assert set(await gateways.store.family(threads[0])) == {threads[0]}
-        keys = await gateways.start("keys")
-        for tenant in ("ann", "bob"):
-            http.headers["authorization"] = f"Bearer {await gateways.create_key(tenant)}"
-            thread = await open_session(http, keys, "s-1").say(SECRET_PLACE)
-            assert thread not in threads
-            assert await gateways.store.family(thread) == [thread]
-            threads.append(thread)

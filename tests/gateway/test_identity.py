@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import random
@@ -16,37 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everthread.core.types import Api
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
 from everthread.wire import openai_responses
 from tests.gateway.forwarding_setup import stored_texts
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     ManagerSetup,
     answer_request,
     ask,
     open_setup_without_provider,
+    prepare_request,
     text_of_tokens,
     text_reply,
     thread_of,
 )
-
-
-@pytest.mark.parametrize("api", APIS)
-async def test_a_longer_request_is_the_same_thread(api: Api, setup: ManagerSetup) -> None:
-    managers = [setup.manager(), setup.manager()]
-    client = HistoryClient(api)
-    threads = set()
-    for turn in range(6):
-        manager = managers[turn % 2]
-        sent = await ask(manager, client, f"Question {turn}", f"Answer {turn}")
-        threads.add(thread_of(sent))
-    assert len(threads) == 1
-    expected = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
-    texts = await stored_texts(setup.store, threads.pop())
-    assert texts == expected
 
 
 async def test_different_spelling_of_the_same_messages_is_the_same_thread(
@@ -88,7 +71,7 @@ async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    turn = await manager.prepare(replace(client.incoming(), raw=raw, body=raw))
+    turn = await prepare_request(manager, replace(client.incoming(), raw=raw, body=raw))
     assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")
@@ -199,6 +182,7 @@ async def test_tenants_and_client_sessions_share_no_thread(
     assert thread_of(first) != thread_of(second)
     session = await setup.store.session(thread_of(second))
     assert session.tenant == two.tenant
+    assert await setup.store.family(session.thread) == [session.thread]
 
 
 async def test_a_named_session_is_one_thread_whatever_it_sends(
@@ -218,31 +202,10 @@ async def test_a_named_session_is_one_thread_whatever_it_sends(
     assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
 
 
-async def test_two_processes_continuing_differently_make_one_branch(
-    setup: ManagerSetup,
-) -> None:
-    client = HistoryClient("openai_chat")
-    client.add_user_message("Hi")
-    managers = [setup.manager(), setup.manager()]
-    await answer_request(managers[0], client)
-    clients = [copy.deepcopy(client) for _ in range(2)]
-    for index, each in enumerate(clients):
-        # Both know the thread's last point.
-        await managers[index].prepare(client.incoming())
-        each.add_user_message(f"I am {index}")
-    await asyncio.gather(
-        *(answer_request(manager, each) for manager, each in zip(managers, clients, strict=True))
-    )
-    for manager, each in zip(managers, clients, strict=True):
-        thread = thread_of(await ask(manager, each, "Next"))
-        texts = await stored_texts(setup.store, thread)
-        assert texts == [str(message["content"]) for message in each.messages]
-
-
 async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Look it up.")
-    turn = await setup.manager().prepare(client.incoming())
+    turn = await prepare_request(setup.manager(), client.incoming())
     items = [
         {
             "type": "function_call",
@@ -305,7 +268,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     assert thread_of(await ask(setup.manager(), longer, "Four")) == thread_of(first)
     late = deepcopy(client)
     late.add_user_message("Two")
-    turn = await setup.manager().prepare(late.incoming())
+    turn = await prepare_request(setup.manager(), late.incoming())
     await turn.record(Outcome(500))
     headers = await turn.response_headers()
     assert headers["x-everthread-thread"] == thread_of(first)

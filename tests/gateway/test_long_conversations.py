@@ -13,14 +13,9 @@ import pytest
 
 from everthread.core.messages import calls_of, text_of
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
-from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.caller.rewrite_task import RewriteState
 from everthread.thread.events import CompactionDone
-from everthread.thread.wire_messages import decode_messages
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
@@ -32,6 +27,7 @@ from tests.gateway.manager_setup import (
     ProviderSetup,
     compactions_of,
     open_manager_setup,
+    prepare_request,
     statuses_of,
     text_of_tokens,
     thread_of,
@@ -141,29 +137,6 @@ async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> N
     assert prompt_tokens == [record.prompt_tokens for record in provided.provider.log]
 
 
-async def test_stores_a_rewrite_with_its_tokens(provided: ProviderSetup) -> None:
-    """The process that makes a rewrite counts it, so that no request has to."""
-    client = make_client("openai_chat")
-    manager = provided.manager()
-    await send_turns(
-        provided,
-        manager,
-        client=client,
-        turns=range(12),
-    )
-    await manager.threads.wait_for_background_work()
-    client.add_user_message("And now?")
-    turn = await manager.prepare(client.incoming())
-    assert isinstance(turn, ManagedHandler)
-    rewrite = turn.call.rewrite
-    assert rewrite is not None
-    state = RewriteState.load(rewrite.state)
-    values = [value for value, _ in parse_replacement(rewrite)]
-    messages = decode_messages("openai_chat", values, client.model)
-    assert state.model == client.model
-    assert state.tokens == TokenCounter(client.model).messages(messages)
-
-
 async def test_two_processes_can_take_turns(provided: ProviderSetup) -> None:
     client = make_client("anthropic")
     managers = [provided.manager(), provided.manager()]
@@ -193,7 +166,9 @@ async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -
     )
     client.add_user_message("And now?")
     managers = [provided.manager(background=False) for _ in range(3)]
-    turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+    turns = await asyncio.gather(
+        *(prepare_request(manager, client.incoming()) for manager in managers)
+    )
     assert len({turn.outgoing.body for turn in turns}) == 1
     assert turns[0].outgoing.is_rewritten
     assert SUMMARY_START.encode() in turns[0].outgoing.body

@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.config import parse_config
 from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
-from everthread.testing import ScriptedSummarizer
-from tests.conversation.http_setup import make_summary_text
 from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_setup
 from tests.gateway.raw_http import RawMessage, open_raw_upstream
 
@@ -96,32 +92,6 @@ async def test_asks_a_model_twice_for_a_usable_summary(tmp_path: Path) -> None:
         assert compactions[-1] > 1
         summary_requests = [record for record in writer.log if record.request]
         assert len(summary_requests) == 2
-
-
-async def test_remembers_a_small_window_that_a_model_states(tmp_path: Path) -> None:
-    """Only the calls of the first round are refused."""
-    models = [ServedModel("writer", 4_000, dialect="vllm")]
-    async with Provider(models, lambda _: make_summary_text()) as writer:
-        compactions = await _talk_with_writer(tmp_path, writer, 40)
-        assert compactions[-1] > 1
-        statuses = [record.status for record in writer.log if record.request]
-        refused = statuses.count(400)
-        assert 1 <= refused <= 4
-        assert set(statuses[refused:]) == {200}
-
-
-async def test_a_failed_model_rests_for_all_requests() -> None:
-    """Each request has a chain of its own; what rests is known to all of them."""
-    rests: dict[str, float] = {}
-    writers = [ScriptedSummarizer(fails="no") for _ in range(3)]
-    for writer in writers:
-        chain = SummarizerChain(
-            [writer],
-            clock=lambda: 100.0,
-            paused_until=rests,
-        )
-        await chain.summarize(SummaryRequest([], [], 100))
-    assert [len(writer.requests) for writer in writers] == [1, 0, 0]
 
 
 async def test_compacts_for_the_long_context_that_a_client_requests(

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
@@ -150,53 +148,6 @@ async def test_only_one_of_two_concurrent_compactions_stores_its_nodes(
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")
         assert in_view(second) == in_view(await open_lossless(setup, resume=first.id))
-
-
-@pytest.fixture(scope="module")
-async def hostile_answers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[tuple[str, dict[str, Any], str]]:
-    """Return the answers to hostile arguments."""
-    tries: list[tuple[str, dict[str, Any]]] = [
-        ("lcm_grep", {}),
-        ("lcm_grep", {"pattern": ["a"]}),
-        ("lcm_grep", {"pattern": "x" * 100_000}),
-        ("lcm_grep", {"pattern": "(", "mode": "regex"}),
-        ("lcm_grep", {"pattern": "(a+)+$" * 20, "mode": "regex", "limit": -1}),
-        ("lcm_grep", {"pattern": "a", "mode": "sql"}),
-        ("lcm_grep", {"pattern": "a", "limit": 10**30}),
-        ("lcm_grep", {"pattern": "a", "offset": True}),
-        ("lcm_grep", {"pattern": "a", "tenant": "other"}),
-        ("lcm_describe", {"id": {"a": 1}}),
-        ("lcm_expand", {"id": "../../etc/passwd"}),
-        ("lcm_expand", {"id": "message:1", "offset": "12"}),
-        ("lcm_forget", {"id": "n1"}),
-    ]
-
-    async with open_setup(tmp_path_factory.mktemp("store")) as setup:
-        conversation = await open_lossless(setup)
-        await send_turns(conversation, 0, 4)
-        answers = []
-        for name, arguments in tries:
-            try:
-                answers.append(
-                    (
-                        name,
-                        arguments,
-                        await conversation.handle_tool_call(name, arguments),
-                    )
-                )
-            except InputError as error:
-                answers.append((name, arguments, f"refused: {error}"))
-        return answers
-
-
-async def test_invalid_tool_arguments_are_refused_in_a_sentence(
-    hostile_answers: list[tuple[str, dict[str, Any], str]],
-) -> None:
-    for name, arguments, answer in hostile_answers:
-        assert answer.startswith("refused: "), (name, arguments, answer)
-        assert len(answer) < 400
 
 
 async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:

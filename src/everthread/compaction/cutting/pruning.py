@@ -24,6 +24,7 @@ from everthread.compaction.history.call_lines import (
 from everthread.compaction.history.compaction_history import CompactionHistory, MessageFacts
 from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE_PATTERN
+from everthread.core.json_values import json_value
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
@@ -32,10 +33,8 @@ from everthread.core.messages import (
     Messages,
     ToolResult,
     calls_of,
-    clip,
     content_text,
     edit_results,
-    json_value,
     kind_of,
     part_text,
     results_of,
@@ -45,6 +44,7 @@ from everthread.core.messages import (
 )
 from everthread.core.secrets.json_redaction import redact_value
 from everthread.core.secrets.redaction import clip_words, redact
+from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.core.tool_outputs import is_persisted
 from everthread.wire.permanent_parts import loads_tools
