@@ -26,7 +26,7 @@ from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     numbered_text,
     prepare_request,
@@ -341,8 +341,8 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
-    manager = setup.manager(recall=True, background=False)
+async def test_recall_is_not_offered_beside_the_mcp_server(name: str, managers: Managers) -> None:
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
         tools=[
@@ -359,9 +359,9 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
 
 
 async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     inner = [
         {
             "type": "function",
@@ -398,10 +398,10 @@ def test_a_recall_tool_in_the_clients_namespace_is_another_tool() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) -> None:
+async def test_begins_no_recall_round_after_the_time_limit(managers: Managers) -> None:
     clock = SteppedClock(1_000.0)
 
-    manager = setup.manager(recall=True, background=False, clock=clock)
+    manager = managers.open(recall=True, background=False, clock=clock)
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
     turn = await prepare_request(manager, client.incoming())
@@ -415,9 +415,9 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
 
 
 async def test_counts_the_tokens_of_a_round_before_any_compaction(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient("openai_chat", tools=[TOOL])
     client.add_user_message("Which boat?")
     turn = await prepare_request(manager, client.incoming())
