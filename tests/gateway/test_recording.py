@@ -111,7 +111,7 @@ async def test_a_branch_does_not_wait_for_the_answer_before_it(
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
     second = await prepare_request(lone.manager, other.incoming())
-    await lone.manager.threads.recorder.store_request(second.call)
+    await second.call.recorder.store_request()
     assert lone.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
