@@ -383,7 +383,7 @@ async def test_library_with_a_real_model(local_file: Path, tmp_path: Path) -> No
         assert thread.compaction_count >= 1
         prompts = [
             row.usage.prompt_tokens
-            for row in await store.usage(thread.first.id)
+            for row in await store.usage.list_usage(thread.first.id)
             if row.task == "main"
         ]
         assert len(prompts) == len(said)

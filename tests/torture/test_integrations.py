@@ -165,7 +165,7 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
         (thread,) = await store.list_threads()
         assert thread.compaction_count >= 3
         assert thread.message_count >= 4 * TURNS
-        used = [row for row in await store.usage(thread.first.id) if row.task == "main"]
+        used = [row for row in await store.usage.list_usage(thread.first.id) if row.task == "main"]
         assert len(used) == len(provider.log)
         assert [row.usage.prompt_tokens for row in used] == [
             record.prompt_tokens for record in provider.log

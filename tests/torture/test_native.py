@@ -82,7 +82,10 @@ async def check_threads(store: Store, provider: Provider, threads: list[str]) ->
             "user",
             "assistant",
         ] * MESSAGES
-        turns = {turn.message["content"]: turn for turn in await store.turns(thread, limit=1_000)}
+        turns = {
+            turn.message["content"]: turn
+            for turn in await store.turns.list_turns(thread, limit=1_000)
+        }
         assert sorted(turns) == sorted(said)
         for place, text in enumerate(said):
             assert asked[text] <= 1, f"{text} was asked for {asked[text]} times"

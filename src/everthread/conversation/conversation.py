@@ -184,7 +184,7 @@ class Conversation:
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._state.setup.store.usage(self.id)
+        return await self._state.setup.store.usage.list_usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -362,7 +362,7 @@ class Conversation:
         self, output_id: str, *, offset: int = 0, limit: int = MAX_READ_CHARS
     ) -> str:
         """Return a part of a stored tool output (`output:…`), and the offset of the next one."""
-        text = await self.store.output(output_id, tenant=self.session.tenant)
+        text = await self.store.outputs.load_output(output_id, tenant=self.session.tenant)
         start = max(offset, 0)
         part = text[start : start + max(1, min(limit, MAX_READ_CHARS))]
         end = start + len(part)

@@ -92,7 +92,7 @@ class ConversationPrompt:
         if not order.is_preview:
             tokens = order.tokens or state.tokens
             state.emit(events.CompactionStarted(session, order.reason, tokens, order.is_background))
-        pins = await state.setup.store.pins(state.session.thread)
+        pins = await state.setup.store.state.list_pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
         compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
         return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))

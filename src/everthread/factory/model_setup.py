@@ -122,7 +122,7 @@ async def load_window(
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
     learnt_window = None
     if store is not None:
-        limits = await store.load_limits(LimitKey(choice.base_url, choice.model))
+        limits = await store.limits.load_limits(LimitKey(choice.base_url, choice.model))
         if limits.window is not None:
             learnt_window = make_learnt_window(limits.window.limit, limits.window.source)
     return await resolve_window(

@@ -203,7 +203,7 @@ class FrameworkThreads:
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
         """Answer a call of the tool `recall` in the conversation of this name. An error is part of the answer."""
         store = await self.get_store()
-        thread = await store.find_conversation(
+        thread = await store.client_histories.find_conversation(
             DEFAULT_TENANT, shorten_session_name(key), self._client
         )
         if thread is None:

@@ -65,7 +65,7 @@ class Accounting:
     ) -> Decimal | None:
         """Record the usage of a call and return its price. `details`: further arguments of `price_call`."""
         record = self.price_call(session, model, usage, **details)
-        await self._store.record_usage(record, return_before_sync=self._skips_disk_wait)
+        await self._store.usage.record_usage(record, return_before_sync=self._skips_disk_wait)
         self.report(record)
         return record.cost
 

@@ -156,7 +156,7 @@ async def load_threads(home: Path) -> list[dict[str, Any]]:
     try:
         for row in await store.list_threads():
             thread = row.first.id
-            usage = await store.usage(thread)
+            usage = await store.usage.list_usage(thread)
             history = [message.body for message in await store.history(thread)]
             threads.append(
                 {

@@ -157,7 +157,7 @@ class KeyUsageCounter:
                 key: use for (of_day, key), use in self._uses_being_written.items() if of_day == day
             }
             try:
-                sums = await self._store.count_use(day, uses)
+                sums = await self._store.keys.add_use(day, uses)
             except EverthreadError as error:
                 _LOG.warning(
                     "the usage of keys cannot be written now; it is kept and written later: %s",
