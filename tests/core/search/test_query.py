@@ -15,7 +15,7 @@ from everthread.core.search.query import (
     read_question,
 )
 from everthread.core.search.relevance import (
-    CONVERSATION_SHARE,
+    CONVERSATION_SCORE_WEIGHT,
     NEIGHBOUR_SHARES,
     borrow_words,
     is_distinctive,
@@ -251,7 +251,7 @@ def test_messages_borrow_words_within_a_conversation() -> None:
 
 def test_conversation_adds_a_share_of_its_best_scores() -> None:
     added = rate_conversations([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
-    assert added == {1: CONVERSATION_SHARE * 3.0, 2: 0.0}
+    assert added == {1: CONVERSATION_SCORE_WEIGHT * 3.0, 2: 0.0}
     assert rate_conversations([], []) == {}
 
 

@@ -91,7 +91,7 @@ _TERMS_BY_CHUNK = _ChunkTerms()
 
 
 def _simplify(text: str) -> str | None:
-    """Return the text in ASCII and single characters; None if it has other letters or marks."""
+    """Replace characters by their ASCII forms; return None if the text has letters or marks without one."""
     if text.isascii():
         return text
     for char in {char for char in text if char > "\x7f"}:
@@ -128,7 +128,7 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _simplify_char(char: str) -> str | None:
-    """Return ASCII for a character beyond ASCII, or a single character itself; None for letters and marks."""
+    """Return the ASCII form of a character, the character itself if it is a term, or None for letters and marks."""
     if char == EMOJI_STYLE:
         return ""
     normal_form = unicodedata.normalize("NFKC", char)

@@ -28,7 +28,7 @@ class SearchWord:
     forms: tuple[str, ...]
     weight: float = 1.0
     is_counted: bool = True
-    """Whether a text without this word answers less of the question; False for the words of a date."""
+    """Whether a text without this word answers less of the question. The words of a date are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,10 @@ def _is_number(term: str) -> bool:
 def _split_dates(text: str, date_spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     """Return the text without its dates, and the words of the dates."""
     undated_text = text if len(text.casefold()) == len(text) else text.casefold()
-    dates = " ".join(undated_text[slice(*span.position)] for span in date_spans)
+    dates_text = " ".join(undated_text[slice(*span.position)] for span in date_spans)
     for start, end in sorted((span.position for span in date_spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
-    names = DAY_NAMES.union(load_language_data()["months"])
-    return undated_text, [word for word in query_terms(dates) if word.isdigit() or word in names]
+    date_names = DAY_NAMES.union(load_language_data()["months"])
+    return undated_text, [
+        word for word in query_terms(dates_text) if word.isdigit() or word in date_names
+    ]

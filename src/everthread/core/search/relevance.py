@@ -15,8 +15,8 @@ TYPICAL_TEXT_CHARS = 150
 NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
 answer follows its question."""
-CONVERSATION_SHARE = 0.75
-"""Share of a conversation's best scores that is added to each of its messages."""
+CONVERSATION_SCORE_WEIGHT = 0.75
+"""Weight of a conversation's best scores in the score of each of its messages."""
 CONVERSATION_BEST_COUNT = 2
 """How many of the best messages rate their conversation."""
 SPEAKER_BONUS = 0.2
@@ -83,7 +83,9 @@ def rate_conversations(
     for score, conversation in zip(scores, conversation_numbers, strict=True):
         by_conversation[conversation].append(score)
     return {
-        conversation: CONVERSATION_SHARE * _sum_best(conversation_scores) / CONVERSATION_BEST_COUNT
+        conversation: CONVERSATION_SCORE_WEIGHT
+        * _sum_best(conversation_scores)
+        / CONVERSATION_BEST_COUNT
         for conversation, conversation_scores in by_conversation.items()
     }
 
