@@ -29,7 +29,7 @@ MAX_COUNTED_WORDS = 6
 """A text with this many of a long question's rarest words counts as a full answer."""
 
 
-def rarity(holding_count: int, total_count: int) -> float:
+def compute_rarity(holding_count: int, total_count: int) -> float:
     """Return the BM25 weight of a word found in `holding_count` of all texts. Few texts cannot show rarity."""
     return math.log(
         1
@@ -44,7 +44,7 @@ def is_distinctive(holding_count: int, total_count: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def length_penalty(length: int) -> float:
+def compute_length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_TEXT_CHARS) - 1) / 5)
 
