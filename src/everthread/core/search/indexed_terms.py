@@ -33,8 +33,8 @@ _JOINABLE_CHARACTER_PATTERN = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97
 def make_index_text(text: str) -> str:
     """Return the encoded terms of the text, separated by spaces, as both databases index them.
 
-    The same as `encode_term` for each of `list_terms`, but several times as fast: no term contains white space, so the terms
-    of each chunk between white space are cached, and most chunks are read as ASCII words and single characters.
+    The same as `encode_term` for each of `list_terms`, but several times as fast: no term contains white space, so the
+    terms of each chunk between white space are cached, and most chunks are read as ASCII words and single characters.
     """
     chunk_terms = list(map(_TERMS_BY_CHUNK.__getitem__, text.split()))
     run_texts = [words for words, _ in chunk_terms if words]
