@@ -10,7 +10,6 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.engine_input import EngineState
 from everthread.compaction.history.open_requests import render_task
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal_builder import JournalBuilder
@@ -90,17 +89,21 @@ class ContextCompressor(PlanningEngine):
     def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last_journal: tuple[str, JournalBuilder] | None = None
-        """The text of the earlier summary, and the last journal that was built on it."""
 
     def begin_summary(self, summary_input: SummaryInput) -> PendingCompressorSummary:
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        journal_builder = self._extend_journal(cut_plan, summary_input.state)
-        covered_state = journal_builder.state.prepare_for_summary(cut_plan.facts)
+        covered_state = self.load_thread_state(cut_plan.earlier_summary, summary_input.state)
+        journal_builder = JournalBuilder.read(
+            cut_plan.facts,
+            cut_plan.covered_turns,
+            covered_state,
+            cut_plan.earlier_summary.journal,
+        )
+        covered_state = covered_state.prepare_for_summary(cut_plan.facts)
         state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
-        journal = journal_builder.build_journal(covered_state.root_prefix, state)
+        journal = journal_builder.build_journal(state, covered_state.root_prefix)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
@@ -216,32 +219,6 @@ class ContextCompressor(PlanningEngine):
             skip_empty=is_brief,
         )
         return f"{marker}\n\n{sections_text}"
-
-    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
-        """Return journal and state up to the cut. Extend the last journal if this history continues its history."""
-        facts = cut_plan.facts
-        turns = cut_plan.covered_turns
-        last_journal = None
-        if self._last_journal and self._last_journal[0] == cut_plan.earlier_summary.text:
-            last_journal = self._last_journal[1]
-        if last_journal is not None and last_journal.can_extend_to(facts, turns):
-            journal = last_journal.copy().extend(facts, turns)
-        else:
-            journal = JournalBuilder(
-                cut_plan.earlier_summary.journal,
-                self.load_thread_state(cut_plan.earlier_summary, state),
-            ).extend(facts, turns)
-        self._last_journal = cut_plan.earlier_summary.text, journal
-        return journal
-
-    def on_compacted(self, compaction: Compaction) -> None:
-        super().on_compacted(compaction)
-        if compaction.changed and compaction.state:
-            self._last_journal = None
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._last_journal = None
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

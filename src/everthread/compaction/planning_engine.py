@@ -38,7 +38,6 @@ from everthread.compaction.engine_input import (
     RefitInput,
     StoredGraph,
 )
-from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.prepared_compaction import (
     append_new_messages,
@@ -59,7 +58,7 @@ from everthread.compaction.summary.earlier_summary import (
 from everthread.compaction.summary.summary_message import render_marker
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.core.secrets.redaction import LineRedactor
+from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary, seal_summary, without_summary
 
 
@@ -135,8 +134,6 @@ class PlanningEngine(ContextEngine):
         self._prompt_tokens = 0
         """The provider's last count of the prompt."""
         self.compaction_count = 0
-        self._history_reader = HistoryReader()
-        self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
         self._thread_state: ThreadState | None = None
         """The state of the thread after the last compaction."""
@@ -160,7 +157,7 @@ class PlanningEngine(ContextEngine):
     def load_thread_state(self, earlier_summary: EarlierSummary, state: EngineState) -> ThreadState:
         """Return a copy of the thread's state before this compaction; if unknown, read it from the earlier summary."""
         if earlier_summary.state is not None:
-            return earlier_summary.state
+            return earlier_summary.state.copy()
         if state.thread is not None and earlier_summary.text:
             return state.thread.copy()
         return self.read_thread_state(earlier_summary)
@@ -303,7 +300,7 @@ class PlanningEngine(ContextEngine):
         )
         if self._last_plan is None or self._last_plan[0] != key:
             earlier = read_earlier_summary(history.messages)
-            cut = plan_cut(history, earlier, self._services, self._history_reader)
+            cut = plan_cut(history, earlier, self._services)
             self._last_plan = key, cut
         return self._last_plan[1]
 
@@ -326,7 +323,7 @@ class PlanningEngine(ContextEngine):
         services = self._services
         started = services.clock()
         earlier_summary = parse_earlier_summary(history.messages)
-        plan = plan_cut(history, earlier_summary, services, HistoryReader())
+        plan = plan_cut(history, earlier_summary, services)
         plan = plan.with_middle_kept()
         if plan.size.tokens * plan.size.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
@@ -340,7 +337,7 @@ class PlanningEngine(ContextEngine):
         """Return the result with the summary put between head and tail."""
         note = make_system_note(cut_plan)
         counter = self._services.counter
-        text = seal_summary(self._redactor.redact(written_summary.text), self._services.summary_key)
+        text = seal_summary(redact(written_summary.text), self._services.summary_key)
         messages, origins = assemble_messages(cut_plan, text, note)
         summary = next(message for message in messages if is_summary(message))
         remainder = without_summary(summary)

@@ -142,7 +142,7 @@ class CutPlan:
             clean_messages = [
                 redacted_messages.get(index, message) for index, message in enumerate(messages)
             ]
-            pruner = Pruner(CompactionHistory([]).extend(clean_messages))
+            pruner = Pruner(CompactionHistory(clean_messages))
         return [
             without_summary(message) or message
             for message in map(pruner.pruned_message, self.covered_indices)
