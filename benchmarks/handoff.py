@@ -20,13 +20,8 @@ from benchmarks.shared import ROOT
 from benchmarks.table import Row, make_absent_row
 from everthread import TokenCounter, estimate_request_tokens
 from everthread.compaction.summary.sections import NAMES
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    text_of,
-    with_content,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, list_texts, text_of, with_content
 from everthread.lab.importers.read_logs import read_log
 from everthread.lab.summary_comparison import (
     DEFAULT_WINDOW,
@@ -36,7 +31,6 @@ from everthread.lab.summary_comparison import (
     count_whole_messages,
     find_measurable_compactions,
     find_names,
-    join_texts,
     read_context,
 )
 
@@ -160,7 +154,7 @@ def _rank_names(messages: Sequence[Message]) -> list[str]:
         typed = [text for call in calls_of(message) for text in iterate_strings(call.parsed)]
         said = "" if message["role"] == "tool" else text_of(message)
         places = (
-            (join_texts(message), OUTPUT_WEIGHT),
+            ("\n".join(list_texts(message)), OUTPUT_WEIGHT),
             (said, TEXT_WEIGHT),
             ("\n".join(typed), CALL_WEIGHT),
         )

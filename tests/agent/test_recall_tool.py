@@ -10,8 +10,6 @@ from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.recall import Recall
 from everthread.core.messages import text_of
-from everthread.core.secrets.redaction import redact_part
-from everthread.store.search.snippets import RAW_SECRET_MARGIN
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
 from tests.agent.agent_setup import AgentSetup, call_reply, text_tool, tool_results
@@ -55,6 +53,7 @@ async def test_summarised_messages_are_found_word_for_word(setup: AgentSetup) ->
     await agent.send(f"{make_text(700, 'row')}. {detail} {make_text(700, 'line')}")
     await setup.send_until_compacted(agent, 1_500, times=3)
     answer = await ask(agent, query="Okonkwo hinge")
+    assert len(answer) <= MAX_RECALL_CHARS
     assert detail in answer
     assert re.match(
         r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ",
@@ -76,25 +75,6 @@ async def test_nothing_found_is_final(setup: AgentSetup) -> None:
             "an earlier search is not a finding"
         )
     assert "Not searched: other conversations. Do not repeat this search." in tool_results(agent)[0]
-
-
-async def test_answers_are_bounded_and_paged_to_the_end(setup: AgentSetup) -> None:
-    agent = await setup.open(ScriptedModel(lambda _: "ok"))
-    for turn in range(25):
-        await agent.send(f"Invoice number {turn:03}: {make_text(200, f'item {turn}')}")
-    seen: list[str] = []
-    offset = 0
-    while True:
-        answer = await ask(agent, query="invoice number", offset=offset)
-        assert len(answer) <= MAX_RECALL_CHARS
-        seen += re.findall(r"\[message:(\d+)\]", answer)
-        more = re.search(r"go on with offset (\d+)", answer)
-        if more is None:
-            break
-        assert int(more[1]) > offset
-        offset = int(more[1])
-    assert len(seen) == len(set(seen)) == 25
-    assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
 
 
 async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> None:
@@ -126,16 +106,6 @@ async def test_stored_outputs_are_found_and_read_in_parts(setup: AgentSetup) -> 
 
 
 async def test_secrets_are_taken_out_wherever_a_part_begins(setup: AgentSetup) -> None:
-    text = f"{'x ' * 300}export GITHUB_TOKEN={TOKEN} # deploy {'y ' * 300}"
-    at = text.index(TOKEN)
-    for start in range(at - 30, at + len(TOKEN) + 5, 3):
-        for end in (at + 10, at + len(TOKEN), len(text)):
-            if start < end:
-                part = redact_part(text, start, end, margin=RAW_SECRET_MARGIN)
-                assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (
-                    start,
-                    end,
-                )
     agent = await setup.open(ScriptedModel(["Careful."]))
     await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
     answer = await ask(agent, query="staging")
@@ -170,8 +140,3 @@ async def test_bad_arguments_are_refused(setup: AgentSetup) -> None:
     assert "give a query" in tool_results(agent)[0]
     assert "is no id" in tool_results(agent)[1]
     assert tool_results(agent)[2].startswith("Failed: ")
-
-
-async def test_recall_finds_messages_across_compactions(setup: AgentSetup) -> None:
-    agent = await open_compacted_agent(setup, first="Remember the codeword heliotrope-77.")
-    assert "heliotrope-77" in await ask(agent, query="heliotrope-77")

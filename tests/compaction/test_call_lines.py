@@ -15,7 +15,8 @@ from everthread.compaction.history.call_lines import (
     describe_outcome,
 )
 from everthread.compaction.history.tool_calls import describe_call
-from everthread.core.messages import ToolCall, clip, one_line
+from everthread.core.messages import ToolCall
+from everthread.core.text import clip, one_line
 from everthread.core.tool_outputs import make_persisted_block, output_id
 
 

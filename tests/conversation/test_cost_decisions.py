@@ -136,17 +136,6 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     assert plan.saves > plan.cost
 
 
-async def test_ignores_costs_without_economics(
-    setup: ConversationSetup, wall: SteppedClock
-) -> None:
-    conversation = await open_with_cache(setup, wall, economics=False)
-    await fill(conversation, wall, 6_000)
-    wall.advance(2 * TTL)
-    await conversation.send("Back again.")
-    assert not setup.compactions
-    assert not setup.events(Planned)
-
-
 async def test_a_model_summary_is_prepared_before_the_cache_expires(
     setup: ConversationSetup,
     wall: SteppedClock,

@@ -12,6 +12,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
+from everthread.factory import fit_request
 from everthread.providers.resilience import FallbackModel
 from everthread.store.records import LimitKey
 from everthread.testing import ScriptedModel
@@ -254,7 +255,9 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     outage = ModelError("it is down", status=503)
     script: Any = iter([f"Noted. {make_text(200)}"] * 8)
     first = ScriptedModel(lambda _: next(script, outage))
-    fallback_model = FallbackModel([first, ScriptedModel(other, name="gpt-4o-mini")])
+    fallback_model = FallbackModel(
+        [first, ScriptedModel(other, name="gpt-4o-mini")], fit_request=fit_request
+    )
     conversation = await setup.open(fallback_model, protect_last_n=2)
     await send_texts(conversation, 8, 300, "account")
     assert (await conversation.send("And now?")).text == "I stepped in."

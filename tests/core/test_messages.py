@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from everthread.core.json_values import iterate_strings
 from everthread.core.messages import (
     Message,
     ToolCall,
     calls_of,
     content_text,
     iterate_images,
-    iterate_strings,
     message_key,
     part_text,
     parts_of,

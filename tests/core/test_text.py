@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.core.messages import clip, count_noun, excerpt, one_line
+from everthread.core.text import clip, count_noun, excerpt, one_line
 
 
 def test_one_line_has_no_control_characters() -> None:

@@ -20,6 +20,7 @@ from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -251,7 +252,7 @@ async def send_request(
     The client's history gets the answer.
     """
     incoming = client.incoming(provider.url)
-    turn = await manager.prepare(incoming)
+    turn = await prepare_request(manager, incoming)
     sent = turn.outgoing
     tries = 0
     async with httpx2.AsyncClient(timeout=60) as http:
@@ -292,12 +293,19 @@ _HEADERS = {
 }
 
 
+async def prepare_request(manager: ProxyManager, incoming: Incoming) -> ManagedHandler:
+    """Prepare a request that has to be managed."""
+    handler = await manager.prepare(incoming)
+    assert handler is not None
+    return handler
+
+
 async def answer_request(
     manager: ProxyManager, client: HistoryClient, text: str = "Yes."
 ) -> Outgoing:
     """Send the client's history without a provider; the answer is this text."""
     incoming = client.incoming()
-    turn = await manager.prepare(incoming)
+    turn = await prepare_request(manager, incoming)
     reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))

@@ -16,7 +16,7 @@ import httpx2
 from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.messages import results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.lab.provider import Provider, Record, ServedModel
+from everthread.lab.provider import Provider, RequestRecord, ServedModel
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 from tests.chat_messages import calls_reply, function_call
@@ -77,7 +77,7 @@ class ProxiedConversation:
     response_headers: dict[str, str] = field(default_factory=dict)
 
     @property
-    def log(self) -> list[Record]:
+    def log(self) -> list[RequestRecord]:
         """The requests that reached the provider."""
         return self.gateways.provider.log
 

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api
-from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    open_manager_setup,
+    prepare_request,
+    text_of_tokens,
+)
 
 OPENAI = "https://api.openai.com/v1"
 MARK = {"mode": "explicit"}
@@ -29,7 +34,7 @@ async def sent_by(
 ) -> Any:
     async with open_manager_setup(folder, None) as setup:
         manager = setup.manager(cache_marks=True, **options)
-        turn = await manager.prepare(client.incoming(upstream))
+        turn = await prepare_request(manager, client.incoming(upstream))
         return json.loads(turn.outgoing.body)
 
 
@@ -114,7 +119,7 @@ async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
             client.add_user_message(f"Entry {number}: {text_of_tokens(120, 'ledger')}")
             client.add_assistant_message(text_of_tokens(120, "ok"))
         client.add_user_message("And now?")
-        turn = await manager.prepare(client.incoming(OPENAI))
+        turn = await prepare_request(manager, client.incoming(OPENAI))
         assert turn.outgoing.headers["x-everthread-compactions"] == "1"
         system = json.loads(turn.outgoing.body)["messages"][0]["content"]
         assert [part.get("prompt_cache_breakpoint") for part in system] == [MARK, None]

@@ -8,7 +8,12 @@ from everthread.core.types import Reply
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
-from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    open_manager_setup,
+    prepare_request,
+    text_of_tokens,
+)
 
 DIAGNOSED = {
     "diagnostics": {"cache_miss_reason": {"type": "system_changed"}},
@@ -40,7 +45,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
         client = HistoryClient("anthropic", extra=fields)
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
             client.add_user_message(f"Note {number}: {text_of_tokens(50, 'ledger')}")
-            turn = await manager.prepare(client.incoming())
+            turn = await prepare_request(manager, client.incoming())
             assert turn.outgoing.body == client.incoming().raw, "nothing is added"
             reply = answer_of(
                 prompt,

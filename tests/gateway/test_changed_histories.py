@@ -25,6 +25,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
+    prepare_request,
     text_of_tokens,
     text_reply,
     thread_of,
@@ -140,7 +141,7 @@ async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored
     turns = []
     for number in (1, 2):
         client.add_user_message(f"Question {number}")
-        turns.append(await manager.prepare(client.incoming()))
+        turns.append(await prepare_request(manager, client.incoming()))
         client.add_answer(f"Answer {number}")
     outcomes = [Outcome(200, text_reply(f"Answer {number}")) for number in (1, 2)]
     pairs = list(zip(turns, outcomes, strict=True))
@@ -173,7 +174,7 @@ async def test_matches_an_answer_without_thinking_after_a_removed_reminder(
     threads = set()
     for number in range(3):
         client.add_user_message(f"Question {number}")
-        turn = await setup.manager().prepare(client.incoming())
+        turn = await prepare_request(setup.manager(), client.incoming())
         threads.add(thread_of(turn))
         answer: Any = {"role": "assistant", "content": f"Answer {number}"}
         thought: Any = {**answer, "reasoning_content": "They ask again."}
@@ -212,7 +213,7 @@ async def test_matches_an_answer_split_by_a_reminder(remembered: bool, setup: Ma
     client.add_user_message("Read the files.")
     threads = set()
     for number in range(3):
-        turn = await (manager if remembered else setup.manager()).prepare(client.incoming())
+        turn = await prepare_request(manager if remembered else setup.manager(), client.incoming())
         threads.add(thread_of(turn))
         call = function_call(f"c{number}", "shell", f'{{"in": {number}}}')
         text = f"Round {number}: next."
@@ -243,7 +244,7 @@ async def test_other_words_before_the_same_split_calls_begin_a_branch(
 ) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the files.")
-    turn = await setup.manager().prepare(client.incoming())
+    turn = await prepare_request(setup.manager(), client.incoming())
     call = function_call("c1", "shell", "{}")
     await turn.record(Outcome(200, calls_reply(call, text="Reading")))
     client.messages += [
@@ -251,7 +252,7 @@ async def test_other_words_before_the_same_split_calls_begin_a_branch(
         calls_message(call),
         result_message("c1", "done"),
     ]
-    other = await setup.manager().prepare(client.incoming())
+    other = await prepare_request(setup.manager(), client.incoming())
     assert thread_of(other) != thread_of(turn)
 
 
@@ -347,7 +348,7 @@ async def test_matches_an_answer_that_its_client_changed(
         client.add_user_message(f"Question {number}")
         if not remembered:
             manager = setup.manager()
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         threads.add(thread_of(turn))
         await turn.record(Outcome(200, answer.reply(number)))
         client.add_assistant_message(answer.returned(number))

@@ -12,6 +12,7 @@ from tests.gateway.manager_setup import (
     CODECS,
     HistoryClient,
     ManagerSetup,
+    prepare_request,
 )
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
@@ -31,7 +32,7 @@ async def send_all(
     sent: list[list[Any]] = []
     for number in range(count):
         client.messages += rounds(api, 1, start=number)
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         sent.append([element.value for element in slice_body(turn.outgoing.body, api).elements])
     assert len(setup.events_of(CompactionDone)) >= 3
     return sent

@@ -12,6 +12,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.testing import SteppedClock
 from everthread.thread.caller.caller_request import Outcome
+from everthread.thread.events import Planned
 from everthread.thread.policy.compaction_policy import WINDOW_TOKENS_PER_CALL
 from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
@@ -19,6 +20,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ProviderSetup,
     open_manager_setup,
+    prepare_request,
     text_of_tokens,
     thread_of,
     tokens_of,
@@ -171,22 +173,6 @@ async def test_without_the_setting_no_idle_timer_is_set(provided: ProviderSetup)
     assert alarm.then is None
 
 
-async def test_without_economics_compacts_only_at_the_threshold(provided: ProviderSetup) -> None:
-    wall = SteppedClock(1_760_000_000.0)
-    client = make_client()
-    manager = provided.manager(wall_clock=wall, economics=False)
-    await fill_window(
-        provided,
-        manager,
-        client=client,
-        share=0.7,
-    )
-    wall.advance(2 * TTL)
-    client.add_user_message("Back again.")
-    exchange = await provided.send(manager, client)
-    assert exchange.sent.headers["x-everthread-compactions"] == "0"
-
-
 async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
     tmp_path: Path,
 ) -> None:
@@ -205,6 +191,32 @@ async def test_another_process_knows_how_long_ago_the_last_rewrite_was(
         assert (rewritten[1] - rewritten[0]) // 2 >= 40_000 // WINDOW_TOKENS_PER_CALL
 
 
+async def test_reports_a_postponed_compaction_once(provided: ProviderSetup) -> None:
+    wall = SteppedClock(1_760_000_000.0)
+    manager = provided.manager(wall_clock=wall, background=False)
+    client = make_client()
+    await fill_window(provided, manager, client, 0.9)
+    call_count = 0
+    while not provided.events_of(Planned) or call_count < 3:
+        reply = calls_reply(function_call(f"c{call_count}", "read"))
+        client.add_reply(reply)
+        client.messages.append(
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": f"c{call_count}",
+                        "content": text_of_tokens(150, f"page {call_count}"),
+                    }
+                ],
+            }
+        )
+        await provided.send(manager, client)
+        call_count += 1
+    assert [plan.action for plan in provided.events_of(Planned)] == ["later"]
+
+
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
 @pytest.mark.parametrize(("window", "least"), [(12_000, 8), (64_000, 20)])
 async def test_compactions_are_many_calls_apart(
@@ -219,7 +231,7 @@ async def test_compactions_are_many_calls_apart(
     client.add_user_message("Read all of it.")
     compacted: list[int] = []
     for number in range(6 * least):
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         if turn.outgoing.headers.get("x-everthread-receipt"):
             compacted.append(number)
         tokens = int(turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")[1])

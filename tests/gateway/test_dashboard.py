@@ -42,7 +42,7 @@ from tests.gateway.dashboard_setup import (
     make_thread,
     open_dashboard_setup,
 )
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, prepare_request
 from tests.store.links import extend, new_link
 
 
@@ -132,7 +132,7 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         manager = place.manager()
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         answer = Reply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))

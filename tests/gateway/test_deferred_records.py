@@ -15,8 +15,7 @@ from everthread.config import parse_config
 from everthread.core.types import Api
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed.forwarded_requests import ForwardedHandler
-from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.managed.manager import ForwardedHandler, ProxyManager
 from everthread.gateway.router import Upstream
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
@@ -309,7 +308,7 @@ async def test_records_a_call_without_an_answer_at_once(
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
     setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.forwarded_requests.READ_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("everthread.gateway.managed.manager.READ_DELAY_SECONDS", 0.01)
     await busy.ask_all(["First?"])
     busy.client.add_user_message("Second, to be thought about?")
     turn = await begin_turn(busy.manager, busy.client)

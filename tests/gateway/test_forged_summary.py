@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx2
 import pytest
 
-from everthread.compaction.compaction_result import CompactionLevel
+from everthread.compaction.compaction_result import Compaction, CompactionLevel
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.engine import Services
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
 from everthread.thread.caller.compaction_job import CompactionJob
-from everthread.thread.engines.engine_jobs import run_job
+from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from tests.gateway.gateway_setup import GatewaySetup
 from tests.gateway.manager_setup import numbered_text
 
@@ -56,27 +53,22 @@ def job(key: bytes, opening: str) -> CompactionJob:
     )
 
 
-def engine(key: bytes) -> ContextCompressor:
-    return ContextCompressor(
-        Services(
-            JournalWriter(COUNTER),
-            COUNTER,
-            budget=Budget.for_window(8_000),
-            clock=time.monotonic,
-            summary_key=key,
-        )
-    )
+async def compact(opening: str) -> Compaction:
+    setup = EngineSetup(ContextCompressor, "gpt-4o", Budget.for_window(8_000), b"ours")
+    result = await CompactionRunner().run(setup, job(b"ours", opening))
+    compaction: Compaction = result.compaction
+    return compaction
 
 
 async def test_a_forged_summary_is_not_attributed_to_the_user() -> None:
-    compaction = (await run_job(engine(b"ours"), job(b"ours", FORGED))).compaction
+    compaction = await compact(FORGED)
     assert compaction.changed
     assert EVIL not in parse_sections(compaction.summary)[USER_WORDS]
 
 
 async def test_a_sealed_summary_is_parsed() -> None:
     ours = seal_summary(FORGED[: FORGED.rindex("\n\n[END")], b"ours")
-    compaction = (await run_job(engine(b"ours"), job(b"ours", ours))).compaction
+    compaction = await compact(ours)
     assert EVIL in parse_sections(compaction.summary)[USER_WORDS]
 
 

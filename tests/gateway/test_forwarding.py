@@ -11,9 +11,9 @@ import pytest
 from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.managed.forwarded_requests import ForwardedHandler
+from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.managed.managed_handler import ManagedHandler
+from everthread.gateway.managed.manager import ForwardedHandler
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.events import RecordFailed
@@ -24,7 +24,13 @@ from tests.gateway.forwarding_setup import (
     send_and_record,
     stored_texts,
 )
-from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, text_of_tokens
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    ManagerSetup,
+    prepare_request,
+    text_of_tokens,
+)
 from tests.gateway.store_wrappers import BreakableStore
 
 WINDOW = 40_000
@@ -49,8 +55,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
         turn = manager.forward_first(incoming)
         assert isinstance(turn, ForwardedHandler)
         assert turn.outgoing.body is incoming.raw
-        headers = await turn.response_headers()
-        assert headers[THREAD_HEADER] == first.thread
+        assert turn.outgoing.headers[THREAD_HEADER] == first.thread
         await turn.record(answer_outcome(client, f"Answer {number}."))
     texts = [OPENING, "Yes."]
     for number in range(3):
@@ -151,7 +156,7 @@ async def test_sets_cache_marks_before_forwarding(
     incoming = locate_request(manager, client)
     turn = manager.forward_first(incoming)
     assert turn is not None
-    read = await manager.prepare(replace(incoming, located_body=None))
+    read = await prepare_request(manager, replace(incoming, located_body=None))
     assert turn.outgoing.is_rewritten
     assert turn.outgoing.body.count(b'"cache_control"') == 4
     assert turn.outgoing.body == read.outgoing.body
@@ -169,10 +174,11 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     assert isinstance(turn, ForwardedHandler)
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
     refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
+    refused = turn.outgoing
     smaller = await turn.recover(400, refusal)
     assert smaller is not None
     assert smaller.is_rewritten
-    assert len(smaller.body) < len(turn.outgoing.body)
+    assert len(smaller.body) < len(refused.body)
     await turn.record(answer_outcome(client))
 
 
@@ -181,15 +187,17 @@ async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSe
     setup.store = cast("Store", store)
     manager = setup.manager(is_sole_writer=True)
     metrics = Metrics()
-    guarded = FailOpenManager(manager, metrics, 60)
+    fail_open = FailOpen(manager, metrics, 60)
     client = HistoryClient("anthropic")
     await send_and_record(manager, client, OPENING)
     for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
         store.error = error
         client.add_user_message("And now?")
-        turn = guarded.forward_first(locate_request(manager, client))
+        incoming = locate_request(manager, client)
+        turn = fail_open.forward_first(incoming)
         assert turn is not None
-        await turn.record(answer_outcome(client))
+        recording = turn.record(answer_outcome(client))
+        await fail_open.attempt("answered", incoming, recording, is_awaited=False)
     errors = [event.error for event in setup.events_of(RecordFailed)]
     assert errors == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

@@ -29,6 +29,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     numbered_text,
+    prepare_request,
     text_of_tokens,
 )
 from tests.gateway.proxied_conversation import (
@@ -352,7 +353,7 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
         ],
     )
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.is_rewritten
     assert not turn.outgoing.offers_recall
 
@@ -380,7 +381,7 @@ async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
         ],
     )
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.is_rewritten
     assert not turn.outgoing.offers_recall
     assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.outgoing.body
@@ -403,7 +404,7 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
     manager = setup.manager(recall=True, background=False, clock=clock)
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.offers_recall
     for number in range(2):
         recall_reply = calls_reply(numbered_call("recall", number, query="boat"))
@@ -419,7 +420,7 @@ async def test_counts_the_tokens_of_a_round_before_any_compaction(
     manager = setup.manager(recall=True, background=False)
     client = HistoryClient("openai_chat", tools=[TOOL])
     client.add_user_message("Which boat?")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     before = turn.outgoing.tokens
     recall_reply = calls_reply(numbered_call("recall", 0, query="boat"))
     following = await turn.resume_after_recall(recall_reply)

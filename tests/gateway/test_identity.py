@@ -25,6 +25,7 @@ from tests.gateway.manager_setup import (
     answer_request,
     ask,
     open_setup_without_provider,
+    prepare_request,
     text_of_tokens,
     text_reply,
     thread_of,
@@ -70,7 +71,7 @@ async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    turn = await manager.prepare(replace(client.incoming(), raw=raw, body=raw))
+    turn = await prepare_request(manager, replace(client.incoming(), raw=raw, body=raw))
     assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")
@@ -204,7 +205,7 @@ async def test_a_named_session_is_one_thread_whatever_it_sends(
 async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Look it up.")
-    turn = await setup.manager().prepare(client.incoming())
+    turn = await prepare_request(setup.manager(), client.incoming())
     items = [
         {
             "type": "function_call",
@@ -267,7 +268,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     assert thread_of(await ask(setup.manager(), longer, "Four")) == thread_of(first)
     late = deepcopy(client)
     late.add_user_message("Two")
-    turn = await setup.manager().prepare(late.incoming())
+    turn = await prepare_request(setup.manager(), late.incoming())
     await turn.record(Outcome(500))
     headers = await turn.response_headers()
     assert headers["x-everthread-thread"] == thread_of(first)

@@ -253,6 +253,8 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySe
     ):
         with pytest.raises(InputError, match=reason):
             await gateways.start(mode, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
+    for host in ("::1", "localhost"):
+        await gateways.start("none", host=host)
     with pytest.raises(InputError, match="api_key_env"):
         await gateways.start("passthrough")
     token = await gateways.create_key()

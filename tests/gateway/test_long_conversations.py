@@ -27,6 +27,7 @@ from tests.gateway.manager_setup import (
     ProviderSetup,
     compactions_of,
     open_manager_setup,
+    prepare_request,
     statuses_of,
     text_of_tokens,
     thread_of,
@@ -165,7 +166,9 @@ async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -
     )
     client.add_user_message("And now?")
     managers = [provided.manager(background=False) for _ in range(3)]
-    turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+    turns = await asyncio.gather(
+        *(prepare_request(manager, client.incoming()) for manager in managers)
+    )
     assert len({turn.outgoing.body for turn in turns}) == 1
     assert turns[0].outgoing.is_rewritten
     assert SUMMARY_START.encode() in turns[0].outgoing.body

@@ -15,6 +15,7 @@ from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import (
     HistoryClient,
     ManagerSetup,
+    prepare_request,
     text_reply,
 )
 from tests.gateway.store_wrappers import HeldStore
@@ -36,7 +37,7 @@ class Conversation:
         self._count += 1
         self.client.add_user_message(f"Question {self._count}")
         self.said.append(f"Question {self._count}")
-        return await manager.prepare(self.client.incoming())
+        return await prepare_request(manager, self.client.incoming())
 
     def hear(self, turn: RequestHandler) -> asyncio.Task[None]:
         """Take the answer; the task stores it."""

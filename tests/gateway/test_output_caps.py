@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.thread.events import CompactionReceipt
 from tests.chat_messages import calls_reply, function_call
 from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
@@ -19,6 +19,7 @@ from tests.gateway.manager_setup import (
     HistoryClient,
     ProviderSetup,
     open_manager_setup,
+    prepare_request,
 )
 
 UNKNOWN = "orchid-unheard-of-1"
@@ -80,7 +81,7 @@ async def hold_conversation(ask: Ask, calls: int = CALLS, about: str = "Entry") 
         messages.append({"role": "assistant", "content": await ask(messages)})
 
 
-def accepted_records(provider: Provider) -> list[Record]:
+def accepted_records(provider: Provider) -> list[RequestRecord]:
     return [record for record in provider.log if record.status == 200]
 
 
@@ -193,7 +194,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
     await provider_setup.store.forget_limits()
     manager = provider_setup.manager(recall=True, background=False)
     client.add_user_message("What was the first entry?")
-    turn = await manager.prepare(client.incoming(provider_setup.provider.url))
+    turn = await prepare_request(manager, client.incoming(provider_setup.provider.url))
     refused = await post(provider_setup.provider, turn.outgoing.body)
     assert refused.status_code == 400
     lowered = await turn.recover(refused.status_code, refused.content)

@@ -26,6 +26,7 @@ from tests.gateway.manager_setup import (
     ask,
     numbered_text,
     open_manager_setup,
+    prepare_request,
     statuses_of,
     text_of_tokens,
     thread_of,
@@ -137,7 +138,7 @@ async def test_pauses_compactions_that_hardly_help(
     async def send_turn(text: str) -> None:
         client.add_user_message(text)
         incoming = client.incoming()
-        turn = await manager.prepare(incoming)
+        turn = await prepare_request(manager, incoming)
         client.add_assistant_message("Yes.")
         usage = CanonicalUsage(len(incoming.body) // 5, 3)
         await turn.record(Outcome(200, None, usage))

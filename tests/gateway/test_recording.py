@@ -6,7 +6,6 @@ import asyncio
 import gc
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.gateway.manager_setup import (
     ManagerSetup,
     answer_request,
     ask,
+    prepare_request,
     text_reply,
     thread_of,
 )
@@ -42,7 +42,7 @@ class LoneGateway:
 
     async def ask(self, question: str) -> RequestHandler:
         self.client.add_user_message(question)
-        return await self.manager.prepare(self.client.incoming())
+        return await prepare_request(self.manager, self.client.incoming())
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ async def test_a_branch_does_not_wait_for_the_answer_before_it(
     other.add_user_message("Left.")
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
-    second = await lone.manager.prepare(other.incoming())
-    await lone.manager.threads.recorder.store_request(cast("ManagedHandler", second).call)
+    second = await prepare_request(lone.manager, other.incoming())
+    await lone.manager.threads.recorder.store_request(second.call)
     assert lone.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
@@ -152,7 +152,7 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
     threads = set()
     for number in range(6):
         client.add_user_message(f"Question {number}")
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         threads.add(thread_of(turn))
         reply = text_reply(f"Answer {number}")
         client.add_reply(reply)
@@ -183,7 +183,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
         reply = text_reply(f"Answer {number}")
         # A client that lost its answer asks again.
         for manager in managers[number % 3 : number % 3 + 1 + number % 2]:
-            turn = await manager.prepare(client.incoming())
+            turn = await prepare_request(manager, client.incoming())
             recordings.append(begin_recording(turn, reply))
             await asyncio.sleep(0)
         client.add_reply(reply)
@@ -203,14 +203,14 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
     client.add_user_message(OPENING[0])
     reply = text_reply(OPENING[1])
     for manager in managers:
-        await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
+        await (await prepare_request(manager, client.incoming())).record(Outcome(200, reply))
     client.add_reply(reply)
     turns = {}
     clients = {}
     for manager, text in zip(managers, ("Left.", "Right."), strict=True):
         clients[text] = deepcopy(client)
         clients[text].add_user_message(text)
-        turns[text] = await manager.prepare(clients[text].incoming())
+        turns[text] = await prepare_request(manager, clients[text].incoming())
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
@@ -230,7 +230,7 @@ async def test_names_no_thread_if_the_request_could_not_be_stored(
     manager = setup.manager(store=FailingStore(setup.store, {1}))
     client = HistoryClient("openai_chat")
     client.add_user_message("Is anybody there?")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     headers = await turn.response_headers()
     assert THREAD_HEADER not in headers
     assert headers["x-everthread-compactions"] == "0"
@@ -245,10 +245,10 @@ async def test_recognizes_a_repeated_request_without_searching_the_store(
     client = HistoryClient("anthropic")
     client.add_user_message("Once more, please.")
     reply = text_reply("Gladly.")
-    first = await manager.prepare(client.incoming())
+    first = await prepare_request(manager, client.incoming())
     await first.record(Outcome(200, reply))
     searches = store.searches
-    again = await manager.prepare(client.incoming())
+    again = await prepare_request(manager, client.incoming())
     await again.record(Outcome(200, reply))
     assert store.searches == searches
     assert thread_of(again) == thread_of(first)

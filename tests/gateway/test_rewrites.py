@@ -38,6 +38,7 @@ from tests.gateway.manager_setup import (
     ask,
     numbered_text,
     open_manager_setup,
+    prepare_request,
     send_request,
     text_of_tokens,
     text_reply,
@@ -51,7 +52,7 @@ TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
 async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) -> RequestHandler:
     """Prepare the client's next request by a new manager."""
     manager = setup.manager(background=False, **options)
-    return await manager.prepare(client.incoming())
+    return await prepare_request(manager, client.incoming())
 
 
 def add_old_turns(client: HistoryClient, turns: int, size: int = 300) -> None:
@@ -88,7 +89,7 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
         raw=b"zipped",
         body=raw,
     )
-    sent = (await setup.manager().prepare(incoming)).outgoing
+    sent = (await prepare_request(setup.manager(), incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.is_rewritten
 
@@ -118,7 +119,7 @@ async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> No
     client = HistoryClient("openai_chat", mode=mode)
     add_old_turns(client, 12)
     incoming = client.incoming()
-    turn = await setup.manager(background=False).prepare(incoming)
+    turn = await prepare_request(setup.manager(background=False), incoming)
     assert turn.outgoing.body is incoming.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
@@ -155,7 +156,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     client = HistoryClient(api, extra=field)
     add_old_turns(client, 12)
     incoming = client.incoming()
-    turn = await setup.manager(cache_marks=True, background=False).prepare(incoming)
+    turn = await prepare_request(setup.manager(cache_marks=True, background=False), incoming)
     assert turn.outgoing.body is incoming.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
@@ -197,7 +198,7 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
     }
     client.messages.append(item)
     add_old_turns(client, 14)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.is_rewritten
     sent = json.loads(turn.outgoing.body)["input"]
     summaries = [at for at, one in enumerate(sent) if SUMMARY_START in str(one)]
@@ -205,7 +206,7 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
     await turn.record(Outcome(200))
     client.messages.append({"type": "compaction_trigger"})
     incoming = client.incoming()
-    passed = await manager.prepare(incoming)
+    passed = await prepare_request(manager, incoming)
     assert passed.outgoing.body is incoming.raw
     assert thread_of(passed) == thread_of(turn)
     await passed.record(Outcome(200))
@@ -288,7 +289,7 @@ async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
     prompt = 0
     while not setup.events_of(CompactionDone):
         client.add_user_message(text_of_tokens(120, f"entry {prompt}"))
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         before, after = map(
             int, turn.outgoing.headers.get("x-everthread-tokens", "300/300").split("/")
         )
@@ -331,7 +332,7 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
     client.add_user_message(text_of_tokens(900, "much"))
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     second = turn.outgoing
     assert second.is_rewritten
     assert setup.events_of(Drifted)
@@ -433,7 +434,7 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: Manag
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
-    turn = await setup.manager(cache_marks=True).prepare(incoming)
+    turn = await prepare_request(setup.manager(cache_marks=True), incoming)
     assert turn.outgoing.body is incoming.raw
 
 
@@ -461,7 +462,7 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
         client.add_assistant_message("Fine.")
         client.add_user_message("Go on.")
     incoming = client.incoming()
-    sent = (await setup.manager(cache_marks=True).prepare(incoming)).outgoing.body
+    sent = (await prepare_request(setup.manager(cache_marks=True), incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
     assert is_marked or sent is incoming.raw
 
@@ -470,10 +471,10 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
     manager = setup.manager(enabled=False)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert not turn.outgoing.should_hold_first_events
     client.messages[-1]["content"] = text_of_tokens(7_000, "entry")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.should_hold_first_events
 
 

@@ -21,7 +21,7 @@ from everthread.thread.caller.caller_request import ClientSession, Outcome
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, ManagerSetup, prepare_request
 from tests.gateway.store_wrappers import StoreWrapper
 
 __all__ = ["everthread", "home"]
@@ -272,13 +272,13 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     manager = setup.manager(store=held)
     client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")
-    parent = await manager.prepare(client.incoming())
+    parent = await prepare_request(manager, client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
     reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
-    child = await manager.prepare(helper.incoming())
+    child = await prepare_request(manager, helper.incoming())
     naming = asyncio.create_task(child.response_headers())
     result = await asyncio.wait({naming}, timeout=0.1)
     assert not result[0]

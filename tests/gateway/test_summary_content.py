@@ -17,6 +17,7 @@ from tests.gateway.manager_setup import (
     answer_request,
     ask,
     numbered_text,
+    prepare_request,
     text_of_tokens,
     thread_of,
 )
@@ -59,7 +60,7 @@ async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: Man
     having = client(api, [*OTHERS, *OURS], 12)
     lacking = client(api, OTHERS, 12)
     summaries = [
-        summary((await manager.prepare(one.incoming())).outgoing)
+        summary((await prepare_request(manager, one.incoming())).outgoing)
         for one in (having, lacking, having, lacking)
     ]
     assert summaries[0].count(MENTION) == 1
@@ -68,7 +69,7 @@ async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: Man
     assert summaries[0] == summaries[2], "each sort of client gets its own bytes again"
     assert summaries[1] == summaries[3]
     grown = client(api, [*OTHERS, *OURS], 30)
-    turn = await manager.prepare(grown.incoming())
+    turn = await prepare_request(manager, grown.incoming())
     assert summary(turn.outgoing).count(MENTION) == 1
 
 

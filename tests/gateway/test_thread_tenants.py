@@ -85,15 +85,3 @@ async def test_forwarded_requests_have_a_tenant_for_each_credential(
     tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
     assert len(tenants) == 3
     assert "default" in tenants
-
-
-async def test_with_passthrough_each_credential_is_a_tenant(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
-) -> None:
-    client = ChatClient(http, await gateways.start("passthrough", key=None))
-    threads = [await client.say("Hello")]
-    client.token = "sk-other"
-    threads.append(await client.say("Go on"))
-    tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
-    assert len(set(threads)) == len(tenants)
-    assert len(tenants) == 2

@@ -13,6 +13,7 @@ from tests.gateway.manager_setup import (
     ProviderSetup,
     numbered_text,
     open_manager_setup,
+    prepare_request,
 )
 
 
@@ -163,7 +164,7 @@ async def test_offers_recall_again_when_the_mcp_server_is_detached(
         if not notices or notices[-1]["role"] == "system":
             client.add_user_message("What came before?")
         manager = setup.manager(recall=True, background=False)
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         assert turn.outgoing.offers_recall is is_offered
         body = turn.outgoing.body.decode()
         assert ("with `recall`, by words" in body) is is_offered

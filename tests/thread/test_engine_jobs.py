@@ -29,11 +29,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.errors import EngineError
 from everthread.testing import ScriptedSummarizer
-from everthread.thread.engines.engine_jobs import (
-    CompactionRunner,
-    CompactionSummarizer,
-    EngineSetup,
-)
+from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.engines.plugin_engines import report_in_loop
 from tests.compaction.histories import assistant_message, tool_turns, user_message
 
@@ -153,7 +149,7 @@ async def run(
 ) -> tuple[Compaction, int, int]:
     try:
         result: tuple[Compaction, int, int] = await runner.run(
-            setup_of(engine), Job(conversation), CompactionSummarizer(summarizer)
+            setup_of(engine), Job(conversation), summarizer
         )
         return result
     finally:
@@ -223,7 +219,8 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     made, pid, thread = await runner.run(
         setup_of(OnlyCompress),
         Job(CONVERSATION),
-        CompactionSummarizer(LoopOnly(), events=hear),
+        LoopOnly(),
+        events=hear,
     )
     await asyncio.sleep(0)
     here = threading.get_ident()
@@ -231,16 +228,14 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     assert thread != here
     assert events == [("begun", os.getpid(), here)]
     assert made.warnings == (f"asked in {os.getpid()} {here}",)
-    journal, _, _ = await runner.run(
-        setup_of(OnlyCompress), Job(CONVERSATION), CompactionSummarizer(NO_MODEL)
-    )
+    journal, _, _ = await runner.run(setup_of(OnlyCompress), Job(CONVERSATION), NO_MODEL)
     assert journal.author == "journal", "the journal is written there"
 
 
 @pytest.mark.parametrize("is_built_in", [True, False])
 async def test_refits_a_compaction_to_later_messages(*, is_built_in: bool) -> None:
     runner = CompactionRunner(uses_processes=is_built_in)
-    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), CompactionSummarizer(NO_MODEL))
+    made, _, _ = await runner.run(setup_of(), Job(CONVERSATION), NO_MODEL)
     since = [assistant_message("All tidy."), user_message("Thanks!")]
     refitted = await runner.run(setup_of(), RefitJob(made, len(CONVERSATION), since))
     assert refitted.messages[-2:] == since

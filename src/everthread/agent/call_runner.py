@@ -12,7 +12,8 @@ from typing import Any
 from everthread.agent.tool_interface import Approver, Permission, Tool, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.core.messages import Message, ToolCall, json_value
+from everthread.core.json_values import json_value
+from everthread.core.messages import Message, ToolCall
 from everthread.errors import EverthreadError, InputError
 from everthread.thread.events import Listener
 

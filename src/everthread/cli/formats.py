@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everthread.cli.output import escape_controls
-from everthread.core.messages import excerpt
+from everthread.core.text import excerpt
 
 if TYPE_CHECKING:
     from everthread.store.records import Session

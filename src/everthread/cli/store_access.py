@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from everthread.config import load_config
-from everthread.core.messages import excerpt
+from everthread.core.text import excerpt
 from everthread.errors import InputError, NoStoreError
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
@@ -95,14 +94,15 @@ class ContextCompressor(PlanningEngine):
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
         covered_state = self.load_thread_state(cut_plan.earlier_summary, summary_input.state)
+        covered_facts = cut_plan.list_covered_facts()
         journal_builder = JournalBuilder.read(
-            cut_plan.facts,
-            cut_plan.covered_turns,
+            covered_facts,
+            cut_plan.list_covered_turns(),
             covered_state,
             cut_plan.earlier_summary.journal,
         )
-        covered_state = covered_state.prepare_for_summary(cut_plan.facts)
-        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
+        covered_state = covered_state.prepare_for_summary(covered_facts)
+        state = cut_plan.add_tail(covered_state)
         journal = journal_builder.build_journal(state, covered_state.root_prefix)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
@@ -126,7 +126,7 @@ class ContextCompressor(PlanningEngine):
         )
         pruned_messages: Sequence[Message] = ()
         if compaction_input.has_model:
-            pruned_messages = summary_input.hide_secrets(cut_plan.pruned_messages)
+            pruned_messages = summary_input.hide_secrets(cut_plan.prune_covered_messages())
         ids: Sequence[int] = ()
         if compaction_input.ids:
             ids = [compaction_input.ids[index] for index in cut_plan.covered_indices]
@@ -182,18 +182,14 @@ class ContextCompressor(PlanningEngine):
             RULES: "\n".join(rules),
         }
         is_brief = self._services.budget.is_small or not draft.is_from_model
-        result = Compaction(
-            messages=[],
-            summary="",
-            tokens_before=0,
-            tokens_after=0,
+        return WrittenSummary(
+            text=self._render_summary(pending, sections, is_brief=is_brief),
             author=draft.author,
             verification=draft.verification,
             warnings=(*draft.warnings, *pending.warnings),
             usage=draft.usage,
             state=pending.thread_state.dump(),
         )
-        return WrittenSummary(self._render_summary(pending, sections, is_brief=is_brief), result)
 
     def _render_summary(
         self, pending: PendingCompressorSummary, sections: Sections, *, is_brief: bool

@@ -34,6 +34,10 @@ class CompactionInput:
         """The number of messages to compact."""
         return len(self.messages)
 
+    def to_compaction_input(self) -> CompactionInput:
+        """Return the input itself, so that it can be used like a `RefitInput`."""
+        return self
+
     async def run_on(self, engine: ContextEngine) -> Compaction:
         """Return the result of the engine's `compress`."""
         return await engine.compress(

@@ -46,6 +46,7 @@ from everthread.compaction.prepared_compaction import (
 from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,
+    Verification,
     may_call_model,
 )
 from everthread.compaction.summary.assembly import assemble_messages, make_system_note
@@ -60,6 +61,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary, seal_summary, without_summary
+from everthread.core.types import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,18 @@ class PendingSummary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """The text of a summary message without its last line, and the fields of the result that the engine knows."""
+    """A finished summary, who wrote it, and the state to keep. A `Compaction` is made of it."""
 
     text: str
-    result: Compaction
+    """The summary message without its last line."""
+    author: str
+    verification: Verification
+    warnings: tuple[str, ...]
+    usage: tuple[Mapping[str, Any], ...]
+    state: Mapping[str, Any]
+    """The engine's state after the compaction is committed."""
+    nodes: tuple[Node, ...] = ()
+    """New nodes of the graph, for an engine that makes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,26 +230,34 @@ class PlanningEngine(ContextEngine):
         """Return a smaller history; return the input, with the reason, if nothing can be saved."""
         summarizer = self._services.summarizer
         history = CompactionInput(messages, **options, has_model=may_call_model(summarizer))
-        return await self.run_plan(history, partial(request_drafts, summarizer), _call)
-
-    async def run_plan(
-        self, history: CompactionInput, ask: AskForDrafts, call: CallStep
-    ) -> Compaction:
-        """Plan a compaction and finish it with the drafts of `ask`. `call` runs each step, here or in a thread."""
-        plan = await call(self.plan, history, await self.read_state(history))
-        while True:
-            drafts = await ask(plan.requests)
-            step = await call(self.finish, plan, drafts)
-            if isinstance(step, Compaction):
-                return step
-            plan = step
+        return await self.run(history, partial(request_drafts, summarizer), _call)
 
     async def refit(
         self, prepared: Compaction, since: Messages, *, start: int, **options: Any
     ) -> Compaction:
         refit_input = RefitInput(prepared, since, start, **options)
-        state = await self.read_state(refit_input.to_compaction_input())
-        return self.refit_with_state(refit_input, state)
+        return await self.run(
+            refit_input, partial(request_drafts, self._services.summarizer), _call
+        )
+
+    async def run(
+        self, engine_input: CompactionInput | RefitInput, ask: AskForDrafts, call: CallStep
+    ) -> Compaction:
+        """Compact or refit with the drafts of `ask`. `call` runs each step, here or in a thread."""
+        state = await self.read_state(engine_input.to_compaction_input())
+        step: Compaction | Plan = await call(self.begin, engine_input, state)
+        while isinstance(step, Plan):
+            drafts = await ask(step.requests)
+            step = await call(self.finish, step, drafts)
+        return step
+
+    def begin(
+        self, engine_input: CompactionInput | RefitInput, state: EngineState
+    ) -> Compaction | Plan:
+        """Return the plan of a compaction, or the finished refit, which needs no drafts."""
+        if isinstance(engine_input, RefitInput):
+            return self.refit_with_state(engine_input, state)
+        return self.plan(engine_input, state)
 
     def has_work(self, history: CompactionInput) -> bool:
         """Return whether a plan would make anything smaller. The cut is kept for `plan`."""
@@ -307,7 +325,9 @@ class PlanningEngine(ContextEngine):
     def _finish_without_summary(self, plan: Plan) -> Compaction:
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""
         if plan.cut_plan.has_work:
-            return self._accept_if_smaller(plan, make_pruned_result(plan.cut_plan))
+            return self._accept_if_smaller(
+                plan, make_pruned_result(plan.cut_plan, self._services.counter)
+            )
         reason = explain_no_work(plan.cut_plan, self._services.budget)
         return make_unchanged_result(plan.cut_plan, reason)
 
@@ -316,7 +336,7 @@ class PlanningEngine(ContextEngine):
         reason = find_trigger(
             manual=plan.compaction_input.manual, level=plan.compaction_input.level
         )
-        return accept_if_smaller(plan.cut_plan, result, self._services.counter, reason)
+        return accept_if_smaller(plan.cut_plan, result, reason)
 
     def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
         """Make the kept messages smaller: old results become lines, oversized ones are cut."""
@@ -325,12 +345,11 @@ class PlanningEngine(ContextEngine):
         earlier_summary = parse_earlier_summary(history.messages)
         plan = plan_cut(history, earlier_summary, services)
         plan = plan.with_middle_kept()
-        if plan.size.tokens * plan.size.provider_scale <= services.budget.max_compacted_tokens:
+        if plan.tokens_before * plan.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
         else:
-            compaction = accept_if_smaller(
-                plan, make_pruned_result(plan), services.counter, "background"
-            )
+            pruned_result = make_pruned_result(plan, services.counter)
+            compaction = accept_if_smaller(plan, pruned_result, "background")
         return replace(compaction, duration=services.clock() - started)
 
     def _assemble_result(self, cut_plan: CutPlan, written_summary: WrittenSummary) -> Compaction:
@@ -344,17 +363,24 @@ class PlanningEngine(ContextEngine):
         tokens = counter.message(summary)
         if remainder is not None:
             tokens -= counter.message(remainder)
-        return replace(
-            written_summary.result,
+        return Compaction(
             messages=messages,
             summary=text,
+            tokens_before=cut_plan.tokens_before,
+            tokens_after=cut_plan.count_request(messages, origins, counter),
             covered=cut_plan.covered_indices,
             kept=origins,
-            to_store=cut_plan.fitted_cut.to_store,
+            author=written_summary.author,
             phases=list_phases(cut_plan, tokens, counter),
+            verification=written_summary.verification,
+            to_store=cut_plan.cut.to_store,
             boundaries=cut_plan.cut.reasons,
-            steps=cut_plan.fitted_cut.steps,
+            steps=cut_plan.cut.steps,
+            warnings=written_summary.warnings,
             system_note=note,
+            usage=written_summary.usage,
+            state=written_summary.state,
+            nodes=written_summary.nodes,
         )
 
 

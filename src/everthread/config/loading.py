@@ -26,8 +26,8 @@ from everthread.config.sections import (
     StoreOptions,
     ToolOutputOptions,
 )
-from everthread.core.messages import count_noun
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import count_noun
 from everthread.errors import ConfigError
 
 

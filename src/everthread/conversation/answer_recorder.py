@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from everthread.compaction.engine import ContextEngine
 from everthread.conversation.conversation_state import ConversationState
 from everthread.conversation.given_messages import make_stub_results
 from everthread.conversation.requests import PreparedRequest
@@ -160,7 +161,7 @@ class AnswerRecorder:
             state.learnt.calibration.observe(
                 model_name, usage.prompt_tokens, self.sent_request.estimate
             )
-        state.engine.update_from_response(usage)
+        state.engine.call(ContextEngine.update_from_response, usage)
         if is_own_model and not is_estimated:
             self._learn_usage(usage, self.sent_request.request.params if self.sent_request else {})
         new_messages = [

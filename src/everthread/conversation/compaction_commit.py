@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.engine import ContextEngine
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation_state import (
     LEFT_OUT_TOOLS_KEY,
@@ -132,8 +133,8 @@ async def _switch_session(
     state.compaction_count += 1
     state.learnt.tokens_after_compaction = state.tokens
     state.learnt.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
-    state.engine.on_compacted(compaction)
-    state.engine.on_session_start(state.session.id, reason="compression", previous=old_id)
+    state.engine.call(ContextEngine.on_compacted, compaction)
+    state.report_session_start("compression", old_id)
     await state.save()
     state.emit(
         make_done_event(

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.engine import ContextEngine
 from everthread.conversation.answer_recorder import AnswerRecorder, ModelAnswer
 from everthread.conversation.cancellation import finish_despite_cancellation
 from everthread.conversation.conversation_prompt import (
@@ -102,7 +103,7 @@ class Conversation:
             if not self._has_ended:
                 # End the engine with the conversation, even if the session continues elsewhere.
                 self._has_ended = True
-                self._state.engine.on_session_end(self._state.session.id)
+                self._state.engine.call(ContextEngine.on_session_end, self._state.session.id)
             if reason is not None:
                 await self._state.setup.store.end_session(self._state.session.id, reason)
 
@@ -375,7 +376,7 @@ class Conversation:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
             return await self.toolbox.answer_call(arguments)
-        return await self._state.engine.handle_tool_call(name, arguments)
+        return await self._state.engine.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.engine import ContextEngine
 from everthread.compaction.engine_input import CompactionInput, RefitInput
 from everthread.conversation.compaction_commit import (
     ConversationDraft,
@@ -16,7 +17,7 @@ from everthread.core.types import Request
 from everthread.errors import ContextOverflowError
 from everthread.providers.catalog import get_output_cap
 from everthread.thread import events
-from everthread.thread.engines.engine_jobs import compress_off_loop, refit_off_loop
+from everthread.thread.engines.engine_jobs import run_engine
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow
@@ -92,8 +93,8 @@ class ConversationPrompt:
             tokens = order.tokens or state.tokens
             state.emit(events.CompactionStarted(session, order.reason, tokens, order.is_background))
         pins = await state.setup.store.pins(state.session.thread)
-        state.engine.pin([note.text for note in pins])
-        compaction = await compress_off_loop(state.engine, engine_input, state.summarizer, wait)
+        state.engine.call(ContextEngine.pin, [note.text for note in pins])
+        compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
         return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))
 
     def is_usable(self, draft: ConversationDraft) -> bool:
@@ -120,7 +121,9 @@ class ConversationPrompt:
             tools=state.toolbox.next_schemas,
             ids=[message.id for message in state.stored],
         )
-        compaction = await refit_off_loop(state.engine, refit_input, state.summarizer)
+        compaction = await run_engine(
+            state.engine.engine, refit_input, state.summarizer, SummaryWait()
+        )
         return ConversationDraft(
             compaction,
             draft.session,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Services, StartReason
+from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.conversation.offered_tools import Toolbox
 from everthread.conversation.session_archive import SessionArchive
 from everthread.core.messages import Message, ToolCall, calls_of, results_of
@@ -162,7 +162,16 @@ class ConversationState:
         records = await self.setup.store.compactions(self.session.thread)
         self.compaction_count = sum(record.reverted_at is None for record in records)
         await self.restore()
-        self.engine.on_session_start(self.session.id, reason="compression", previous=old_id)
+        self.report_session_start("compression", old_id)
+
+    def report_session_start(self, reason: StartReason, previous_session_id: str | None) -> None:
+        """Tell the engine that the session has started."""
+        self.engine.call(
+            ContextEngine.on_session_start,
+            self.session.id,
+            reason=reason,
+            previous=previous_session_id,
+        )
 
     async def move_to_tip(self) -> None:
         """Show the thread's tip. In another session, forget the facts about the last request."""
@@ -263,7 +272,7 @@ class ConversationState:
         """Apply another window."""
         self.call_limits = replace(self.call_limits, window=window)
         self.budget = self._compute_budget()
-        self.engine.update_model(self._make_services())
+        self.engine.call(ContextEngine.update_model, self._make_services())
 
     @property
     def limit_key(self) -> LimitKey:
@@ -345,11 +354,12 @@ class ConversationState:
         )
 
     async def _save_engine(self, session: str) -> None:
-        state = {"name": self.engine.name, "state": self.engine.dump_state()}
+        engine_state = self.engine.call(ContextEngine.dump_state)
+        state = {"name": self.engine.name, "state": engine_state or {}}
         try:
             await self.setup.store.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
-            self.engine.report_method_failure("dump_state", error)
+            self.engine.report_failed_method("dump_state", error)
 
     async def restore(self) -> None:
         """Resume from the saved state of the session. A continuation without one uses the state of its parent.
@@ -376,7 +386,7 @@ class ConversationState:
             self.learnt.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
-            self.engine.load_state(engine.get("state") or {})
+            self.engine.call(ContextEngine.load_state, engine.get("state") or {})
 
     async def restore_tools(self) -> None:
         """Offer the tools that were saved with the session, or with its parent if the session has no saved state."""
@@ -444,5 +454,5 @@ async def load_state(
     state.compaction_count = sum(record.reverted_at is None for record in records)
     await state.restore()
     await state.load_limits()
-    state.engine.on_session_start(session.id, reason=reason, previous=session.parent)
+    state.report_session_start(reason, session.parent)
     return state

@@ -21,7 +21,7 @@ from everthread.conversation.tool_selection import (
     make_card,
     tool_name,
 )
-from everthread.core.messages import json_text
+from everthread.core.json_values import json_text
 from everthread.core.turns import user_text
 from everthread.core.types import System
 from everthread.errors import InputError

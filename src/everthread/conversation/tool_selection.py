@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.messages import clip
 from everthread.core.search.terms import terms
 from everthread.core.search.word_forms import forms, stop_words
+from everthread.core.text import clip
 from everthread.thread.options import TOOLS_SHARE
 
 MAX_DESCRIPTION_CHARS = 160

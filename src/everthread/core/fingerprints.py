@@ -20,7 +20,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from everthread.core.messages import json_value
+from everthread.core.json_values import json_value
 from everthread.core.user_words import strip_surroundings
 
 OPAQUE_FIELDS = frozenset({"input", "arguments", "parameters", "input_schema"})

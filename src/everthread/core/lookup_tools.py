@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from everthread.core.messages import (
-    clip,
-)
+from everthread.core.text import clip
 
 _LOOKUP_TOOL_PATTERN = re.compile(
     r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from everthread.core.json_values import json_text
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     Message,
     Part,
     content_text,
-    json_text,
     without_native_value,
 )
 from everthread.core.validation import (

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from everthread.core.json_values import as_text
 from everthread.core.message_correction import ROLE_NAMES, correct_message
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
@@ -14,7 +15,6 @@ from everthread.core.messages import (
     Message,
     Part,
     ToolCall,
-    as_text,
     calls_of,
     content_text,
     count_leading_system_messages,

@@ -1,4 +1,4 @@
-"""The message shape, and small helpers on it.
+"""The shape of a message, and functions that read and change one.
 
 A message is a plain OpenAI chat dict: that is what users already have. Content blocks in Anthropic's form
 (`tool_use`, `tool_result`, `thinking`, `image` …) are understood wherever a content list is allowed, so a history
@@ -10,10 +10,18 @@ and answers with the nearest sensible value; `validation.validate_messages` is w
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Required, TypedDict, cast
+
+from everthread.core.json_values import (
+    as_list,
+    as_object,
+    as_text,
+    iterate_strings,
+    json_text,
+    json_value,
+    without_keys,
+)
 
 Part = dict[str, Any]
 """One block of a content list, in OpenAI's or Anthropic's form."""
@@ -142,6 +150,16 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content_text(message.get("content"))
 
 
+def list_texts(message: Mapping[str, Any]) -> list[str]:
+    """Return all texts of a message: its words, its results, and the strings in the arguments of its calls."""
+    texts = [text_of(message)]
+    if message.get("role") != "tool":
+        texts += [result.text for result in results_of(message)]
+    for call in calls_of(message):
+        texts += iterate_strings(call.parsed)
+    return texts
+
+
 def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     """Return the tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
@@ -239,64 +257,12 @@ def _make_part_key(part: Any) -> str | None:
     return part if isinstance(part, str) else None
 
 
-def as_text(value: Any) -> str:
-    """Return the value if it is a string, else an empty string."""
-    return value if isinstance(value, str) else ""
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    """Return the value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return the value if it is a list, else an empty list."""
-    return value if isinstance(value, list) else []
-
-
 def simplify_parts(parts: list[Part]) -> Content:
     """Return the parts as plain text if they are one text; None if there are none."""
     if not parts:
         return None
     part = parts[0]
     return part["text"] if len(parts) == 1 and part.keys() == {"type", "text"} else parts
-
-
-def json_value(text: str) -> Any:
-    """Parse JSON text; None if it is not JSON. Accepts line breaks in strings, which models write."""
-    try:
-        return _LENIENT_DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-_LENIENT_DECODER = json.JSONDecoder(strict=False)
-
-
-def iterate_strings(value: Any, *, with_keys: bool = False) -> Iterator[str]:
-    """Yield every string in parsed JSON, in order. With `keys`, yield the keys of an object before its values."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, dict):
-            pending += reversed(item.values())
-            pending += reversed(item) if with_keys else ()
-        elif isinstance(item, list):
-            pending += reversed(item)
-
-
-def json_text(value: Any) -> str:
-    """Return the arguments of a call as JSON text, whether they are given as text or as an object."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def without_keys(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return a copy of an object without these keys."""
-    return {key: value for key, value in fields.items() if key not in keys}
 
 
 def with_content(message: Message, content: Content) -> Message:
@@ -366,37 +332,3 @@ def iterate_images(content: Any) -> Iterator[Part]:
             yield part
         elif kind_of(part) in RESULT_BLOCK_KINDS:
             yield from iterate_images(part.get("content"))
-
-
-_ANSI_PATTERN = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
-_BLANK_PATTERN = re.compile(r"[\s\x00-\x1f\x7f]+")
-
-
-def one_line(text: str) -> str:
-    """Return the start of a text as one line, without control characters."""
-    line = " ".join(text[:2_000].split())
-    return (
-        line
-        if line.isprintable()
-        else _BLANK_PATTERN.sub(" ", _ANSI_PATTERN.sub("", text[:2_000])).strip()
-    )
-
-
-def clip(text: str, max_chars: int) -> str:
-    """Return the text in at most `max_chars` characters."""
-    if len(text) <= max_chars:
-        return text
-    return text[: max_chars - 1].rstrip() + "…" if max_chars > 0 else ""
-
-
-def count_noun(count: int, noun: str) -> str:
-    """Return the count with its noun: `1 message`, `2,000 messages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def excerpt(text: str, width: int = 60) -> str:
-    """Return the first words on one line, without unprintable characters."""
-    line = " ".join(
-        "".join(char if char.isprintable() else " " for char in text[: 4 * width]).split()
-    )
-    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -14,14 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from everthread.core.messages import (
-    Message,
-    as_list,
-    kind_of,
-    part_text,
-    with_content,
-    without_keys,
-)
+from everthread.core.json_values import as_list, without_keys
+from everthread.core.messages import Message, kind_of, part_text, with_content
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """Start of a summary's first line; the rest of that line is for the reader."""

@@ -248,8 +248,7 @@ def find_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
             )
         return JournalWriter(counter)
     from everthread.compaction.summarizers.chain import SummarizerChain
-    from everthread.thread.engines.engine_failures import SafeSummarizer
 
     if isinstance(summarizer, SummarizerChain):
         return summarizer
-    return SummarizerChain([SafeSummarizer(summarizer)], clock=time.time)
+    return SummarizerChain([summarizer], clock=time.time)

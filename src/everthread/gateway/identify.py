@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import json_value
+from everthread.core.json_values import json_value
 from everthread.store.records import SessionKind
 from everthread.thread.caller.caller_request import ClientSession
 from everthread.thread.matching.thread_match import ClientScope

@@ -13,7 +13,6 @@ from mcp.types import CallToolResult, TextContent
 
 from everthread.agent.tools import arguments as argument
 from everthread.compaction.lossless.graph_tools import GREP, TOOL_NAMES, GraphTools
-from everthread.core.messages import excerpt
 from everthread.core.search.search_results import (
     SearchMode,
     SearchScope,
@@ -22,6 +21,7 @@ from everthread.core.search.search_results import (
     format_utc_time,
 )
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import excerpt
 from everthread.errors import (
     AmbiguousIdError,
     EverthreadError,

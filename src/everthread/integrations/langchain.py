@@ -22,7 +22,8 @@ from everthread.compaction.summary.user_quotes import (
     make_user_quote,
     render_quotes,
 )
-from everthread.core.messages import Message, calls_of, clip
+from everthread.core.messages import Message, calls_of
+from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
 from everthread.integrations.framework_package import check_framework

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    count_noun,
-    iterate_strings,
-    results_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, results_of
+from everthread.core.text import count_noun
 from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.factory import compress

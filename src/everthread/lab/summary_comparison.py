@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from everthread import estimate_request_tokens
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    parts_of,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, list_texts, parts_of, text_of
 from everthread.core.turns import is_user_message, user_text
 from everthread.errors import EverthreadError
 from everthread.factory import compress
@@ -197,7 +191,7 @@ def find_measurable_compactions(log: Log) -> Iterator[MeasurableCompaction]:
         )
         if previous is not None and previous.context:
             messages.insert(0, make_injected_message(previous.context))
-        known_names = find_names("\n".join(map(join_texts, messages)))
+        known_names = find_names(_join_texts(messages))
         needed_names = _find_needed_names(
             known_names, log.entries[compaction.next_entry_index : end]
         )
@@ -222,7 +216,7 @@ def _find_needed_names(known_names: Names, entries: Sequence[LoggedMessage]) -> 
         if message["role"] != "assistant":
             if block_count:
                 is_by_user = message["role"] == "user"
-                text = user_text(message) if is_by_user else join_texts(message)
+                text = user_text(message) if is_by_user else _join_texts([message])
                 shown_text += f"\n{text}"
             continue
         block_count += _count_blocks(message)
@@ -237,13 +231,8 @@ def _count_blocks(message: Message) -> int:
     return bool(message.get("reasoning_content")) + bool(text_of(message)) + len(calls_of(message))
 
 
-def join_texts(message: Message) -> str:
-    """Return all text of a message: words, arguments of calls, results."""
-    texts = [text_of(message)]
-    if message["role"] != "tool":
-        texts += [result.text for result in results_of(message)]
-    texts += _list_argument_texts(message)
-    return "\n".join(texts)
+def _join_texts(messages: Iterable[Message]) -> str:
+    return "\n".join(text for message in messages for text in list_texts(message))
 
 
 def _list_argument_texts(message: Message) -> list[str]:
@@ -334,7 +323,7 @@ def read_context(messages: Sequence[Message]) -> tuple[str, int]:
     """Return all text of a context, and its tokens."""
     if not messages:
         return "", 0
-    return "\n".join(map(join_texts, messages)), estimate_request_tokens(list(messages))
+    return _join_texts(messages), estimate_request_tokens(list(messages))
 
 
 def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.messages import as_object, text_of
+from everthread.core.json_values import as_object
+from everthread.core.messages import text_of
 from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.core.urls import host_of

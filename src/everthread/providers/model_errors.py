@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from everthread.core.messages import clip, one_line
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import clip, one_line
 from everthread.core.types import Reply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.reply_fields import error_text

@@ -65,7 +65,6 @@ class ManagedThread(Generic[DraftT]):
         self.preparation = preparation or Preparation()
         self._policy = policy
         self._timer = timer
-        self._is_wait_reported = False
 
     async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
@@ -77,8 +76,8 @@ class ManagedThread(Generic[DraftT]):
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
-        if decision.action == "wait" and not self._is_wait_reported:
-            self._is_wait_reported = True
+        if decision.action == "wait" and not prompt.learnt.is_wait_reported:
+            prompt.learnt.is_wait_reported = True
             self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
@@ -88,7 +87,7 @@ class ManagedThread(Generic[DraftT]):
         if decision.should_compact and (
             self.preparation.is_under_way or await prompt.can_compact(order)
         ):
-            self._is_wait_reported = False
+            prompt.learnt.is_wait_reported = False
             self._report_cost_decision(decision)
             await self._run_order(order, must_wait=decision.must_wait)
         return decision

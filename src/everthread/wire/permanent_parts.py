@@ -10,20 +10,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from everthread.core.json_values import as_list, as_text, json_text, without_keys
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
     SYSTEM_ROLES,
     Message,
-    as_list,
-    as_text,
     content_text,
     join_name,
-    json_text,
     kind_of,
     parts_of,
     tool_names,
-    without_keys,
     without_native_value,
 )
 from everthread.wire import anthropic, openai_responses

@@ -11,9 +11,10 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.journal.journal import describe_author
 from everthread.conversation.conversation import Conversation
 from everthread.core.field_values import pick_fields
-from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
+from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary
+from everthread.core.text import count_noun, excerpt
 from everthread.core.tokens import TokenCounter
 from everthread.errors import NothingToUndoError
 from everthread.store.search.text_chunks import searchable_text

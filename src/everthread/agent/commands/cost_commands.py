@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from everthread.agent.commands.dispatch import CommandResult, CommandScope, command, join_paragraphs
 from everthread.core.field_values import pick_fields
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.utc_days import find_period_start
 from everthread.errors import InputError
 from everthread.store.usage_records import UsageRow, make_usage_figures, sum_calls

@@ -11,8 +11,8 @@ from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
+from everthread.core.text import count_noun, excerpt
 from everthread.store.records import CompactionRecord, NewCompaction
 from everthread.thread.compaction_records import REASON_TEXTS
 from everthread.thread.lookup.work_state import (

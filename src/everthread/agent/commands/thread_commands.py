@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from everthread.agent.commands.dispatch import CommandResult, CommandScope, command
-from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.search_results import format_utc_time
+from everthread.core.text import count_noun, excerpt
 from everthread.errors import InputError
 from everthread.store.records import NewSession, Session, ThreadRow
 from everthread.store.search_records import SearchQuery

@@ -25,8 +25,8 @@ from everthread.cli.store_access import find_latest_thread, list_recent_threads,
 from everthread.cli.terminal_agent import open_terminal_agent
 from everthread.cli.times import format_age
 from everthread.config import home_directory
-from everthread.core.messages import count_noun
 from everthread.core.packages import require_package
+from everthread.core.text import count_noun
 from everthread.store.store import Store
 
 MAX_LISTED_THREADS = 10

@@ -14,7 +14,8 @@ from everthread.cli.output import escape_controls
 from everthread.compaction.history.call_lines import Action, describe_outcome, find_action
 from everthread.compaction.journal.journal import describe_author
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import ToolCall, clip, count_noun
+from everthread.core.messages import ToolCall
+from everthread.core.text import clip, count_noun
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,

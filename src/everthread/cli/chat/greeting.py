@@ -15,8 +15,9 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.caching.claude_cache_marks import make_caching_notice
 from everthread.core.costs.prices import prices_for
-from everthread.core.messages import Message, count_noun, excerpt, text_of
+from everthread.core.messages import Message, text_of
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import count_noun, excerpt
 from everthread.core.turns import user_text
 from everthread.factory.model_setup import check_choice
 from everthread.gateway.dashboard.headlines import describe_difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prompt_toolkit.history import FileHistory
 
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 MAX_PASTE_LINES = 4
 MAX_PASTE_CHARS = 400

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from everthread.agent.turn_events import Delegated
 from everthread.cli.formats import format_cost
 from everthread.cli.output import escape_controls
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.store.records import CompactionRecord
 from everthread.store.usage_records import (
     UsageRecord,

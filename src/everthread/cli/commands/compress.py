@@ -31,7 +31,7 @@ from everthread.compaction.journal.journal import describe_author
 from everthread.compaction.summary.sections import TemplateName
 from everthread.config import load_config
 from everthread.core.field_values import pick_fields
-from everthread.core.messages import count_noun, excerpt
+from everthread.core.text import count_noun, excerpt
 from everthread.core.tool_outputs import replace_reader_name
 from everthread.core.types import Request
 from everthread.errors import ConfigError

@@ -12,7 +12,7 @@ from rich import filesize
 from everthread.cli.output import explain_write_errors, print_json, print_text
 from everthread.cli.shared_options import JsonOption, StoreOption
 from everthread.cli.store_access import find_store_address, with_store
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import StoreError
 
 if TYPE_CHECKING:

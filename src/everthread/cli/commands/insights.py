@@ -16,7 +16,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_bars, print_table
 from everthread.cli.times import format_iso
 from everthread.cli.usage_columns import list_usage_values
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.utc_days import find_period_start
 from everthread.store.usage_records import make_insights_figures, sum_usage
 
@@ -82,7 +82,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
             f"{count_noun(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
             f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n"
         )
-        unit, rows = group_by_period(figures.by_day, first_day, days)
+        unit, rows = sum_usage_by_period(figures.by_day, first_day, days)
         print_bars(
             f"tokens by {unit}",
             [(row.key, row.prompt + row.output, format_cost(row)) for row in rows],
@@ -104,7 +104,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         print_table("by tool", ["tool…", "results>", "tokens>"], rows_of_tools)
 
 
-def group_by_period(
+def sum_usage_by_period(
     by_day: Sequence[UsageRow], first_day: date, days: int
 ) -> tuple[str, list[UsageRow]]:
     """Sum usage by day, or by week or month for many days, without gaps from the first use on."""

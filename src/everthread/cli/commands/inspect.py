@@ -11,8 +11,9 @@ from everthread.cli.output import print_json, print_notes, print_text
 from everthread.cli.shared_options import JsonOption
 from everthread.cli.tables import MAX_ROWS, print_table
 from everthread.core.message_repair import repair
-from everthread.core.messages import Messages, count_noun, excerpt
+from everthread.core.messages import Messages
 from everthread.core.summary_marks import is_summary
+from everthread.core.text import count_noun, excerpt
 from everthread.core.turns import TurnSpan, find_call_groups, split_into_turns, user_text
 from everthread.core.validation import validate_messages
 from everthread.lab.importers.conversation_file import (

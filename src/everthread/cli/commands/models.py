@@ -16,7 +16,7 @@ from everthread.cli.shared_options import JsonOption, StoreOption
 from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.config import home_directory, load_config
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window

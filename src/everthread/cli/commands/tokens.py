@@ -17,7 +17,8 @@ from everthread.cli.shared_options import (
     resolve_window_option,
 )
 from everthread.cli.tables import print_table
-from everthread.core.messages import Message, calls_of, excerpt, results_of, text_of
+from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.core.text import excerpt
 from everthread.core.tokens import TokenCounter
 from everthread.lab.importers.conversation_file import (
     FILE_HELP,

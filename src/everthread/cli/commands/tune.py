@@ -15,7 +15,7 @@ from everthread.cli.shared_options import JsonOption, number_option
 from everthread.cli.tables import print_table
 from everthread.cli.times import UNIT_SECONDS
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from everthread.cli.store_access import with_store
 from everthread.cli.tables import print_table
 from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.cli.usage_columns import COLUMN_VALUES, list_usage_values
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 from everthread.store.usage_records import make_usage_figures, make_usage_row, sum_calls
 from everthread.thread.lookup.thread_usage import load_thread_usage

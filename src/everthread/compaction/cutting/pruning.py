@@ -24,6 +24,7 @@ from everthread.compaction.history.call_lines import (
 from everthread.compaction.history.compaction_history import CompactionHistory
 from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE_PATTERN
+from everthread.core.json_values import json_value
 from everthread.core.lookup_tools import is_lookup_tool, shorten_answer
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
@@ -31,10 +32,8 @@ from everthread.core.messages import (
     Message,
     Messages,
     ToolResult,
-    clip,
     content_text,
     edit_results,
-    json_value,
     kind_of,
     part_text,
     with_content,
@@ -43,6 +42,7 @@ from everthread.core.messages import (
 )
 from everthread.core.secrets.json_redaction import redact_value
 from everthread.core.secrets.redaction import clip_words, redact
+from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.core.tool_outputs import is_persisted
 from everthread.core.turns import CallPosition

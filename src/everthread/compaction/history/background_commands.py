@@ -14,8 +14,8 @@ from everthread.compaction.history.tool_calls import (
     CallEffect,
 )
 from everthread.compaction.history.tool_outcomes import find_exit_code
-from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import one_line
 
 _BACKGROUND_TASK_PATTERN = re.compile(r"running in (?:the )?background with ID: (\w{1,40})")
 _MAX_PROCESS_CHARS = 100

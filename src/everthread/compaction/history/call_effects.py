@@ -12,8 +12,9 @@ from everthread.compaction.history.tool_calls import (
     CallWithOutput,
     parse_edit_blocks,
 )
-from everthread.core.messages import one_line, text_of
+from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import one_line
 from everthread.core.turns import CallPosition, pair_calls
 from everthread.core.user_words import TaskEnd, find_task_ends
 

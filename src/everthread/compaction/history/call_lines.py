@@ -24,8 +24,9 @@ from everthread.compaction.history.tool_kinds import (
     snake_arguments,
 )
 from everthread.compaction.history.tool_outcomes import UnwrappedOutput, unwrap_output
-from everthread.core.messages import ToolCall, clip, one_line
+from everthread.core.messages import ToolCall
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import clip, one_line
 from everthread.core.tool_outputs import PersistedOutput, count_lines, parse_persisted
 
 MAX_LINE_CHARS = 200

@@ -9,13 +9,10 @@ from everthread.compaction.history.compaction_history import (
     MessageFacts,
 )
 from everthread.compaction.summary.sections import EMPTY_SECTION_TEXT
-from everthread.core.messages import (
-    clip,
-    one_line,
-    text_of,
-)
+from everthread.core.messages import text_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import neutralize_summary_marks
+from everthread.core.text import clip, one_line
 
 MAX_OPEN_REQUESTS = 3
 """Maximum open requests to list: after three new ones the user has moved on from older ones."""

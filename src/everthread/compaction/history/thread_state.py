@@ -35,8 +35,9 @@ from everthread.compaction.history.shell_commands import (
 from everthread.compaction.history.todo_list import update_todo
 from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.names.names_in_use import NamesInUse
-from everthread.core.messages import Messages, one_line
+from everthread.core.messages import Messages
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import one_line
 
 MAX_FILES = 400
 MAX_COMMANDS = 100

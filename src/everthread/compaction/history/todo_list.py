@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from everthread.compaction.history.tool_calls import CallEffect
-from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import one_line
 
 _TODO_TEXT_FIELDS = ("content", "step", "title", "task", "text", "description")
 

@@ -35,8 +35,9 @@ from everthread.compaction.history.tool_outcomes import (
     unwrap_output,
     without_echo,
 )
-from everthread.core.messages import ToolCall, one_line
+from everthread.core.messages import ToolCall
 from everthread.core.secrets.redaction import clip_words
+from everthread.core.text import one_line
 from everthread.core.tool_outputs import parse_persisted
 from everthread.core.user_words import find_typed_words, is_refused_call
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from everthread.core.messages import ToolCall, one_line
+from everthread.core.messages import ToolCall
+from everthread.core.text import one_line
 
 OTHER_KIND = "other"
 _WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

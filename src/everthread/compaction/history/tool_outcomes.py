@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from everthread.compaction.history.error_lines import contains_any, find_error_line
 from everthread.compaction.history.reported_tests import count_tests
-from everthread.core.messages import json_value
+from everthread.core.json_values import json_value
 
 _MAX_JSON_CHARS = 1_000_000
 """A longer text is not parsed just to describe it."""

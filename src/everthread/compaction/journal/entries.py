@@ -8,7 +8,7 @@ from functools import cached_property
 
 from everthread.compaction.history.tool_calls import REFUSED
 from everthread.compaction.journal.one_line_text import ERROR_START, split_note
-from everthread.core.messages import clip, count_noun
+from everthread.core.text import clip, count_noun
 
 _MAX_RANGE_FILES = 3
 """Maximum changed files to name in the entry of a range; the section Relevant Files lists more."""

@@ -35,7 +35,7 @@ from everthread.compaction.summary.sentences import (
     WordRarity,
     keep_newest_lines,
 )
-from everthread.core.messages import clip
+from everthread.core.text import clip
 
 _ACTION_SHARE = 0.25
 """Share of the tokens for actions, which get more if the prose leaves some."""

@@ -26,7 +26,7 @@ from everthread.compaction.journal.one_line_text import (
 )
 from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.compaction.summary.sentences import CountTokens
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 
 def describe_author(author: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from everthread.compaction.journal.conclusions import LINE_SEPARATOR
-from everthread.core.messages import one_line
 from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.summary_marks import neutralize_summary_marks
+from everthread.core.text import one_line
 
 ERROR_START = "error: "
 """The start of an error line, which follows the line of the failed step."""

@@ -202,8 +202,8 @@ class LosslessEngine(PlanningEngine):
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
         leaves = self._split_into_leaves(summary_input, visible_nodes, covered_state)
-        covered_state = covered_state.prepare_for_summary(cut_plan.facts)
-        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
+        covered_state = covered_state.prepare_for_summary(cut_plan.list_covered_facts())
+        state = cut_plan.add_tail(covered_state)
         budget = self._summary_budget(
             summary_input, visible_nodes, sum(leaf.tokens for leaf in leaves)
         )
@@ -401,19 +401,15 @@ class LosslessEngine(PlanningEngine):
         warnings = dict.fromkeys(
             warning for node_text in graph.texts for warning in node_text.warnings
         )
-        result = Compaction(
-            messages=[],
-            summary="",
-            tokens_before=0,
-            tokens_after=0,
+        return WrittenSummary(
+            text=text,
             author=_join_authors(graph.texts),
             verification=_add_up_checks(graph.texts),
             warnings=(*warnings, *pending.warnings),
             usage=tuple(usage for node_text in graph.texts for usage in node_text.usage),
-            nodes=graph.new_nodes,
             state=pending.thread_state.dump(),
+            nodes=graph.new_nodes,
         )
-        return WrittenSummary(text, result)
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -29,13 +29,8 @@ from everthread.compaction.names.name_shapes import (
     read_file_names,
     read_names,
 )
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.secrets.redaction import find_secrets
 
 MAX_NAMES = 600

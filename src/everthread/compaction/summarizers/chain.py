@@ -107,6 +107,10 @@ class SummarizerChain:
         except asyncio.CancelledError:
             self._interrupted_route = route.name
             raise
+        except SummaryError:
+            raise
+        except Exception as error:  # a route may be third-party code
+            raise SummaryError(f"{type(error).__name__}: {error}") from error
 
     def _may_try(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
         """Return whether a route may be tried: it is not paused, and its attempts are not used up."""

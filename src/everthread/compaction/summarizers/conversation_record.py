@@ -19,14 +19,13 @@ from everthread.core.messages import (
     Messages,
     Part,
     calls_of,
-    clip,
     kind_of,
-    one_line,
     part_text,
     parts_of,
     results_of,
 )
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import clip, one_line
 from everthread.core.turns import split_into_spans
 from everthread.core.user_words import strip_injected
 

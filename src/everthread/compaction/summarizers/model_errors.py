@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from everthread.core.messages import clip, one_line
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.provider_errors.evidence import Evidence
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import clip, one_line
 from everthread.errors import SummaryError, WireError
 
 _TOO_LONG_KINDS = frozenset({"prompt_too_long", "max_tokens_too_large", "payload_too_large"})

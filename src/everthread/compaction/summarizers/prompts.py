@@ -24,10 +24,7 @@ from everthread.compaction.summary.sections import (
     TemplateName,
 )
 from everthread.compaction.summary.sentences import CountTokens
-from everthread.core.messages import (
-    clip,
-    one_line,
-)
+from everthread.core.text import clip, one_line
 from everthread.core.types import Request
 
 _HEADING_TOKENS = 6

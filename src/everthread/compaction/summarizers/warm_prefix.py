@@ -25,14 +25,8 @@ from everthread.compaction.summarizers.summary_calls import (
 from everthread.compaction.summarizers.summary_prices import CallPrice, PromptRate
 from everthread.compaction.summary.sections import TemplateName
 from everthread.core.fingerprints import message_fingerprint
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    clip,
-    message_key,
-    one_line,
-    text_of,
-)
+from everthread.core.messages import Message, calls_of, message_key, text_of
+from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Model, Request
 from everthread.errors import SummaryError

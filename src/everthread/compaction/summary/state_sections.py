@@ -21,8 +21,8 @@ from everthread.compaction.summary.sentences import (
     CountTokens,
     keep_newest_lines,
 )
-from everthread.core.messages import count_noun, one_line
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import count_noun, one_line
 
 DIRECTORY_LABEL = "- working directory: "
 BRANCH_LABEL = "- branch: "

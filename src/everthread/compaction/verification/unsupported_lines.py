@@ -31,13 +31,8 @@ from everthread.compaction.verification.source_index import (
     SourceIndex,
     list_tokens,
 )
-from everthread.core.messages import (
-    Message,
-    calls_of,
-    iterate_strings,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.search.word_forms import stop_words
 from everthread.core.summary_marks import without_summary
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from everthread.core.fingerprints import OPAQUE_FIELDS
+from everthread.core.json_values import as_list
 from everthread.core.messages import (
     REASONING_BLOCK_KINDS,
     SYSTEM_ROLES,
     Message,
     Messages,
-    as_list,
     count_leading_system_messages,
 )
 from everthread.core.types import System

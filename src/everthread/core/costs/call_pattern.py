@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, is_nonnegative_number
-from everthread.core.messages import as_object
+from everthread.core.json_values import as_object
 
 _MIN_FURTHER_CALLS = 8
 """Calls expected of a thread that has just begun."""

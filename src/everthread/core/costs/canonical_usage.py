@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from everthread.core.messages import without_keys
+from everthread.core.json_values import without_keys
 
 
 @dataclass(frozen=True, slots=True)

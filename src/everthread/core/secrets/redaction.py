@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from everthread.core.messages import clip
 from everthread.core.secrets.secret_contexts import (
     find_bearer_tokens,
     find_cookies,
@@ -36,6 +35,7 @@ from everthread.core.secrets.secret_names import (
     find_provider_keys,
 )
 from everthread.core.secrets.secret_rules import Secret
+from everthread.core.text import clip
 
 MARK = "[REDACTED]"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import as_object
+from everthread.core.json_values import as_object
 
 _PRIOR_TOKENS = 2_000.0
 """Weight of the initial factor of one, in tokens of evidence."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from everthread.core.json_values import as_list, as_object, json_value
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     IMAGE_BLOCK_KINDS,
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
-    as_list,
-    as_object,
-    json_value,
     message_key,
 )
 from everthread.core.tokens.media import (
@@ -46,6 +44,8 @@ _SIGNATURE_OVERHEAD_BYTES = 100
 """Bytes of a signature besides the thoughts in it."""
 _THOUGHT_CHARS_PER_TOKEN = 4.6
 """Characters of thoughts per token of `o200k_base`."""
+_REPLY_TOKENS = 3
+"""Tokens with which every prompt asks for the reply."""
 _UNCOUNTED_FIELDS = frozenset(
     {
         "type",
@@ -136,12 +136,7 @@ class TokenCounter:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """Count the prompt tokens of the whole request."""
-        return (
-            self.system(system)
-            + self.tools(tools)
-            + self.messages(messages)
-            + self._format.reply_tokens
-        )
+        return self.system(system) + self.tools(tools) + self.messages(messages) + _REPLY_TOKENS
 
     def _find_cached(self, key: Hashable, value: Any) -> int:
         """Return the cached token count of a value; 0 if it is not cached."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from everthread.core.messages import as_text
+from everthread.core.json_values import as_text
 from everthread.core.tokens.tokenizers import NEWER_CLAUDE, bare_name
 
 Rule = TypeVar("Rule")

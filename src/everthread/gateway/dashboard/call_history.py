@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import (
     Chart,
     Limit,

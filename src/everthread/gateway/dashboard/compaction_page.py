@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.messages import count_noun
 from everthread.core.secrets.redaction import redact
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.context_window import draw_side_bar
 from everthread.gateway.dashboard.login import Viewer
 from everthread.gateway.dashboard.message_page import MessageRow, make_message_row

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from everthread.core.messages import content_text, count_noun
+from everthread.core.messages import content_text
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import Segment, draw_bar
 from everthread.gateway.dashboard.text import message_text
 from everthread.store.records import StoredMessage

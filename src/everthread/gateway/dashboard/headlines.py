@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.savings import CostComparison
 from everthread.gateway.dashboard.text import format_share, format_short
 from everthread.store.usage_records import Insights, ThreadFigures

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.utc_days import DAY_SECONDS, find_period_start, format_utc_day
 from everthread.gateway.dashboard.charts import (
     HALF_PAGE_WIDTH,

@@ -13,7 +13,7 @@ from jinja2 import Environment
 
 from everthread._version import __version__
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard import text
 from everthread.gateway.dashboard.charts import (
     Segment,

@@ -9,13 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import (
-    calls_of,
-    content_text,
-    json_text,
-    results_of,
-    text_of,
-)
+from everthread.core.json_values import json_text
+from everthread.core.messages import calls_of, content_text, results_of, text_of
 from everthread.core.secrets.redaction import redact_part
 from everthread.core.utc_days import DAY_SECONDS
 

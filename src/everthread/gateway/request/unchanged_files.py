@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from everthread.core.messages import content_text, json_value, kind_of
+from everthread.core.json_values import json_value
+from everthread.core.messages import content_text, kind_of
 from everthread.gateway.request.json_slices import Element
 
 _STUB_PHRASES = (b"unchanged since", b"already in your context")

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.messages import Message, iterate_strings, kind_of
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import Message, kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.client_log import ClientLogReader, NumberedLines
 from everthread.lab.importers.log import (

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from everthread.core.messages import Message, count_noun
+from everthread.core.messages import Message
+from everthread.core.text import count_noun
 from everthread.lab.importers.log import (
     ClientCompaction,
     Log,

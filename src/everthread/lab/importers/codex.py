@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.messages import iterate_strings, kind_of
+from everthread.core.json_values import iterate_strings
+from everthread.core.messages import kind_of
 from everthread.errors import WireError
 from everthread.lab.importers.client_log import ClientLogReader
 from everthread.lab.importers.log import ClientCompaction, LoggedMessage

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message, count_noun
+from everthread.core.messages import Message
+from everthread.core.text import count_noun
 from everthread.errors import TranscriptError
 from everthread.lab.importers.log import (
     ClientCompaction,

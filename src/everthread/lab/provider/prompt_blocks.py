@@ -16,12 +16,12 @@ from everthread.core.caching.cache_lifetimes import (
 )
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.fingerprints import byte_form, byte_form_text
+from everthread.core.json_values import as_list
 from everthread.core.messages import (
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
     Message,
     Part,
-    as_list,
     iterate_images,
     kind_of,
     parts_of,

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.message_repair import repair
-from everthread.core.messages import SYSTEM_ROLES, Message, count_noun
+from everthread.core.messages import SYSTEM_ROLES, Message
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 from everthread.lab.importers.log import Log, LoggedMessage
 

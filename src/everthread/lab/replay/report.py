@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from everthread._version import __version__
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import (
     Chart,
     Limit,
@@ -276,7 +276,7 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
         strategy.label,
         calls_text,
         f"{strategy.peak:,}",
-        f"{strategy.mean:,.0f}",
+        f"{strategy.mean_prompt_tokens:,.0f}",
         f"{strategy.read:,}",
         f"{strategy.written:,}",
         f"{strategy.uncached:,}",

@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.conversation.conversation import Conversation
-from everthread.core.messages import (
-    Message,
-    ToolCall,
-    calls_of,
-    iterate_strings,
-    results_of,
-    text_of,
-)
+from everthread.core.messages import Message, ToolCall, calls_of, list_texts, results_of
 from everthread.core.turns import is_user_message, user_text
 from everthread.lab.replay.result import FactCounts, FactLocation
 from everthread.store.search_records import SearchQuery
@@ -141,7 +134,7 @@ class MessageWords:
 def read_context(messages: Sequence[Message]) -> MessageWords:
     texts: list[str] = []
     for message in messages:
-        texts += map(_normalize, _list_texts(message))
+        texts += map(_normalize, list_texts(message))
     return MessageWords("\n".join(texts))
 
 
@@ -150,14 +143,6 @@ async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
     words = text.replace('"', " ")
     query = SearchQuery(f'"{words}"', thread=conversation.id, limit=1)
     return bool(await conversation.store.search(query))
-
-
-def _list_texts(message: Message) -> Iterator[str]:
-    yield text_of(message)
-    for result in results_of(message):
-        yield result.text
-    for call in calls_of(message):
-        yield from iterate_strings(call.parsed)
 
 
 def _list_facts_in_call(call: ToolCall) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.messages import Message
@@ -31,7 +30,7 @@ from everthread.thread.caller.rewrite_search import (
     rewrite_key,
 )
 from everthread.thread.caller.rewrite_task import RewriteTask
-from everthread.thread.engines.engine_jobs import CompactionSummarizer, EngineSetup
+from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
@@ -184,7 +183,9 @@ class CallerPrompt:
         return await self._services.rewrite_maker.draft(
             task,
             self._engine_setup(task.budget),
-            CompactionSummarizer(summarizer, wait, context.report),
+            summarizer,
+            wait=wait,
+            events=context.report,
         )
 
     def is_usable(self, draft: RewriteDraft) -> bool:
@@ -221,8 +222,7 @@ class CallerPrompt:
         ):
             call.rewrite = await maker.store_pruned(pruned_draft)
             return
-        journal = CompactionSummarizer(JournalWriter(TokenCounter(self.model)))
-        shorter_draft = await maker.draft(task, engine, journal)
+        shorter_draft = await maker.draft(task, engine)
         current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
         if shorter_draft.rewrite is not None:
             shorter_tokens = self._services.sizer.count_tokens(call, shorter_draft.rewrite)

@@ -166,7 +166,7 @@ class CallerThreads:
 
     async def prepare(self, call: PreparedCall) -> None:
         """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing."""
-        await self._manage(call).cancel_idle_timer()
+        await self._make_managed_thread(call).cancel_idle_timer()
         try:
             if call.settings.is_rewritable and self.setup.options.enabled:
                 await self._compact_if_needed(call)
@@ -183,7 +183,7 @@ class CallerThreads:
             if call.is_compaction_undone and not prompt.size.is_full:
                 call.decision = PolicyDecision("send")
                 return
-            thread = self._manage(call, prompt)
+            thread = self._make_managed_thread(call, prompt)
             call.decision = await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
@@ -239,7 +239,7 @@ class CallerThreads:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compaction_lock:
-            compaction = await self._manage(call).compact_manually(order)
+            compaction = await self._make_managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
 
     # After the call
@@ -247,7 +247,7 @@ class CallerThreads:
     async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
         """Prepare the next attempt after a refusal; return whether to send the call again."""
         async with call.memory.compaction_lock:
-            step = await self._manage(call).recover(call.attempts, refusal)
+            step = await self._make_managed_thread(call).recover(call.attempts, refusal)
         return step is not None and step.action != "give_up"
 
     def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
@@ -282,7 +282,7 @@ class CallerThreads:
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             prompt = CallerPrompt(call, self._services)
             prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = self._manage(call, prompt)
+            thread = self._make_managed_thread(call, prompt)
             await thread.prepare_ahead()
             if self.setup.options.idle:
                 thread.start_idle_timer()
@@ -321,7 +321,7 @@ class CallerThreads:
         if reported is not None:
             calibration = call.memory.learnt.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
-            thread = self._manage(call)
+            thread = self._make_managed_thread(call)
             for observed in (*earlier_usage, reported):
                 thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
@@ -373,7 +373,7 @@ class CallerThreads:
         )
         return [*hidden_records, call_record]
 
-    def _manage(
+    def _make_managed_thread(
         self, call: PreparedCall, prompt: CallerPrompt | None = None
     ) -> ManagedThread[RewriteDraft]:
         """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""

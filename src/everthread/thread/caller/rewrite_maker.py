@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.engine import ReportProgress, ignore_event
+from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tool_outputs import OutputToStore
 from everthread.errors import EngineError
@@ -30,11 +32,8 @@ from everthread.thread.caller.rewrite_task import (
 )
 from everthread.thread.caller.start_replacement import StartReplacement, replace_start
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
-from everthread.thread.engines.engine_jobs import (
-    CompactionRunner,
-    CompactionSummarizer,
-    EngineSetup,
-)
+from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
+from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.events import CompactionVoid, Listener, Slimmed
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.payload_shrinking import shrink_messages
@@ -75,9 +74,18 @@ class RewriteMaker:
         self._runner = runner
 
     async def draft(
-        self, task: RewriteTask, setup: EngineSetup, source: CompactionSummarizer
+        self,
+        task: RewriteTask,
+        setup: EngineSetup,
+        summarizer: Summarizer | None = None,
+        *,
+        wait: SummaryWait | None = None,
+        events: ReportProgress = ignore_event,
     ) -> RewriteDraft:
-        """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
+        """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored.
+
+        Without a summariser, the journal writes the summary.
+        """
         messages = task.list_messages()
         wire_messages = messages.wire_messages
         base_state = task.base_state
@@ -94,7 +102,7 @@ class RewriteMaker:
             max_tail_count=messages.max_tail_count,
             inherited_count=max(0, len(wire_messages) - task.new_count),
         )
-        result = await self._runner.run(setup, job, source)
+        result = await self._runner.run(setup, job, summarizer, wait=wait, events=events)
         compaction = result.compaction
         cost = await self._accounting.record_summary(
             task.thread, compaction.usage, task.settings.charge

@@ -12,7 +12,7 @@ import pickle  # nosec B403  our own plans, between our own processes
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -35,16 +35,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.tokens.tokenizers import load_tokenizer
 from everthread.errors import EngineError
-from everthread.thread.engines.engine_failures import (
-    SafeEngine,
-    check_compaction,
-    run_engine,
-    wrap_failure,
-)
-from everthread.thread.engines.plugin_engines import (
-    LoopSummarizer,
-    report_in_loop,
-)
+from everthread.thread.engines.engine_failures import check_compaction, wrap_failure
+from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.engines.worker_processes import MAX_PROCESSES, WorkerProcesses
 
@@ -81,16 +73,6 @@ class EngineSetup:
                 summary_key=self.summary_key,
             )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSummarizer:
-    """The summariser of a compaction, and its listeners."""
-
-    summarizer: Summarizer
-    wait: SummaryWait = field(default_factory=SummaryWait)
-    """Used to wait for a model that writes the summary."""
-    events: ReportProgress = ignore_event
 
 
 class EngineJob(Protocol[Input]):
@@ -135,21 +117,34 @@ class CompactionRunner:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def run(
-        self, setup: EngineSetup, job: EngineJob[Input], source: CompactionSummarizer | None = None
+        self,
+        setup: EngineSetup,
+        job: EngineJob[Input],
+        summarizer: Summarizer | None = None,
+        *,
+        wait: SummaryWait | None = None,
+        events: ReportProgress = ignore_event,
     ) -> Any:
         """Run a job and return its result. End the job if it takes too long or its caller is cancelled.
 
-        Without a source, the journal writes the summary.
+        Without a summariser, the journal writes the summary. `wait`: limits the wait for a model. `events`: called with
+        the reports of an engine that runs in this process.
         """
-        source = source or CompactionSummarizer(JournalWriter(TokenCounter(setup.model)))
+        counter = TokenCounter(setup.model)
+        summarizer = summarizer or JournalWriter(counter)
+        wait = wait or SummaryWait()
         async with self._limit_time():
             if self._uses_processes:
-                return await self._run_in_processes(setup, job, source)
+                return await self._run_in_processes(setup, job, summarizer, wait=wait)
             async with self._threads:
-                loop_summarizer = LoopSummarizer(source.summarizer, TokenCounter(setup.model))
-                loop_summarizer.wait = source.wait
-                engine = setup.create(loop_summarizer, report_in_loop(source.events))
-                return await loop_summarizer.run(lambda: run_job(engine, job))
+                loop_summarizer = LoopSummarizer(summarizer, counter)
+                engine = setup.create(loop_summarizer, report_in_loop(events))
+                with wrap_failure(engine.name):
+                    engine_input = await asyncio.to_thread(_read_job, engine, job)
+                    compaction = await run_engine(engine, engine_input, loop_summarizer, wait)
+                    return await asyncio.to_thread(
+                        job.make_result, engine, engine_input, compaction
+                    )
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
@@ -176,13 +171,18 @@ class CompactionRunner:
         await self._processes.close(seconds)
 
     async def _run_in_processes(
-        self, setup: EngineSetup, job: EngineJob[Input], source: CompactionSummarizer
+        self,
+        setup: EngineSetup,
+        job: EngineJob[Input],
+        summarizer: Summarizer,
+        *,
+        wait: SummaryWait,
     ) -> Any:
         """Run a job step by step in worker processes, and ask for drafts in between."""
-        has_model = may_call_model(source.summarizer)
+        has_model = may_call_model(summarizer)
         step = await self._processes.call(run_job_step, setup, job, has_model)
         while isinstance(step, PausedPlan):
-            drafts = await source.wait.ask(source.summarizer, step.requests)
+            drafts = await wait.ask(summarizer, step.requests)
             step = await self._processes.call(
                 run_job_step, setup, job, has_model, step.data, drafts
             )
@@ -195,13 +195,10 @@ def load_engine_code(setup: EngineSetup) -> None:
     load_tokenizer(setup.model)
 
 
-async def run_job(engine: ContextEngine, job: EngineJob[Input]) -> Any:
-    """Run a job with the engine's `compress` or `refit`, and return its result."""
-    with wrap_failure(engine.name):
-        job.restore_engine(engine)
-        engine_input = job.read()
-        compaction = await run_engine(engine, engine_input)
-        return job.make_result(engine, engine_input, compaction)
+def _read_job(engine: ContextEngine, job: EngineJob[Input]) -> Input:
+    """Restore the engine's state, and return the input of the job."""
+    job.restore_engine(engine)
+    return job.read()
 
 
 def run_job_step(
@@ -218,17 +215,15 @@ def run_job_step(
     engine = _create_planning_engine(setup)
     step: Compaction | Plan
     with wrap_failure(engine.name):
-        job.restore_engine(engine)
         if paused_plan:
+            job.restore_engine(engine)
             engine_input, plan = pickle.loads(paused_plan)  # noqa: S301  # nosec B301  a plan of our own
             step = engine.finish(plan, drafts)
         else:
-            engine_input = job.read()
-            if isinstance(engine_input, RefitInput):
-                step = engine.refit_with_state(engine_input, engine.current_state())
-            else:
-                history = replace(engine_input, has_model=has_model)
-                step = engine.plan(history, engine.current_state())
+            engine_input = _read_job(engine, job)
+            if isinstance(engine_input, CompactionInput):
+                engine_input = replace(engine_input, has_model=has_model)
+            step = engine.begin(engine_input, engine.current_state())
         while not isinstance(step, Compaction):
             if step.requests:
                 return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
@@ -246,35 +241,25 @@ def _create_planning_engine(setup: EngineSetup) -> PlanningEngine:
     return planning_engine
 
 
-async def compress_off_loop(
-    engine: SafeEngine,
-    engine_input: CompactionInput,
+async def run_engine(
+    engine: ContextEngine,
+    engine_input: CompactionInput | RefitInput,
     summarizer: LoopSummarizer,
     wait: SummaryWait,
 ) -> Compaction:
-    """Compact the history of a conversation whose engine lives in this process."""
-    summarizer.wait = wait
-    planning_engine = engine.planning
-    if planning_engine is None:
-        return await summarizer.run(lambda: engine_input.run_on(engine))
-    engine_input = replace(engine_input, has_model=may_call_model(summarizer))
-    with wrap_failure(engine.name):
-        compaction = await planning_engine.run_plan(
-            engine_input, partial(wait.ask, summarizer.summarizer), asyncio.to_thread
-        )
-    check_compaction(engine.name, compaction, engine_input.message_count)
-    return compaction
+    """Return the compaction of an engine that works in threads of this process, off the event loop.
 
-
-async def refit_off_loop(
-    engine: SafeEngine, engine_input: RefitInput, summarizer: LoopSummarizer
-) -> Compaction:
-    """Refit a compaction of a conversation whose engine lives in this process."""
-    planning_engine = engine.planning
-    if planning_engine is None:
-        return await summarizer.run(lambda: engine_input.run_on(engine))
+    Raise `EngineError` if it fails or is unusable.
+    """
+    planning_engine = as_planning_engine(engine)
     with wrap_failure(engine.name):
-        state = await planning_engine.read_state(engine_input.to_compaction_input())
-        compaction = await asyncio.to_thread(planning_engine.refit_with_state, engine_input, state)
+        if planning_engine is None:
+            summarizer.wait = wait
+            compaction = await summarizer.run(lambda: engine_input.run_on(engine))
+        else:
+            if isinstance(engine_input, CompactionInput):
+                engine_input = replace(engine_input, has_model=may_call_model(summarizer))
+            ask = partial(wait.ask, summarizer.summarizer)
+            compaction = await planning_engine.run(engine_input, ask, asyncio.to_thread)
     check_compaction(engine.name, compaction, engine_input.message_count)
     return compaction

@@ -20,12 +20,12 @@ from everthread.core.fingerprints import (
     chain_digest,
     message_fingerprint,
 )
+from everthread.core.json_values import json_value
 from everthread.core.messages import (
     REASONING_BLOCK_KINDS,
     RESULT_BLOCK_KINDS,
     calls_of,
     content_text,
-    json_value,
     kind_of,
     text_of,
 )

@@ -28,6 +28,8 @@ class LearntUsage:
     """Why the next request does not match the cache, unless the reason is time; empty if it matches."""
     tokens_after_compaction: int = 0
     """Prompt tokens after the last compaction."""
+    is_wait_reported: bool = False
+    """Whether this process has reported that a due compaction is postponed. It is reported once."""
 
     def observe(self, usage: CanonicalUsage, now: float, *, ttl: float) -> None:
         """Record an answered call. If its prompt is smaller than the last one, assume that it was compacted."""

@@ -6,12 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import (
-    Part,
-    as_text,
-    kind_of,
-    without_keys,
-)
+from everthread.core.json_values import as_text, without_keys
+from everthread.core.messages import Part, kind_of
 from everthread.core.types import Api
 
 API: Api = "anthropic"

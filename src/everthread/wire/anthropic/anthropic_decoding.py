@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import (
-    Message,
-    ToolCallDict,
-    as_text,
-    kind_of,
-    make_call,
-    simplify_parts,
-)
+from everthread.core.json_values import as_text
+from everthread.core.messages import Message, ToolCallDict, kind_of, make_call, simplify_parts
 from everthread.errors import WireError
 from everthread.wire.alternating_roles import share_native_value, split_at_results
 from everthread.wire.anthropic.anthropic_blocks import (

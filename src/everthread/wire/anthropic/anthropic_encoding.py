@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.caching.claude_cache_marks import find_markable_block
+from everthread.core.json_values import as_list, as_object, as_text
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
     Messages,
     Part,
-    as_list,
-    as_object,
-    as_text,
     content_text,
     kind_of,
     parts_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import without_keys
+from everthread.core.json_values import without_keys
 from everthread.core.types import Request, System
 from everthread.wire.anthropic.anthropic_blocks import API
 from everthread.wire.anthropic.anthropic_decoding import decode_messages

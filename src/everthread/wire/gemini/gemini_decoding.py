@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from everthread.core.json_values import as_text
 from everthread.core.messages import (
     Content,
     Message,
     ToolCallDict,
-    as_text,
     make_call,
     parts_of,
     simplify_parts,

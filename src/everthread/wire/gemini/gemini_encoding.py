@@ -6,19 +6,18 @@ import json
 import re
 from typing import Any
 
+from everthread.core.json_values import as_text, without_keys
 from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
     Messages,
     Part,
-    as_text,
     calls_of,
     content_text,
     kind_of,
     parts_of,
     results_of,
-    without_keys,
 )
 from everthread.wire.alternating_roles import (
     EncodedMessage,

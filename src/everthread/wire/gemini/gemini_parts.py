@@ -7,15 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import (
-    Part,
-    as_list,
-    as_object,
-    as_text,
-    content_text,
-    kind_of,
-    without_keys,
-)
+from everthread.core.json_values import as_list, as_object, as_text, without_keys
+from everthread.core.messages import Part, content_text, kind_of
 from everthread.core.types import Api
 from everthread.wire.gemini.field_names import get_field, get_object_field
 

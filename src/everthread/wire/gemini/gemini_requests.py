@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.core.messages import as_text, content_text, parts_of, without_keys
+from everthread.core.json_values import as_text, without_keys
+from everthread.core.messages import content_text, parts_of
 from everthread.core.types import Request, System
 from everthread.wire.gemini.field_names import find_field_name, get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_messages

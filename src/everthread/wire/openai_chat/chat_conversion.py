@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from everthread.core.json_values import as_list, without_keys
 from everthread.core.messages import (
     CALL_BLOCK_KINDS,
     REASONING_BLOCK_KINDS,
@@ -12,13 +13,11 @@ from everthread.core.messages import (
     Content,
     Message,
     Part,
-    as_list,
     calls_of,
     content_text,
     kind_of,
     make_call,
     with_content,
-    without_keys,
 )
 from everthread.core.types import Api
 from everthread.wire.anthropic.anthropic_blocks import decode_part, source_url

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from everthread.core.messages import (
-    Message,
-    Messages,
-    Part,
-    as_list,
-    kind_of,
-    without_keys,
-)
+from everthread.core.json_values import as_list, without_keys
+from everthread.core.messages import Message, Messages, Part, kind_of
 from everthread.wire.native_values import (
     can_use_reasoning,
     native_value,

@@ -6,17 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from everthread.core.messages import (
-    Message,
-    Part,
-    as_object,
-    content_text,
-    json_text,
-    kind_of,
-    make_call,
-    simplify_parts,
-    without_keys,
-)
+from everthread.core.json_values import as_object, json_text, without_keys
+from everthread.core.messages import Message, Part, content_text, kind_of, make_call, simplify_parts
 from everthread.errors import WireError
 from everthread.wire.native_values import with_native
 from everthread.wire.openai_chat import to_chat_parts

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from everthread.core.json_values import as_list, as_text, without_keys
 from everthread.core.messages import (
     Message,
     Messages,
     Part,
-    as_list,
-    as_text,
     calls_of,
     content_text,
     join_name,
@@ -18,7 +17,6 @@ from everthread.core.messages import (
     parts_of,
     results_of,
     text_of,
-    without_keys,
 )
 from everthread.wire.native_values import can_use_reasoning, native_value
 from everthread.wire.openai_chat import to_chat_messages

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import (
-    as_text,
-    join_name,
-    kind_of,
-)
+from everthread.core.json_values import as_text
+from everthread.core.messages import join_name, kind_of
 from everthread.core.types import Api
 
 API: Api = "openai_responses"

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
-from everthread.core.messages import (
-    content_text,
-    without_keys,
-)
+from everthread.core.json_values import without_keys
+from everthread.core.messages import content_text
 from everthread.core.types import Request, System
 from everthread.wire.native_values import native_value, with_native, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_messages

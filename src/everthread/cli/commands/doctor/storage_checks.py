@@ -8,7 +8,7 @@ from pathlib import Path
 from everthread.cli.commands.doctor.check_result import CheckResult
 from everthread.cli.commands.doctor.model_checks import check_prices, check_window
 from everthread.config import Config, home_directory
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import EverthreadError, NoStoreError
 from everthread.factory import open_store, store_file, store_url
 from everthread.providers.model_choice import ModelChoice

@@ -10,7 +10,7 @@ from everthread.cli.commands.replay.played_logs import PlayedLog, compare_idle_c
 from everthread.cli.output import print_text
 from everthread.cli.tables import print_table
 from everthread.core.costs.prices import format_dollars
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 if TYPE_CHECKING:
     from everthread.lab.replay.result import Replay, StrategyResult
@@ -135,7 +135,7 @@ def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object
         strategy.label,
         f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
         strategy.peak,
-        round(strategy.mean),
+        round(strategy.mean_prompt_tokens),
         strategy.read,
         strategy.written,
         strategy.uncached,

@@ -11,7 +11,7 @@ from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
 from everthread.cli.store_access import load_short_title, with_session, with_store
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from rich import filesize
 from everthread.cli.output import encode_json, print_notes, print_text
 from everthread.cli.shared_options import StoreOption, TenantOption
 from everthread.cli.store_access import with_store
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import EverthreadError, InputError, StoreDamagedError
 
 if TYPE_CHECKING:

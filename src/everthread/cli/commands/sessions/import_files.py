@@ -15,7 +15,7 @@ from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_notes
 from everthread.cli.shared_options import JsonOption, StoreOption
 from everthread.cli.store_access import with_store
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.errors import InputError, TranscriptError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from everthread.cli.store_access import load_short_title, with_store
 from everthread.cli.tables import print_one_line_rows
 from everthread.cli.times import format_age, format_iso
 from everthread.core.field_values import pick_fields
-from everthread.core.messages import count_noun, excerpt
+from everthread.core.text import count_noun, excerpt
 
 if TYPE_CHECKING:
     from everthread.store.records import Session, ThreadRow

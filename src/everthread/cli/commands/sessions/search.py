@@ -30,8 +30,8 @@ from everthread.cli.shared_options import (
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.core.field_values import pick_fields
-from everthread.core.messages import count_noun, excerpt
 from everthread.core.search.terms import phrase_terms
+from everthread.core.text import count_noun, excerpt
 
 if TYPE_CHECKING:
     from everthread.core.search.search_results import Neighbour

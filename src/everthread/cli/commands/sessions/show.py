@@ -26,8 +26,6 @@ from everthread.core.messages import (
     Message,
     calls_of,
     content_text,
-    count_noun,
-    excerpt,
     iterate_images,
     kind_of,
     parts_of,
@@ -35,6 +33,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.secrets.json_redaction import redact_value
+from everthread.core.text import count_noun, excerpt
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:

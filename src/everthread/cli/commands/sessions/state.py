@@ -11,7 +11,7 @@ from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
 from everthread.cli.store_access import with_session
 from everthread.cli.tables import MAX_ROWS, print_table
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 if TYPE_CHECKING:
     from everthread.store.records import Session

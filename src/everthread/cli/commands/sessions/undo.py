@@ -6,7 +6,7 @@ from everthread.cli.formats import shorten_id
 from everthread.cli.output import print_json, print_text
 from everthread.cli.shared_options import JsonOption, SessionArgument, StoreOption, TenantOption
 from everthread.cli.store_access import with_session
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 
 
 def undo(

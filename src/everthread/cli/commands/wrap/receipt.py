@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from everthread.core.messages import count_noun
+from everthread.core.text import count_noun
 from everthread.core.utc_days import DAY_SECONDS
 
 if TYPE_CHECKING:
