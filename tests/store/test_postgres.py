@@ -455,7 +455,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
         await each.close()
 
 
-async def test_many_gateways_count_one_key_without_waiting_for_each_other(
+async def test_many_gateways_count_one_key(
     new_url: Callable[..., str],
 ) -> None:
     url = new_url("postgresql")
@@ -471,10 +471,6 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
     key = await stores[0].keys.find_key("digest", "2026-01-31")
     assert key is not None
     assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
-    with psycopg.connect(url) as server:
-        left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
-    assert left is not None
-    assert left[0] < 200, "many rows are summed up into one"
     for store in stores:
         await store.close()
 
