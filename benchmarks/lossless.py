@@ -26,7 +26,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, text_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, Event
@@ -209,7 +209,7 @@ async def _add_message(conversation: Conversation, message: Message) -> None:
         await conversation.add_results([message])
     elif role == "assistant":
         await conversation.prepare()
-        await conversation.record(Reply(message, "stop"))
+        await conversation.record(ModelReply(message, "stop"))
     elif role == "user":
         await conversation.add(message)
 

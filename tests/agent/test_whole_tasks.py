@@ -18,7 +18,7 @@ from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary.sections import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary_marks import is_summary, recognize_summaries, summary_text
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
@@ -79,7 +79,7 @@ class WorkingModel:
     number: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def __call__(self, request: Request) -> Any:
+    def __call__(self, request: ModelRequest) -> Any:
         last = request.messages[-1]
         if last["role"] != "tool" and not results_of(last):
             return (
@@ -110,7 +110,7 @@ class WorkingModel:
             return self._calls(("patch", wanted), ("write_file", forbidden))
         return self._call("terminal", command=CHECK)
 
-    def _last_call(self, request: Request) -> tuple[Any, str]:
+    def _last_call(self, request: ModelRequest) -> tuple[Any, str]:
         """The first call of the last group, and its result."""
         group = next(message for message in reversed(request.messages) if calls_of(message))
         call = calls_of(group)[0]
@@ -122,10 +122,10 @@ class WorkingModel:
         ]
         return call, found[-1].text
 
-    def _call(self, name: str, **arguments: Any) -> Reply:
+    def _call(self, name: str, **arguments: Any) -> ModelReply:
         return self._calls((name, arguments))
 
-    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> Reply:
+    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> ModelReply:
         calls: list[Any] = []
         for name, arguments in wanted:
             self.number += 1
@@ -207,7 +207,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
         await check_store(agents, provider, agent)
 
 
-def check_last_request(last: Request, key: bytes) -> None:
+def check_last_request(last: ModelRequest, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
     texts = [
         text_of(message) for message in last.messages if message["role"] in ("user", "assistant")

@@ -19,7 +19,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.factory import open_store
 from everthread.store.records import NewSession
 from everthread.store.store import Store
@@ -88,7 +88,7 @@ class CountedTopic:
         return self._store.watch(getattr(self._topic, name))
 
 
-def answers() -> list[Reply | str]:
+def answers() -> list[ModelReply | str]:
     """Return a tool call with a large result, then plain answers."""
     calls: Any = [
         {
@@ -101,7 +101,7 @@ def answers() -> list[Reply | str]:
         }
     ]
     return [
-        Reply(
+        ModelReply(
             {
                 "role": "assistant",
                 "content": None,

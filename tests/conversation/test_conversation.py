@@ -11,7 +11,7 @@ import pytest
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import InputError, ModelError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -141,7 +141,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
 async def test_usage_of_a_broken_call_is_accounted_for(
     conversations: Conversations,
 ) -> None:
-    partial = Reply(
+    partial = ModelReply(
         {
             "role": "assistant",
             "content": "half",
@@ -163,7 +163,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
 
 
 async def test_without_a_report_usage_is_estimated(conversations: Conversations) -> None:
-    silent = Reply(
+    silent = ModelReply(
         {
             "role": "assistant",
             "content": "words " * 20,

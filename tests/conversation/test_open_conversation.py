@@ -8,7 +8,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.config import parse_config
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import fit_request
 from everthread.lab.provider import Fault, Provider
@@ -130,7 +130,7 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
 
 
 async def test_a_request_that_fits_is_left_alone() -> None:
-    request = Request(
+    request = ModelRequest(
         "big",
         [
             {

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory import fit_request
@@ -41,7 +41,7 @@ def refusing_model(limit: int, *, stated: bool = True) -> Any:
     """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
-    def answer(request: Request) -> Any:
+    def answer(request: ModelRequest) -> Any:
         size = counter.request(request.messages, system=request.system, tools=request.tools)
         if size > limit:
             return overflow_error(limit if stated else None, size)
@@ -251,7 +251,7 @@ async def test_recover_returns_a_smaller_request(conversations: Conversations) -
 async def test_does_not_apply_the_limit_of_a_fallback_model(
     conversations: Conversations,
 ) -> None:
-    def other(request: Request) -> Any:
+    def other(request: ModelRequest) -> Any:
         return overflow_error(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
     outage = ModelError("it is down", status=503)

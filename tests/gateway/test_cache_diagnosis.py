@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
@@ -20,14 +20,14 @@ DIAGNOSED = {
 }
 
 
-def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
+def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> ModelReply:
     usage = {
         "input_tokens": prompt - read,
         "cache_read_input_tokens": read,
         "output_tokens": 9,
     }
     raw = DIAGNOSED if is_diagnosed else {}
-    return Reply(
+    return ModelReply(
         {"role": "assistant", "content": "Yes."},
         "stop",
         usage,

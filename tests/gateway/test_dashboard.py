@@ -13,7 +13,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.gateway.dashboard.overview_page import draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
@@ -135,7 +135,7 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
         turn = await prepare_request(manager, client.incoming())
-        answer = Reply({"role": "assistant", "content": "Noted."})
+        answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
         thread = (await turn.response_headers())["x-everthread-thread"]

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.filters.answer_recall import RecallWatch
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.merged_stream import is_recall
@@ -75,7 +75,7 @@ def has_usage(api: Api, streams: bool) -> bool:
     return not (api == "openai_chat" and streams)
 
 
-def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
+def text_and_calls(reply: ModelReply) -> tuple[str, list[str]]:
     return text_of(reply.message), [found.name for found in calls_of(reply.message)]
 
 

@@ -12,7 +12,7 @@ import pytest
 from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
@@ -43,7 +43,7 @@ def image(number: int) -> dict[str, Any]:
     }
 
 
-def answer_or_refuse(request: Request) -> Any:
+def answer_or_refuse(request: ModelRequest) -> Any:
     size = len(json.dumps([request.messages]))
     return Fault("payload_too_large") if size > MAX_BYTES else "Seen."
 

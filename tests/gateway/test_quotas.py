@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
@@ -211,7 +211,7 @@ async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) 
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = Request(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = ModelRequest(CHAT, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))

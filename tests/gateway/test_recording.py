@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.contracts import THREAD_HEADER, RequestHandler
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
@@ -138,7 +138,7 @@ def numbered_dialogue(turns: int) -> list[str]:
     return [f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")]
 
 
-def begin_recording(turn: RequestHandler, reply: Reply) -> asyncio.Task[None]:
+def begin_recording(turn: RequestHandler, reply: ModelReply) -> asyncio.Task[None]:
     return asyncio.create_task(turn.record(Outcome(200, reply)))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS
@@ -108,7 +108,7 @@ class SlowUpstream:
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
 
-    def __call__(self, request: Request) -> Fault:
+    def __call__(self, request: ModelRequest) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 

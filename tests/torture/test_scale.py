@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from everthread import open_store
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.gateway.access.key_creation import issue_key
 from everthread.lab.provider import Provider
@@ -52,7 +52,7 @@ class SlowModel:
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
 
-    def __call__(self, request: Request) -> Fault:
+    def __call__(self, request: ModelRequest) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 

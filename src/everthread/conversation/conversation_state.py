@@ -14,7 +14,7 @@ from everthread.core.messages import Message, ToolCall, calls_of, results_of
 from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.errors import InputError
 from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
 from everthread.thread import events
@@ -56,7 +56,7 @@ class ConversationState:
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
-        self.last_request: Request | None = None
+        self.last_request: ModelRequest | None = None
         self.last_marked_index: int | None = None
         """The message with the last cache mark of the last request."""
         self.last_answer_id = ""
