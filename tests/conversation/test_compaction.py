@@ -241,16 +241,16 @@ async def test_disabled_compression_changes_nothing(setup: ConversationSetup) ->
     assert not setup.events(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     assert not setup.events(CompactionStarted)
 
 
-async def test_compact_for_hygiene_compacts_at_85_percent(
+async def test_compact_before_incoming_compacts_at_85_percent(
     setup: ConversationSetup,
 ) -> None:
     conversation = await open_filled(setup, 13_800, threshold=1.0, background=False)
     assert not setup.compactions
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     (done,) = setup.compactions
     assert done.reason == "hygiene"
 

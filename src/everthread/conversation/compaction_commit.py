@@ -30,7 +30,10 @@ from everthread.thread import events
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
-from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.notices import (
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +152,8 @@ async def _switch_session(
             is_background=order.is_background,
         )
     )
-    if state.compaction_count >= MIN_FADING_COMPACTIONS:
-        state.notify(make_fading_notice(state.compaction_count, "/new starts afresh"))
+    if state.compaction_count >= MIN_REPEATED_COMPACTIONS:
+        state.notify(make_repeated_compaction_notice(state.compaction_count, "/new starts afresh"))
 
 
 def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[int | NewMessage]:

@@ -54,6 +54,7 @@ from everthread.thread.large_results import cite_large_results, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.options import Route, Setup
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
 
 MAX_READ_CHARS = 50_000
@@ -219,7 +220,9 @@ class Conversation:
         state.report_size()
         self._fixed_prompt_watch.check()
         await self._thread.compact_if_needed(
-            reason="in-loop" if was_full or message is None else "preflight"
+            reason=CompactionReason.IN_LOOP
+            if was_full or message is None
+            else CompactionReason.PREFLIGHT
         )
         injected = (*await find_excerpts(state), *self._injected)
         self._recorder.sent_request = build_request(state, injected, cap=self._recovery.cap)
@@ -393,24 +396,24 @@ class Conversation:
             )
         async with self._hold_turn():
             self._forget_failures()
-            order = CompactionOrder("manual", focus=focus, is_manual=True)
+            order = CompactionOrder(CompactionReason.MANUAL, focus=focus)
             return await self._thread.compact_manually(order)
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
-        order = CompactionOrder("preview", focus=focus, is_manual=True, is_preview=True)
+        order = CompactionOrder(CompactionReason.PREVIEW, focus=focus)
         draft = await self._thread.prompt.draft(order, SummaryWait())
         return draft.compaction
 
-    async def compact_for_hygiene(self) -> None:
+    async def compact_before_incoming(self) -> None:
         """Compact before an incoming message, at 85 % of the window. Only report a failure."""
         state = self._state
         async with self._hold_turn():
-            if not state.policy.is_hygiene_due(state.size, len(state.stored)):
+            if not state.policy.is_due_before_incoming(state.size, len(state.stored)):
                 return
             previous_limit = state.learnt.retry_above_tokens
             try:
-                await self._thread.compact_now(CompactionOrder("hygiene"))
+                await self._thread.compact_now(CompactionOrder(CompactionReason.BEFORE_INCOMING))
             except EverthreadError as error:
                 state.report_failure(error)
             state.learnt.retry_above_tokens = min(state.learnt.retry_above_tokens, previous_limit)

@@ -23,6 +23,7 @@ from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow
 from everthread.thread.payload_shrinking import shrink_messages
 from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
@@ -39,7 +40,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
         tools=state.toolbox.next_schemas,
         level=order.level,
         manual=order.is_manual,
-        dry_run=order.is_preview,
+        dry_run=order.reason is CompactionReason.PREVIEW,
         ids=[message.id for message in state.stored],
     )
 
@@ -89,9 +90,11 @@ class ConversationPrompt:
         session = state.session.id
         stored_messages = tuple(state.stored)
         engine_input = _make_compaction_input(state, order)
-        if not order.is_preview:
+        if order.reason is not CompactionReason.PREVIEW:
             tokens = order.tokens or state.tokens
-            state.emit(events.CompactionStarted(session, order.reason, tokens, order.is_background))
+            state.emit(
+                events.CompactionStarted(session, order.reason.value, tokens, order.is_background)
+            )
         pins = await state.setup.store.pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
         compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
@@ -175,7 +178,7 @@ class ConversationPrompt:
             ),
             kept=tuple(range(len(bodies))),
             author="none",
-            reason="payload",
+            reason=CompactionReason.PAYLOAD.value,
             to_store=tuple(outputs),
             steps=("dropped old images and stored big results",),
         )
@@ -185,7 +188,7 @@ class ConversationPrompt:
             tuple(state.stored),
             tuple(bodies),
         )
-        return not await commit_compaction(state, draft, CompactionOrder("payload"))
+        return not await commit_compaction(state, draft, CompactionOrder(CompactionReason.PAYLOAD))
 
     @property
     def _requested_cap(self) -> int | None:

@@ -37,8 +37,12 @@ from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
 from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.learnt_usage import LearntUsage
-from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.notices import (
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
+)
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
 
@@ -201,8 +205,10 @@ class CallerPrompt:
         if is_new and draft.history_length < len(call.caller_history.messages):
             await self._shorten_new_messages(order)
         self.learnt.record_compaction(tokens_before, is_automatic=order.is_automatic)
-        if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
-            self.emit(events.Notice(self.session_id, make_fading_notice(call.rewrite.depth)))
+        if is_new and call.rewrite.depth >= MIN_REPEATED_COMPACTIONS:
+            self.emit(
+                events.Notice(self.session_id, make_repeated_compaction_notice(call.rewrite.depth))
+            )
         return ""
 
     async def _shorten_new_messages(self, order: CompactionOrder) -> None:
@@ -276,7 +282,7 @@ class CallerPrompt:
         if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
         shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(
-            await self._make_task(CompactionOrder("payload"))
+            await self._make_task(CompactionOrder(CompactionReason.PAYLOAD))
         )
         if shrunk_rewrite is None:
             return False
@@ -345,7 +351,11 @@ class CallerPrompt:
     def _count_prompt_tokens(self, order: CompactionOrder) -> int:
         """Return the prompt's tokens; at least the window, if the provider refused the prompt as too long."""
         tokens = self._services.sizer.count_tokens(self._call, self._call.rewrite)
-        return max(tokens, self._call.limits.window) if order.reason == "overflow" else tokens
+        return (
+            max(tokens, self._call.limits.window)
+            if order.reason is CompactionReason.OVERFLOW
+            else tokens
+        )
 
     def _summarizer_context(self) -> SummarizerContext:
         call = self._call

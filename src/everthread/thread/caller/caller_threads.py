@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE, CompactionTiming
 from everthread.core.messages import Message
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
@@ -44,6 +44,7 @@ from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.recovery import ProviderRefusal
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
@@ -181,10 +182,10 @@ class CallerThreads:
         async with call.memory.compaction_lock:
             await prompt.load_rewrite_state()
             if call.is_compaction_undone and not prompt.size.is_full:
-                call.decision = PolicyDecision("send")
+                call.decision = PolicyDecision(CompactionTiming.NOT_DUE)
                 return
             thread = self._make_managed_thread(call, prompt)
-            call.decision = await thread.compact_if_needed(reason="in-loop")
+            call.decision = await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
         """Return whether a call needs neither a compaction nor a rewrite or hidden rounds of its thread."""
@@ -237,7 +238,7 @@ class CallerThreads:
 
     async def compact_manually(self, call: PreparedCall, level: CompactionLevel) -> str:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
-        order = CompactionOrder("manual", level=level, is_manual=True)
+        order = CompactionOrder(CompactionReason.MANUAL, level=level)
         async with call.memory.compaction_lock:
             compaction = await self._make_managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason

@@ -79,15 +79,16 @@ class ThreadMemories:
         """Wait for the compactions that are being made."""
         tasks: list[asyncio.Task[Any]] = []
         for memory in self._memories.values():
-            started_tasks = (memory.preparation.task, memory.preparation.idle_timer)
-            tasks += [task for task in started_tasks if isinstance(task, asyncio.Task)]
+            started_tasks = (memory.preparation.task, memory.preparation.idle_task)
+            tasks += [task for task in started_tasks if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def end_preparations(self, seconds: float) -> None:
         """Give the compactions that are being made a few seconds, then cancel them."""
         for memory in self._memories.values():
-            if memory.preparation.idle_timer is not None:
-                memory.preparation.idle_timer.cancel()
+            memory.preparation.cancel_idle_timer()
+            if memory.preparation.idle_task is not None:
+                memory.preparation.idle_task.cancel()
         tasks = [
             task
             for memory in self._memories.values()

@@ -9,34 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
 from everthread.core.costs.compaction_economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
     CompactionDecision,
+    CompactionTiming,
     Rates,
     decide_compaction,
 )
 from everthread.core.costs.prices import prices_for
 from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES, CallPrices
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 
-COLD_CACHE = "cold-cache"
-"""The reason of an early compaction: the provider no longer caches the prompt."""
-IDLE = "idle"
-"""The reason of a compaction shortly before the provider's cache expires."""
-AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
 MIN_CALLS_BETWEEN_COMPACTIONS = 8
 """Minimum calls between two compactions in a small window."""
 MAX_CALLS_BETWEEN_COMPACTIONS = 20
 """Minimum calls between two compactions in a large window."""
 WINDOW_TOKENS_PER_CALL = 3_200
 """Between these bounds, the minimum number of calls is the window divided by this."""
-MIN_HYGIENE_MESSAGES = 4
+MIN_MESSAGES_BEFORE_INCOMING = 4
 CACHE_LIFETIME_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
 
@@ -45,18 +41,14 @@ CACHE_LIFETIME_SHARE = 0.8
 class PolicyDecision:
     """The action before a call, with its reason."""
 
-    action: Literal["send", "wait", "compact"]
-    """`send`: no compaction is due; `wait`: one is due but postponed; `compact`: compact now."""
-    reason: str = ""
-    """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
+    timing: CompactionTiming
+    """`LATER` if a compaction is due but postponed."""
+    reason: CompactionReason = CompactionReason.IN_LOOP
+    """Why to compact, if the time is now."""
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
     cost_decision: CompactionDecision | None = None
     """The decision by cost; None if economics are off or prices are unknown."""
-
-    @property
-    def should_compact(self) -> bool:
-        return self.action == "compact"
 
 
 class CompactionPolicy:
@@ -72,31 +64,39 @@ class CompactionPolicy:
         learnt: LearntUsage,
         prices: CallPrices,
         *,
-        reason: str,
+        reason: CompactionReason,
         is_summary_ready: bool = False,
     ) -> PolicyDecision:
         """Decide whether to compact before a call of this size. `is_summary_ready`: whether a summary is prepared."""
         if not self.options.enabled:
-            return PolicyDecision("send")
+            return PolicyDecision(CompactionTiming.NOT_DUE)
         cost_decision = None
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             cost_decision = self.weigh_costs(size, learnt, prices)
         if size.tokens < size.budget.threshold:
-            if cost_decision is None or cost_decision.action != "now":
-                return PolicyDecision("send")
+            if cost_decision is None or cost_decision.timing is not CompactionTiming.NOW:
+                return PolicyDecision(CompactionTiming.NOT_DUE)
             if self.options.background and not is_summary_ready and not prices.has_free_summary:
-                return PolicyDecision("send")  # the call would wait for a model's summary
+                return PolicyDecision(
+                    CompactionTiming.NOT_DUE
+                )  # the call would wait for a model's summary
             if self._is_too_soon(size, learnt) or self.is_ineffective(
                 size.grown_to_threshold, learnt
             ):
-                return PolicyDecision("send", cost_decision=cost_decision)
-            return PolicyDecision("compact", COLD_CACHE, cost_decision=cost_decision)
-        is_later_cheaper = cost_decision is not None and cost_decision.action == "later"
+                return PolicyDecision(CompactionTiming.NOT_DUE, cost_decision=cost_decision)
+            return PolicyDecision(
+                CompactionTiming.NOW, CompactionReason.COLD_CACHE, cost_decision=cost_decision
+            )
+        is_later_cheaper = (
+            cost_decision is not None and cost_decision.timing is CompactionTiming.LATER
+        )
         if is_later_cheaper or self._is_too_soon(size, learnt):
-            return PolicyDecision("wait", cost_decision=cost_decision)
+            return PolicyDecision(CompactionTiming.LATER, cost_decision=cost_decision)
         if self.is_ineffective(size, learnt):
-            return PolicyDecision("send", cost_decision=cost_decision)
-        return PolicyDecision("compact", reason, size.is_full, cost_decision)
+            return PolicyDecision(CompactionTiming.NOT_DUE, cost_decision=cost_decision)
+        return PolicyDecision(
+            CompactionTiming.NOW, reason, must_wait=size.is_full, cost_decision=cost_decision
+        )
 
     def _is_too_soon(self, size: PromptSize, learnt: LearntUsage) -> bool:
         """Return whether a compaction would follow the last one too soon.
@@ -118,9 +118,9 @@ class CompactionPolicy:
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
         cost_decision = self.weigh_costs(size.grown_to_threshold, learnt, prices)
-        return (cost_decision is None or cost_decision.action == "now") and not self.is_ineffective(
-            size.grown_to_threshold, learnt
-        )
+        return (
+            cost_decision is None or cost_decision.timing is CompactionTiming.NOW
+        ) and not self.is_ineffective(size.grown_to_threshold, learnt)
 
     def should_prepare_when_idle(
         self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
@@ -134,7 +134,8 @@ class CompactionPolicy:
             replace(self._make_case(size, learnt, prices, rates), cold_reason="the pause")
         )
         is_worthwhile = (
-            cost_decision.action == "now" and cost_decision.savings > 2 * cost_decision.cost
+            cost_decision.timing is CompactionTiming.NOW
+            and cost_decision.savings > 2 * cost_decision.cost
         )
         return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, learnt)
 
@@ -146,12 +147,12 @@ class CompactionPolicy:
             options.enabled and options.idle and is_large and not self.is_ineffective(size, learnt)
         )
 
-    def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
+    def is_due_before_incoming(self, size: PromptSize, message_count: int) -> bool:
         """Return whether the gateway should compact before it takes an incoming message."""
         return (
             self.options.enabled
-            and message_count >= MIN_HYGIENE_MESSAGES
-            and size.tokens >= size.budget.hygiene_limit
+            and message_count >= MIN_MESSAGES_BEFORE_INCOMING
+            and size.tokens >= size.budget.before_incoming_limit
         )
 
     def is_ineffective(self, size: PromptSize, learnt: LearntUsage) -> bool:
@@ -159,8 +160,6 @@ class CompactionPolicy:
         if size.tokens < learnt.retry_above_tokens:
             return True
         return learnt.pause.is_active(size.tokens, self.wall_clock())
-
-    # Dollars
 
     def find_cold_reason(self, learnt: LearntUsage) -> str:
         """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""

@@ -62,9 +62,9 @@ class ContextOptions:
             user_words=self.user_words,
             max_output=max_output,
         )
-        if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
+        if fixed_tokens < budget.threshold or budget.threshold >= budget.before_incoming_limit:
             return budget
-        share = budget.hygiene_limit / window
+        share = budget.before_incoming_limit / window
         return replace(self, threshold=share, threshold_tokens=None).budget(window)
 
     @property
