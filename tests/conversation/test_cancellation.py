@@ -14,7 +14,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
-from everthread.thread.options import SummarizerContext
+from everthread.thread.thread_setup import SummarizerContext
 from tests.conversation.conversation_setup import (
     ConversationSetup,
     make_text,

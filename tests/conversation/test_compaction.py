@@ -102,7 +102,7 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     slow = HeldSummarizer()
     conversation = await open_filled(setup, 8_500, summarizer=slow)
     assert slow.asked == 1, "it was begun at 80 % of the threshold"
-    assert setup.events(CompactionStarted)[0].background
+    assert setup.events(CompactionStarted)[0].is_background
     assert not setup.compactions
     slow.released.set()
     await asyncio.sleep(0)

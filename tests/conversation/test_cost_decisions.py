@@ -131,9 +131,9 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     (record,) = await setup.store.compactions(conversation.id)
     assert record.record.figures["decision"] == done.decision
     (plan,) = setup.events(Planned)
-    assert plan.action == "now"
-    assert f"{plan.action}: {plan.why}" == done.decision
-    assert plan.saves > plan.cost
+    assert plan.timing == "now"
+    assert f"{plan.timing}: {plan.reason}" == done.decision
+    assert plan.savings > plan.cost
 
 
 async def test_ignores_costs_without_economics(
@@ -196,8 +196,8 @@ async def test_waits_for_the_end_of_a_turn(
     await conversation.send()
     assert conversation.tokens > conversation.threshold
     (plan,) = setup.events(Planned)
-    assert plan.action == "later"
-    assert "end of the turn" in plan.why
+    assert plan.timing == "later"
+    assert "end of the turn" in plan.reason
     assert not setup.compactions
     await conversation.send("And now?")
     assert len(setup.compactions) == 1

@@ -97,7 +97,7 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first_names)
     assert 3 <= len(first_names) < len(TOOLS)
     [change] = setup.events(ToolsChanged)
-    assert (change.gone, change.left_out, change.given, change.why) == (
+    assert (change.removed_names, change.left_out, change.tool_count, change.reason) == (
         conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
     assert change.tokens_saved > 200
@@ -165,7 +165,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= offered
     assert not set(resumed.toolbox.left_out) & offered
     change = setup.events(ToolsChanged)[-1]
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.back)
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.returned_names)
     await send_until_compacted(resumed, "flight calendar")
     assert "payroll_tool" in offered_names(scripted.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
@@ -213,8 +213,8 @@ async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> 
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
     change = setup.events(ToolsChanged)[-1]
-    assert change.back == ("telephone_tool",)
-    assert change.now
+    assert change.returned_names == ("telephone_tool",)
+    assert change.is_immediate
     assert "other tools are offered" in conversation.toolbox.describe_price()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered_names(scripted.requests[-1])

@@ -16,7 +16,7 @@ from everthread.core.types import Api, Request
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
-from everthread.thread.events import CompactionDone, Notice, Slimmed
+from everthread.thread.events import CompactionDone, Notice, PayloadShrunk
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
     APIS,
@@ -63,7 +63,7 @@ async def test_a_too_large_request_loses_old_images_first(api: Api, tmp_path: Pa
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
-        assert setup.events_of(Slimmed)
+        assert setup.events_of(PayloadShrunk)
         assert not setup.events_of(CompactionDone)
         refused = statuses_of(setup.provider).count(413)
         assert 1 <= refused <= 4, "later requests use the smaller form"
@@ -78,7 +78,7 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", text_of_tokens(16_000, "line"))
         exchange = await setup.send(manager, client)
-        [slimmed] = setup.events_of(Slimmed)
+        [slimmed] = setup.events_of(PayloadShrunk)
         assert slimmed.stored == 1
         [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()

@@ -162,9 +162,9 @@ async def test_only_records_a_history_that_the_provider_changes(
     [row] = await setup.store.list_threads(tenant="t")
     assert row.message_count == len(client.messages)
     [event] = setup.events_of(Unmanaged)
-    assert event.why in field
+    assert event.reason in field
     notice = (await turn.response_headers())["x-everthread-notice"]
-    assert notice == f"passed on unmanaged: {event.why}"
+    assert notice == f"passed on unmanaged: {event.reason}"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
     assert (await ask(manager, client, text_of_tokens(700, "more"))).is_rewritten
     [compaction] = setup.events_of(CompactionDone)
-    assert compaction.background
+    assert compaction.is_background
     assert len(writer.requests) == request_count, "the prepared summary was used"
 
 

@@ -23,7 +23,7 @@ from everthread.conversation.given_messages import MessageInput
 from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 from everthread.thread.events import Event, Listener
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 
 TurnItem = StreamDelta | Event | ModelAnswer
 FindRoute = Callable[[str], Awaitable[Route]]

@@ -235,6 +235,6 @@ class AnswerRecorder:
                     name,
                     state.route.window,
                     reason,
-                    stored=True,
+                    is_stored=True,
                 )
             )

@@ -35,6 +35,7 @@ from everthread.conversation.requests import (
     build_request,
     find_excerpts,
 )
+from everthread.conversation.setup import Setup
 from everthread.core.messages import Message, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
@@ -53,9 +54,9 @@ from everthread.thread.events import Listener
 from everthread.thread.large_results import cite_large_results, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
-from everthread.thread.options import Route, Setup
 from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
+from everthread.thread.route import Route
 
 MAX_READ_CHARS = 50_000
 """Maximum characters per read of a stored output, so that the result is not stored again."""

@@ -10,6 +10,7 @@ from typing import Any
 from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.conversation.offered_tools import Toolbox
 from everthread.conversation.session_archive import SessionArchive
+from everthread.conversation.setup import Setup
 from everthread.core.messages import Message, ToolCall, calls_of, results_of
 from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
@@ -22,11 +23,12 @@ from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
 from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
 from everthread.thread.model_limits import CallLimits, ModelLimits
-from everthread.thread.options import Route, Setup, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
+from everthread.thread.route import Route
+from everthread.thread.thread_setup import SummarizerContext
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
     UsedWindow,
@@ -101,7 +103,7 @@ class ConversationState:
             size.tokens,
             window=self.window,
             threshold=size.budget.threshold,
-            reported=self.has_report,
+            is_reported=self.has_report,
         )
         self.emit(event)
 

@@ -232,12 +232,12 @@ class Toolbox:
             ToolsChanged(
                 state.session.id,
                 self.left_out,
-                gone=removed_names,
-                back=returned_names,
-                given=len(self.all_tools),
+                removed_names=removed_names,
+                returned_names=returned_names,
+                tool_count=len(self.all_tools),
                 tokens_saved=self.saved_tokens,
-                why=reason,
-                now=now,
+                reason=reason,
+                is_immediate=now,
             )
         )
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from everthread.agent.memory import MemoryFiles
     from everthread.agent.tool_interface import Approver, Tool
     from everthread.conversation.conversation import Conversation
+    from everthread.conversation.setup import Setup
     from everthread.thread.events import Listener
-    from everthread.thread.options import Route, Setup
+    from everthread.thread.route import Route
 
 
 @opens_on_await

@@ -23,14 +23,12 @@ from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
+    from everthread.conversation.setup import Setup
     from everthread.providers.resilience import ModelEvent
     from everthread.thread.events import Listener
-    from everthread.thread.options import (
-        Route,
-        SessionOptions,
-        Setup,
-        SummarizerContext,
-    )
+    from everthread.thread.options import SessionOptions
+    from everthread.thread.route import Route
+    from everthread.thread.thread_setup import SummarizerContext
 
 
 @asynccontextmanager
@@ -129,11 +127,11 @@ async def make_setup(
     close_callbacks: list[CloseCallback],
 ) -> Setup:
     """Return the setup of a conversation as configured. A callback is added for each model that writes summaries."""
-    from everthread.thread.options import Setup
+    from everthread.conversation.setup import Setup
 
     return Setup(
-        store,
-        route,
+        store=store,
+        route=route,
         make_engine=EngineChoice.from_config(config),
         make_summarizer=make_summarizers(summarizer, config, close_callbacks.append),
         options=make_session_options(config),

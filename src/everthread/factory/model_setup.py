@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everthread.providers.model_choice import ModelChoice
     from everthread.providers.resilience import ModelEvent
     from everthread.store.store import Store
-    from everthread.thread.options import Route
+    from everthread.thread.route import Route
 
 
 CloseCallback = Callable[[], Coroutine[Any, Any, Any]]
@@ -146,7 +146,7 @@ async def open_route(
     """
     from everthread.providers.catalog import resolve_window
     from everthread.providers.model_choice import create_model
-    from everthread.thread.options import Route
+    from everthread.thread.route import Route
 
     model = spec.model
     if model is not None and not isinstance(model, str):
@@ -192,7 +192,7 @@ async def open_route(
 
 def _make_route_to(model: StreamingModel, window: int | None) -> Route:
     """Return the route to a model object of the caller. `window`: the window to use instead of the model's own."""
-    from everthread.thread.options import Route
+    from everthread.thread.route import Route
 
     return Route(
         model.name,

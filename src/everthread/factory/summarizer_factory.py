@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from everthread.compaction.summarizers.summary_prices import CallPrice
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import MeteredModel
-    from everthread.thread.options import SummarizerContext
+    from everthread.thread.thread_setup import SummarizerContext
 
 _MAX_AUXILIARY_MODELS = 100
 """Maximum auxiliary models, whose names clients may choose; beyond this number the journal writes summaries."""

@@ -96,7 +96,7 @@ class Accounting:
                 task=record.task,
                 usage=record.usage,
                 cost=record.cost,
-                estimated=record.estimated,
+                is_estimated=record.estimated,
             )
         )
 

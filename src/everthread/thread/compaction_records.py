@@ -63,6 +63,6 @@ def make_done_event(
         steps=compaction.steps,
         warnings=compaction.warnings,
         decision=record.figures["decision"],
-        covered=covered_count,
-        background=is_background,
+        covered_count=covered_count,
+        is_background=is_background,
     )

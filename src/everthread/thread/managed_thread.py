@@ -142,7 +142,7 @@ class ManagedThread(Generic[DraftT]):
                     prompt.model,
                     learnt_window.tokens,
                     source=learnt_window.source,
-                    stored=learnt_window.is_stored,
+                    is_stored=learnt_window.is_stored,
                 )
             )
         while True:
@@ -346,8 +346,8 @@ class ManagedThread(Generic[DraftT]):
                 cost_decision.reason,
                 tokens=prompt.size.tokens,
                 cost=cost_decision.cost,
-                saves=cost_decision.savings,
-                calls=cost_decision.cheaper_calls,
+                savings=cost_decision.savings,
+                cheaper_calls=cost_decision.cheaper_calls,
             )
         )
 

@@ -1,6 +1,6 @@
 """Decide on the request to send upstream, for a client that sends its whole history each time.
 
-    manager = ProxyManager(CallerSetup(store, engine, engine_key, summarizer, window))
+    manager = ProxyManager(CallerSetup(store=store, …))
     handler = await manager.prepare(incoming)          # handler.sent: the client's bytes, or the beginning rewritten
     again = await handler.recover(400, error)          # after an error of the provider
     await handler.record(outcome)

@@ -35,7 +35,6 @@ from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
-from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.learnt_usage import LearntUsage
@@ -45,6 +44,8 @@ from everthread.thread.policy.notices import (
 )
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
+from everthread.thread.route import Route
+from everthread.thread.thread_setup import SummarizerContext
 
 MAX_SECOND_REWRITE_SHARE = 0.85
 """A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
