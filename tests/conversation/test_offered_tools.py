@@ -205,7 +205,7 @@ async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> 
         **SHARE,
     )
     await conversation.send("Book me a flight.")
-    price = conversation.toolbox.describe_price()
+    price = conversation.describe_cache_loss()
     assert price.startswith("about $0.00")
     assert f"{conversation.tokens:,} tokens" in price
     found = await conversation.find_tools("telephone", now=True)
@@ -215,7 +215,7 @@ async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> 
     change = setup.events(ToolsChanged)[-1]
     assert change.returned_names == ("telephone_tool",)
     assert change.is_immediate
-    assert "other tools are offered" in conversation.toolbox.describe_price()
+    assert "other tools are offered" in conversation.describe_cache_loss()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered_names(scripted.requests[-1])
     assert "telephone_tool" not in offered_names(scripted.requests[-2])
@@ -226,7 +226,7 @@ async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> 
     assert offered_names(scripted.requests[-1]) == offered_names(scripted.requests[-2])
     unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
-    assert "is not known" in unpriced.toolbox.describe_price()
+    assert "is not known" in unpriced.describe_cache_loss()
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(

@@ -79,14 +79,14 @@ async def _continue_session(
     tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     await store_outputs(
-        state.setup.store,
+        state.store,
         old_session.thread,
         add_tool_names(compaction.to_store, draft.bodies),
         state.emit,
         session=old_session.id,
     )
     system = _rebuild_system(state, compaction)
-    left_out_tools = state.toolbox.choose_left_out(system)
+    left_out_tools = state.choose_left_out_tools(system)
     record = make_compaction_record(compaction, order, cost)
     if left_out_tools:
         figures = {**record.figures, LEFT_OUT_TOOLS_KEY: list(left_out_tools)}
@@ -97,7 +97,7 @@ async def _continue_session(
         tokens_before=tokens_before,
         tokens_after=tokens_after,
     )
-    continuation = await state.setup.store.continue_session(
+    continuation = await state.store.continue_session(
         old_session.id,
         _make_entries(state, draft),
         seen_count=len(draft.stored),
@@ -132,7 +132,7 @@ async def _switch_session(
     old_id = state.session.id
     messages_before = len(state.stored)
     await state.move_to_tip()
-    state.toolbox.leave_out(left_out_tools, "a compaction")
+    state.leave_out_tools(left_out_tools, "a compaction")
     state.compaction_count += 1
     state.learnt.tokens_after_compaction = state.tokens
     state.learnt.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)

@@ -23,13 +23,14 @@ from everthread.conversation.conversation_state import (
     find_tip,
     load_state,
 )
+from everthread.conversation.fixed_prompt_watch import FixedPromptWatch
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
     make_stub_results,
     split_results,
 )
-from everthread.conversation.offered_tools import FIND_TOOLS, FixedPromptWatch, FoundTools, Toolbox
+from everthread.conversation.offered_tools import FIND_TOOLS, FoundTools, Toolbox
 from everthread.conversation.requests import (
     PreparedRequest,
     build_request,
@@ -107,7 +108,7 @@ class Conversation:
                 self._has_ended = True
                 self._state.engine.call(ContextEngine.on_session_end, self._state.session.id)
             if reason is not None:
-                await self._state.setup.store.end_session(self._state.session.id, reason)
+                await self._state.store.end_session(self._state.session.id, reason)
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,7 +157,7 @@ class Conversation:
     @property
     def max_delayed_tokens(self) -> int:
         """The size up to which a due compaction may be delayed to save money."""
-        if not self._state.setup.options.economics:
+        if not self._state.options.economics:
             return self.threshold
         return self._state.size.max_delayed_tokens
 
@@ -172,7 +173,7 @@ class Conversation:
     @property
     def store(self) -> Store:
         """The store that keeps the conversation."""
-        return self._state.setup.store
+        return self._state.store
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -186,7 +187,7 @@ class Conversation:
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._state.setup.store.usage(self.id)
+        return await self._state.store.usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -348,7 +349,7 @@ class Conversation:
         """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
         state = self._state
         own_tools = {tool["function"]["name"] for tool in state.engine.get_tool_schemas()}
-        limits = state.setup.options.output_limits(state.budget)
+        limits = state.options.output_limits(state.budget)
         limited_results, large_outputs = cite_large_results(
             messages, state.open_calls, limits, lookups=own_tools
         )
@@ -379,19 +380,45 @@ class Conversation:
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
-            return await self.toolbox.answer_call(arguments)
+            query = arguments.get("query")
+            found_tools = await self.find_tools(query if isinstance(query, str) else "")
+            was_refused = arguments.get("now") is True  # no permission was asked for
+            return replace(found_tools, was_refused=was_refused).text
         return await self._state.engine.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
 
-        `now`: offer them at once. This loses the provider's cache; `toolbox.describe_price()` returns the cost.
+        `now`: offer them at once. This loses the provider's cache; `describe_cache_loss` describes the cost.
         """
-        return await self.toolbox.find(query, now=now)
+        found_tools = self.toolbox.search(query)
+        names = [card.name for card in found_tools.tools]
+        if not names:
+            return found_tools
+        self.toolbox.request(names)
+        if now:
+            left_out = [name for name in self.toolbox.left_out if name not in names]
+            self._state.leave_out_tools(left_out, "somebody asked for tools", is_immediate=True)
+        await self._state.save()
+        return replace(found_tools, is_offered_now=now)
+
+    def describe_cache_loss(self) -> str:
+        """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
+        state = self._state
+        if state.cold_reason:
+            return f"no cached prompt is lost by it: {state.cold_reason}"
+        miss_cost = state.policy.find_miss_cost(state.size, state.learnt, state.prices)
+        explanation = (
+            f"the {state.tokens:,} tokens of the prompt have to be read anew "
+            "instead of from the provider's cache"
+        )
+        if miss_cost is None:
+            return f"{explanation}; what that costs is not known"
+        return f"about ${miss_cost:.4f}: {explanation}"
 
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
-        if not self._state.setup.options.enabled:
+        if not self._state.options.enabled:
             raise ConfigError(
                 "compression is disabled (compression.enabled: false); nothing was changed"
             )
@@ -424,8 +451,8 @@ class Conversation:
         state = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
-            session = await state.setup.store.undo(state.session.id)
-            state.show_session(session, await state.setup.store.messages(session.id))
+            session = await state.store.undo(state.session.id)
+            state.show_session(session, await state.store.messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
             state.last_marked_index = None
             state.last_request = None
@@ -458,9 +485,7 @@ class Conversation:
                 client=session.client,
                 client_session=session.client_session,
             )
-        branch_session = await state.setup.store.branch(
-            state.session.id, message_id, new=new_session
-        )
+        branch_session = await state.store.branch(state.session.id, message_id, new=new_session)
         return Conversation(
             await load_state(
                 self._shared_setup(),

@@ -37,7 +37,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
         current_tokens=order.find_target_tokens(tokens, state.budget.threshold),
         focus_topic=order.focus,
         system=state.system,
-        tools=state.toolbox.next_schemas,
+        tools=state.next_tools,
         level=order.level,
         manual=order.is_manual,
         dry_run=order.reason is CompactionReason.PREVIEW,
@@ -95,7 +95,7 @@ class ConversationPrompt:
             state.emit(
                 events.CompactionStarted(session, order.reason.value, tokens, order.is_background)
             )
-        pins = await state.setup.store.pins(state.session.thread)
+        pins = await state.store.pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
         compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
         return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))
@@ -121,7 +121,7 @@ class ConversationPrompt:
             new_bodies,
             start,
             system=state.system,
-            tools=state.toolbox.next_schemas,
+            tools=state.next_tools,
             ids=[message.id for message in state.stored],
         )
         compaction = await run_engine(
@@ -160,7 +160,7 @@ class ConversationPrompt:
         return learnt_window
 
     def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
-        enabled = self._state.setup.options.enabled
+        enabled = self._state.options.enabled
         return attempts.next_step(verdict, output_cap=self._requested_cap, enabled=enabled)
 
     async def shrink_payload(self) -> bool:
@@ -200,7 +200,7 @@ def make_overflow_error(
 ) -> ContextOverflowError:
     """Return an error that names the steps that were tried after a refusal for size, and the user's options."""
     name = state.route.name
-    if not state.setup.options.enabled:
+    if not state.options.enabled:
         return ContextOverflowError(
             f"{name} refused the request for its size ({error}) and compression is disabled "
             "(compression.enabled). Nothing was changed; /new starts afresh."

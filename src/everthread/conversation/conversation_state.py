@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.conversation.offered_tools import Toolbox
+from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
 from everthread.conversation.setup import Setup
 from everthread.core.messages import Message, ToolCall, calls_of, results_of
 from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.turns import user_text
 from everthread.core.types import Request, System
 from everthread.errors import InputError
 from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
@@ -36,6 +38,8 @@ from everthread.thread.used_window import (
 )
 from everthread.wire.anthropic.anthropic_history import EncodedHistory
 
+TASK_MESSAGES = 3
+"""The number of latest user messages that describe the task."""
 ENGINE_KEY = "engine"
 TOOLS_KEY = "tools"
 LEFT_OUT_TOOLS_KEY = "tools_left_out"
@@ -49,6 +53,8 @@ class ConversationState:
         self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()
     ) -> None:
         self.setup = setup
+        self.store = setup.store
+        self.options = setup.options
         self.session = session
         self.route = setup.route
         self.call_limits = CallLimits(setup.route.window)
@@ -65,7 +71,6 @@ class ConversationState:
         """The provider's id of the last answer, to ask why the cache missed."""
         self.encoded_history = EncodedHistory()
         self.compaction_count = 0
-        self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
         self.ids_in_view: set[int] = set()
@@ -76,6 +81,7 @@ class ConversationState:
             setup.make_engine(self._make_services()),
             lambda text: self._report_in_loop("notice", text=text),
         )
+        self.toolbox = Toolbox(tools, self.engine.get_tool_schemas)
         self.tools = self.toolbox.schemas
         self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
         self._fit_budget()
@@ -145,7 +151,7 @@ class ConversationState:
         counted_messages = [
             replace(item, tokens=self.counter.message(item.body)) for item in new_messages
         ]
-        stored_messages = await self.setup.store.append(self.session.id, counted_messages)
+        stored_messages = await self.store.append(self.session.id, counted_messages)
         for message in stored_messages:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
@@ -161,7 +167,7 @@ class ConversationState:
         if self.session.id == old_id:
             await self.restore_tools()
             return
-        records = await self.setup.store.compactions(self.session.thread)
+        records = await self.store.compactions(self.session.thread)
         self.compaction_count = sum(record.reverted_at is None for record in records)
         await self.restore()
         self.report_session_start("compression", old_id)
@@ -177,7 +183,7 @@ class ConversationState:
 
     async def move_to_tip(self) -> None:
         """Show the thread's tip. In another session, forget the facts about the last request."""
-        store = self.setup.store
+        store = self.store
         tip = await store.get_compression_tip(self.session.id)
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
@@ -218,7 +224,7 @@ class ConversationState:
             self.tokens,
             self.fixed_tokens,
             self.budget,
-            output_cap=self.setup.options.max_tokens,
+            output_cap=self.options.max_tokens,
             is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
         )
 
@@ -240,7 +246,7 @@ class ConversationState:
     @property
     def nominal_budget(self) -> Budget:
         """The budget by the settings, whatever the size of system prompt and tools."""
-        return self.setup.options.for_model(self.route.name).budget(self.window)
+        return self.options.for_model(self.route.name).budget(self.window)
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
@@ -248,7 +254,7 @@ class ConversationState:
             self.use_window(self.window)
 
     def _compute_budget(self) -> Budget:
-        return self.setup.options.for_model(self.route.name).budget(
+        return self.options.for_model(self.route.name).budget(
             self.window, fixed_tokens=self.fixed_tokens
         )
 
@@ -293,6 +299,56 @@ class ConversationState:
         if self.window != previous_window:
             self.use_window(self.window)
 
+    @property
+    def next_tools(self) -> list[dict[str, Any]]:
+        """The tools that a compaction made now would offer."""
+        return self.toolbox.list_schemas(self.choose_left_out_tools(self.system))
+
+    @property
+    def can_free_enough_tools(self) -> bool:
+        """Whether a new choice of tools brings system prompt and tools below the threshold."""
+        fixed_tokens = self.counter.request((), system=self.system, tools=self.next_tools)
+        factor = self.learnt.calibration.factor(self.route.name)
+        return fixed_tokens * factor < self.nominal_budget.threshold
+
+    def choose_left_out_tools(self, system: System) -> tuple[str, ...]:
+        """Return the tools that a compaction should leave out, with this system prompt."""
+        if not self.options.enabled:
+            return ()
+        factor = self.learnt.calibration.factor(self.route.name)
+        user_texts = (text for body in reversed(self.bodies) if (text := user_text(body)))
+        room = ToolRoom(
+            self.counter,
+            round(self.nominal_budget.threshold / factor),
+            self.options.tools_share,
+            system=system,
+            task_text="\n".join(islice(user_texts, TASK_MESSAGES)),
+        )
+        return self.toolbox.choose(room)
+
+    def leave_out_tools(
+        self, left_out: Sequence[str], reason: str, *, is_immediate: bool = False
+    ) -> None:
+        """Leave these tools out, and emit an event if the choice changed."""
+        change = self.toolbox.leave_out(left_out, self.route.name, forget_requests=not is_immediate)
+        if change is None:
+            return
+        self.offer_tools(self.toolbox.schemas)
+        if self.last_request is not None:
+            self.learnt.cache_change = "other tools are offered"
+        self.emit(
+            events.ToolsChanged(
+                self.session.id,
+                self.toolbox.left_out,
+                removed_names=change.removed_names,
+                returned_names=change.returned_names,
+                tool_count=len(self.toolbox.all_tools),
+                tokens_saved=self.toolbox.count_saved_tokens(self.counter),
+                reason=reason,
+                is_immediate=is_immediate,
+            )
+        )
+
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
         self.learnt.cache_change = "other tools are offered"
         self.toolbox.replace_tools(tools)
@@ -323,7 +379,7 @@ class ConversationState:
 
     def _make_services(self) -> Services:
         archive = SessionArchive(
-            self.setup.store, self.session.tenant, self.session.thread, lambda: self.stored
+            self.store, self.session.tenant, self.session.thread, lambda: self.stored
         )
         return Services(
             self.summarizer,
@@ -339,7 +395,7 @@ class ConversationState:
 
     async def save(self) -> None:
         """Save engine, calibration, call pattern and tools per session, so that an undo finds the parent's."""
-        store = self.setup.store
+        store = self.store
         session = self.session.id
         used_window = UsedWindow(
             self.route.name,
@@ -359,7 +415,7 @@ class ConversationState:
         engine_state = self.engine.call(ContextEngine.dump_state)
         state = {"name": self.engine.name, "state": engine_state or {}}
         try:
-            await self.setup.store.put_state(session, ENGINE_KEY, state)
+            await self.store.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
             self.engine.report_failed_method("dump_state", error)
 
@@ -368,7 +424,7 @@ class ConversationState:
 
         A branch begins with its parent's context, so it also begins with the engine's state.
         """
-        store = self.setup.store
+        store = self.store
         session = self.session
         engine, calibration = await asyncio.gather(
             store.get_state(session.id, ENGINE_KEY),
@@ -394,10 +450,14 @@ class ConversationState:
         """Offer the tools that were saved with the session, or with its parent if the session has no saved state."""
         if not self.toolbox.all_tools:
             return
-        store = self.setup.store
+        store = self.store
         session = self.session
         own_state = await store.get_state(session.id, CONVERSATION_STATE)
-        if own_state is None and self.toolbox.is_settled and session.kind != "continuation":
+        if (
+            own_state is None
+            and self.toolbox.is_settled(self.route.name)
+            and session.kind != "continuation"
+        ):
             return  # no process has saved a state: keep the choice made here
         if (
             own_state is not None
@@ -405,6 +465,7 @@ class ConversationState:
             or session.kind not in ("continuation", "branch")
         ):
             self.toolbox.load(_read_tools(own_state))
+            self.offer_tools(self.toolbox.schemas)
             return
         parent_state = await store.get_state(session.parent, CONVERSATION_STATE)
         left_out = None
@@ -420,6 +481,7 @@ class ConversationState:
                 for name in record.record.figures.get(LEFT_OUT_TOOLS_KEY, ())
             ]
         self.toolbox.load(_read_tools(parent_state), left_out=left_out)
+        self.offer_tools(self.toolbox.schemas)
 
 
 def _read_tools(saved_state: Any) -> Any:

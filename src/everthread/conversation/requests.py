@@ -61,7 +61,7 @@ def build_request(
 ) -> PreparedRequest:
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
     route = state.route
-    options = state.setup.options
+    options = state.options
     messages = state.bodies[:]
     system = without_note_marks(state.system)
     if route.caches_by_marks:
@@ -96,8 +96,8 @@ def build_request(
 async def find_excerpts(state: ConversationState) -> list[Message]:
     """Find excerpts of messages that left the context and match the newest message; for this call only."""
     finder = ExcerptFinder(
-        state.setup.store,
-        state.setup.options.recall,
+        state.store,
+        state.options.recall,
         state.counter,
     )
     session = state.session
@@ -138,7 +138,7 @@ def _mark_messages(state: ConversationState, messages: list[Message]) -> None:
     start = find_first_markable_index(len(messages), previous_index)
     marked_messages = apply_cache_control(
         messages[start:],
-        ttl=state.setup.options.cache_ttl,
+        ttl=state.options.cache_ttl,
         native_anthropic=state.route.api == "anthropic",
         previous_index=None if previous_index is None else previous_index - start,
         mark_tool_results=True,
