@@ -165,7 +165,7 @@ class AnswerRecorder:
         if is_own_model and not is_estimated:
             self._learn_usage(usage, self.sent_request.request.params if self.sent_request else {})
         new_messages = [
-            *(NewMessage(stub) for stub in make_stub_results(state.open_calls)),
+            *(NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)),
             NewMessage(message, event=new_id()),
         ]
         stored_messages, cost, _ = await asyncio.gather(

@@ -75,7 +75,7 @@ async def _continue_session(
     compaction = draft.compaction
     old_session = state.session
     # Messages since the draft are included.
-    added_tokens = state.counter.messages(state.bodies[len(draft.stored) :])
+    added_tokens = state.counter.messages(state.messages.bodies[len(draft.stored) :])
     tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     await store_outputs(
@@ -130,7 +130,7 @@ async def _switch_session(
 ) -> None:
     """Switch to the continuation: inform the engine, save, then emit the events."""
     old_id = state.session.id
-    messages_before = len(state.stored)
+    messages_before = len(state.messages.stored)
     await state.move_to_tip()
     state.leave_out_tools(left_out_tools, "a compaction")
     state.compaction_count += 1
@@ -146,7 +146,7 @@ async def _switch_session(
             session=state.session.id,
             previous=old_id,
             messages_before=messages_before,
-            messages_after=len(state.stored),
+            messages_after=len(state.messages.stored),
             number=state.compaction_count,
             covered_count=len(record.covered),
             is_background=order.is_background,

@@ -134,12 +134,12 @@ class Conversation:
     @property
     def messages(self) -> list[Message]:
         """The messages that the model sees."""
-        return list(self._state.bodies)
+        return list(self._state.messages.bodies)
 
     @property
     def stored(self) -> list[StoredMessage]:
         """The stored form of `messages`, with ids and kinds."""
-        return list(self._state.stored)
+        return list(self._state.messages.stored)
 
     @property
     def tokens(self) -> int:
@@ -214,9 +214,11 @@ class Conversation:
         self._injected = tuple(as_messages(inject))
         was_full = state.has_report and state.tokens >= state.budget.threshold
         await self._store_messages(as_messages(message), event)
-        if state.open_calls:
-            await state.append([NewMessage(stub) for stub in make_stub_results(state.open_calls)])
-        if not state.bodies:
+        if state.messages.open_calls:
+            await state.append(
+                [NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)]
+            )
+        if not state.messages.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._fixed_prompt_watch.choose_tools()
         state.report_size()
@@ -329,12 +331,14 @@ class Conversation:
             )
         answered_ids = [result.call_id for message in results for result in results_of(message)]
         unknown_ids = [
-            call_id or "(none given)" for call_id in answered_ids if call_id not in state.open_calls
+            call_id or "(none given)"
+            for call_id in answered_ids
+            if call_id not in state.messages.open_calls
         ]
         if unknown_ids:
             raise InputError(
                 f"no open call has the id {', '.join(unknown_ids)}; "
-                f"open: {', '.join(state.open_calls) or 'none'}"
+                f"open: {', '.join(state.messages.open_calls) or 'none'}"
             )
         duplicate_ids = {call_id for call_id in answered_ids if answered_ids.count(call_id) > 1}
         if duplicate_ids:
@@ -351,7 +355,7 @@ class Conversation:
         own_tools = {tool["function"]["name"] for tool in state.engine.get_tool_schemas()}
         limits = state.options.output_limits(state.budget)
         limited_results, large_outputs = cite_large_results(
-            messages, state.open_calls, limits, lookups=own_tools
+            messages, state.messages.open_calls, limits, lookups=own_tools
         )
         await store_outputs(
             self.store, self.id, large_outputs, state.emit, session=state.session.id
@@ -437,7 +441,7 @@ class Conversation:
         """Compact before an incoming message, at 85 % of the window. Only report a failure."""
         state = self._state
         async with self._hold_turn():
-            if not state.policy.is_due_before_incoming(state.size, len(state.stored)):
+            if not state.policy.is_due_before_incoming(state.size, len(state.messages.stored)):
                 return
             previous_limit = state.learnt.retry_above_tokens
             try:
@@ -468,9 +472,9 @@ class Conversation:
     async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
         state = self._state
-        if not state.stored:
+        if not state.messages.stored:
             raise InputError("there is nothing to branch from: the conversation has no message yet")
-        message_id = state.stored[-1].id if at_message is None else at_message
+        message_id = state.messages.stored[-1].id if at_message is None else at_message
         new_session = None
         if title:
             session = state.session
@@ -562,7 +566,7 @@ class Conversation:
             await self.add_results(results)
         if not messages:
             return
-        stubs = [NewMessage(stub) for stub in make_stub_results(state.open_calls)]
+        stubs = [NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)]
         new_messages = []
         for index, message in enumerate(messages):
             event_id = new_id() if event is None else f"{event}.{index}"

@@ -33,7 +33,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
     """Return the context in the form that an engine takes."""
     tokens = order.tokens or state.tokens
     return CompactionInput(
-        list(state.bodies),
+        list(state.messages.bodies),
         current_tokens=order.find_target_tokens(tokens, state.budget.threshold),
         focus_topic=order.focus,
         system=state.system,
@@ -41,7 +41,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
         level=order.level,
         manual=order.is_manual,
         dry_run=order.reason is CompactionReason.PREVIEW,
-        ids=[message.id for message in state.stored],
+        ids=[message.id for message in state.messages.stored],
     )
 
 
@@ -80,7 +80,7 @@ class ConversationPrompt:
         state = self._state
         if not state.engine.should_compress(state.size.grown_to_threshold.tokens):
             return False
-        if len(state.bodies) == 1 and state.size.is_full:
+        if len(state.messages.bodies) == 1 and state.size.is_full:
             return True
         engine_input = _make_compaction_input(state, order)
         return await asyncio.to_thread(state.engine.has_work, engine_input)
@@ -88,7 +88,7 @@ class ConversationPrompt:
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> ConversationDraft:
         state = self._state
         session = state.session.id
-        stored_messages = tuple(state.stored)
+        stored_messages = tuple(state.messages.stored)
         engine_input = _make_compaction_input(state, order)
         if order.reason is not CompactionReason.PREVIEW:
             tokens = order.tokens or state.tokens
@@ -103,7 +103,7 @@ class ConversationPrompt:
     def is_usable(self, draft: ConversationDraft) -> bool:
         state = self._state
         ids = [message.id for message in draft.stored]
-        current_ids = [message.id for message in state.stored[: len(ids)]]
+        current_ids = [message.id for message in state.messages.stored[: len(ids)]]
         return state.session.id == draft.session and current_ids == ids
 
     async def commit(self, draft: ConversationDraft, order: CompactionOrder) -> str:
@@ -113,7 +113,7 @@ class ConversationPrompt:
         """Add the messages that came after the draft. Prune and cut them if the prompt would be too large."""
         state = self._state
         start = len(draft.stored)
-        new_bodies = state.bodies[start:]
+        new_bodies = state.messages.bodies[start:]
         if not new_bodies:
             return draft
         refit_input = RefitInput(
@@ -122,7 +122,7 @@ class ConversationPrompt:
             start,
             system=state.system,
             tools=state.next_tools,
-            ids=[message.id for message in state.stored],
+            ids=[message.id for message in state.messages.stored],
         )
         compaction = await run_engine(
             state.engine.engine, refit_input, state.summarizer, SummaryWait()
@@ -130,8 +130,8 @@ class ConversationPrompt:
         return ConversationDraft(
             compaction,
             draft.session,
-            tuple(state.stored),
-            tuple(state.bodies),
+            tuple(state.messages.stored),
+            tuple(state.messages.bodies),
         )
 
     async def discard(self, draft: ConversationDraft, reason: str) -> None:
@@ -165,7 +165,7 @@ class ConversationPrompt:
 
     async def shrink_payload(self) -> bool:
         state = self._state
-        bodies = list(state.bodies)
+        bodies = list(state.messages.bodies)
         smaller_bodies, outputs = shrink_messages(bodies, state.budget.preview_chars)
         if all(new is old for new, old in zip(smaller_bodies, bodies, strict=True)):
             return False
@@ -185,7 +185,7 @@ class ConversationPrompt:
         draft = ConversationDraft(
             compaction,
             state.session.id,
-            tuple(state.stored),
+            tuple(state.messages.stored),
             tuple(bodies),
         )
         return not await commit_compaction(state, draft, CompactionOrder(CompactionReason.PAYLOAD))

@@ -1,4 +1,4 @@
-"""The state of a running conversation: the messages in view, their size, the engine and the summariser."""
+"""The state of a running conversation: its session, its model, the size of its prompt, its engine and its tools."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from everthread.compaction.engine import ContextEngine, Services, StartReason
 from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
 from everthread.conversation.setup import Setup
-from everthread.core.messages import Message, ToolCall, calls_of, results_of
-from everthread.core.summary_marks import mark_summary
+from everthread.conversation.visible_messages import VisibleMessages
+from everthread.core.messages import Message, calls_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.turns import user_text
@@ -47,7 +47,7 @@ LEFT_OUT_TOOLS_KEY = "tools_left_out"
 
 
 class ConversationState:
-    """A session in memory. Its messages were read from the store or confirmed by it."""
+    """The state that the parts of a conversation share."""
 
     def __init__(
         self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()
@@ -71,10 +71,7 @@ class ConversationState:
         """The provider's id of the last answer, to ask why the cache missed."""
         self.encoded_history = EncodedHistory()
         self.compaction_count = 0
-        self.stored: list[StoredMessage] = []
-        self.bodies: list[Message] = []
-        self.ids_in_view: set[int] = set()
-        self.open_calls: dict[str, ToolCall] = {}
+        self.messages = VisibleMessages(self.counter, setup.summary_key)
         self.summarizer = self._make_summarizer()
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
@@ -83,7 +80,7 @@ class ConversationState:
         )
         self.toolbox = Toolbox(tools, self.engine.get_tool_schemas)
         self.tools = self.toolbox.schemas
-        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
 
     @property
@@ -124,26 +121,13 @@ class ConversationState:
     def show_session(self, session: Session, stored_messages: Sequence[StoredMessage]) -> None:
         """Replace the current session, and the messages that the model sees."""
         self.session = session
-        self.stored = []
-        self.bodies = []
-        self.open_calls = {}
-        self.ids_in_view.clear()
-        self._recount_tokens()
-        for message in stored_messages:
-            self.add(message)
+        self._fixed_estimate = self._estimate_fixed_tokens()
+        self.messages.replace_all(stored_messages)
+        for body in self.messages.bodies:
+            self._record_tool_calls(body)
 
-    def add(self, message: StoredMessage) -> None:
-        self.stored.append(message)
-        self.ids_in_view.add(message.id)
-        body = message.body
-        self.bodies.append(
-            mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body
-        )
-        self._total_tokens += self.counter.message(message.body)
-        for result in results_of(message.body):
-            self.open_calls.pop(result.call_id, None)
-        for call in calls_of(message.body):
-            self.open_calls[call.id] = call
+    def _record_tool_calls(self, body: Message) -> None:
+        for call in calls_of(body):
             self.toolbox.record_tool_call(call.name)
 
     async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
@@ -153,9 +137,10 @@ class ConversationState:
         ]
         stored_messages = await self.store.append(self.session.id, counted_messages)
         for message in stored_messages:
-            if message.session == self.session.id and message.seq == len(self.stored):
-                self.add(message)
-            elif message.id not in self.ids_in_view:
+            if message.session == self.session.id and message.seq == len(self.messages.stored):
+                self.messages.add(message)
+                self._record_tool_calls(message.body)
+            elif message.id not in self.messages.ids:
                 await self.reload()
                 break
         return stored_messages
@@ -194,7 +179,8 @@ class ConversationState:
 
     @property
     def estimate(self) -> int:
-        return self._total_tokens
+        """Tokens of the next prompt, as estimated here."""
+        return self._fixed_estimate + self.messages.tokens
 
     @property
     def tokens(self) -> int:
@@ -214,8 +200,7 @@ class ConversationState:
     @property
     def fixed_tokens(self) -> int:
         """Tokens of system prompt and tools, scaled like `tokens`."""
-        estimate = self.counter.request((), system=self.system, tools=self.tools)
-        return round(estimate * self.learnt.calibration.factor(self.route.name))
+        return round(self._fixed_estimate * self.learnt.calibration.factor(self.route.name))
 
     @property
     def size(self) -> PromptSize:
@@ -225,8 +210,13 @@ class ConversationState:
             self.fixed_tokens,
             self.budget,
             output_cap=self.options.max_tokens,
-            is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
+            is_mid_turn=self._is_mid_turn,
         )
+
+    @property
+    def _is_mid_turn(self) -> bool:
+        bodies = self.messages.bodies
+        return bool(bodies) and bodies[-1]["role"] == "tool"
 
     @property
     def prices(self) -> CallPrices:
@@ -258,10 +248,8 @@ class ConversationState:
             self.window, fixed_tokens=self.fixed_tokens
         )
 
-    def _recount_tokens(self) -> None:
-        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
-        for body in self.bodies:
-            self._total_tokens += self.counter.message(body)
+    def _estimate_fixed_tokens(self) -> int:
+        return self.counter.request((), system=self.system, tools=self.tools)
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
@@ -273,7 +261,8 @@ class ConversationState:
         self.last_marked_index = None
         self.last_request = None
         self.learnt.calibration.reset()
-        self._recount_tokens()
+        self.messages.use_counter(self.counter)
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
 
     def use_window(self, window: int) -> None:
@@ -316,7 +305,7 @@ class ConversationState:
         if not self.options.enabled:
             return ()
         factor = self.learnt.calibration.factor(self.route.name)
-        user_texts = (text for body in reversed(self.bodies) if (text := user_text(body)))
+        user_texts = (text for body in reversed(self.messages.bodies) if (text := user_text(body)))
         room = ToolRoom(
             self.counter,
             round(self.nominal_budget.threshold / factor),
@@ -357,7 +346,7 @@ class ConversationState:
     def offer_tools(self, tools: list[dict[str, Any]]) -> None:
         """Offer these tools to the model."""
         self.tools = tools
-        self._recount_tokens()
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
@@ -379,7 +368,7 @@ class ConversationState:
 
     def _make_services(self) -> Services:
         archive = SessionArchive(
-            self.store, self.session.tenant, self.session.thread, lambda: self.stored
+            self.store, self.session.tenant, self.session.thread, lambda: self.messages.stored
         )
         return Services(
             self.summarizer,

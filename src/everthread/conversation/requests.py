@@ -62,7 +62,7 @@ def build_request(
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
     route = state.route
     options = state.options
-    messages = state.bodies[:]
+    messages = state.messages.bodies[:]
     system = without_note_marks(state.system)
     if route.caches_by_marks:
         _mark_messages(state, messages)
@@ -105,7 +105,7 @@ async def find_excerpts(state: ConversationState) -> list[Message]:
         session.tenant,
         session.thread,
         session=session.id,
-        messages=state.stored,
+        messages=state.messages.stored,
         is_complete=not state.compaction_count and session.kind not in ("branch", "continuation"),
     )
     return await finder.find(view, finder.find_max_tokens(state.size), state.emit)
