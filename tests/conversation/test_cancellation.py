@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -134,7 +135,9 @@ async def test_close_runs_every_callback_if_the_store_is_closed_already(
     async def close() -> None:
         closed.append(True)
 
-    conversation = await setup.open(ScriptedModel(["Noted."]), changes={"close_callbacks": [close]})
+    resources = AsyncExitStack()
+    resources.push_async_callback(close)
+    conversation = await setup.open(ScriptedModel(["Noted."]), changes={"resources": resources})
     await conversation.send("Hello")
     await setup.store.close()
     with pytest.raises(StoreClosedError):

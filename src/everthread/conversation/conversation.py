@@ -99,8 +99,9 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._state.setup.close_callbacks):
-                stack.push_async_callback(close)
+            resources = self._state.setup.resources
+            if resources is not None:
+                stack.push_async_callback(resources.aclose)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
             if not self._has_ended:
@@ -547,7 +548,7 @@ class Conversation:
             self._state.setup,
             route=self._state.route,
             limits=self._state.limits,
-            close_callbacks=(),
+            resources=None,
         )
 
     @property

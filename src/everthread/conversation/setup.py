@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from everthread.core.types import System
 from everthread.thread.model_limits import ModelLimits
@@ -23,8 +23,8 @@ class Setup(ThreadSetup):
     """Called with the session's id before a compaction is committed, to save data that must outlive it."""
     limits: ModelLimits | None = None
     """Limits learnt from providers, if conversations share them; None for separate limits."""
-    close_callbacks: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
-    """Called when the conversation is closed."""
+    resources: AsyncExitStack | None = None
+    """Closed with the conversation."""
 
     def build_system(self) -> System:
         return self.system() if callable(self.system) else self.system

@@ -175,7 +175,7 @@ def _make_configured_summarizer(
         report=report,
         report_abandoned=lambda _request: None,
     )
-    return SummarizerFactory(config, stack.push_async_callback)(context)
+    return SummarizerFactory(config, stack)(context)
 
 
 def _make_unchanged(messages: Sequence[Message], tokens: int, budget: Budget) -> Compaction:

@@ -349,7 +349,7 @@ class FrameworkThreads:
                 summarizers = make_summarizers(
                     self._options.get("summarizer", "auto"),
                     self._config,
-                    models.push_async_callback,
+                    models,
                 )
                 setup = await make_caller_setup(
                     self._config,
