@@ -229,7 +229,7 @@ async def test_reports_a_postponed_compaction_once(provided: ProviderSetup) -> N
         )
         await provided.send(manager, client)
         call_count += 1
-    assert [plan.action for plan in provided.events_of(Planned)] == ["later"]
+    assert [plan.timing for plan in provided.events_of(Planned)] == ["later"]
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])

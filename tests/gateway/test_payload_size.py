@@ -79,7 +79,7 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         client.add_result("c1", text_of_tokens(16_000, "line"))
         exchange = await setup.send(manager, client)
         [slimmed] = setup.events_of(PayloadShrunk)
-        assert slimmed.stored == 1
+        assert slimmed.stored_count == 1
         [stored] = await setup.store.outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
         text = await setup.store.output(stored.id, tenant="t")

@@ -326,7 +326,7 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     manager = setup.manager(background=False)
     first = await answer_request(manager, client)
     [compaction] = setup.events_of(CompactionDone)
-    for message in client.messages[: compaction.covered]:
+    for message in client.messages[: compaction.covered_count]:
         message.pop("reasoning_content", None)
     clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
