@@ -96,7 +96,7 @@ def call_reply(*calls: tuple[str, Any] | tuple[str, Any, str], text: str | None 
     return calls_reply(*messages, text=text)
 
 
-class AgentSetup:
+class Agents:
     """A folder with a store, a workspace and agents in it."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -140,17 +140,17 @@ class AgentSetup:
 
 
 @asynccontextmanager
-async def open_setup(folder: Path) -> AsyncIterator[AgentSetup]:
-    """Open a setup. At its end, check that no request broke its session's prefix."""
+async def open_agents(folder: Path) -> AsyncIterator[Agents]:
+    """Open a agents. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    setup = AgentSetup(folder, store)
+    agents = Agents(folder, store)
     try:
-        yield setup
+        yield agents
     finally:
-        for agent in setup.opened:
+        for agent in agents.opened:
             await agent.close()
         await store.close()
-    assert not setup.watch.broken, list(map(str, setup.watch.broken))
+    assert not agents.watch.broken, list(map(str, agents.watch.broken))
 
 
 def tool_results(agent: Agent) -> list[str]:

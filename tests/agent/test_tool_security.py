@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everthread.agent.approval import Approvals
-from everthread.agent.child_environment import make_child_environment
 from everthread.agent.tool_interface import ToolContext
 from everthread.errors import InputError
 from tests.agent.tool_use import (
@@ -134,35 +132,6 @@ async def test_arguments_of_wrong_types_are_refused(context: ToolContext, name: 
         await call_tool(context, name, **{"rm\n-rf\ud800": 1})
 
 
-def test_schemas_are_the_same_bytes_every_time() -> None:
-    first = [json.dumps(tool.schema) for tool in TOOLS.values()]
-    assert first == [json.dumps(tool.schema) for tool in TOOLS.values()]
-    assert [tool.schema["function"]["name"] for tool in TOOLS.values()] == list(TOOLS)
-
-
-async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
-    """Neither their own environment nor that of the parent process, read from /proc."""
-    source = {
-        **os.environ,
-        "OPENAI_API_KEY": "sk-swordfish-1",
-        "MY_LLM": "swordfish-2-correct",
-        "DB_PASSWORD": "swordfish3",
-    }
-    async with open_tool_context(tmp_path) as context:
-        environment = make_child_environment(source, ["MY_LLM"])
-        there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
-        output = (
-            await call_tool(
-                there,
-                "terminal",
-                command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ",
-            )
-        ).text
-    assert "swordfish" not in output
-    assert f"HOME is {os.environ['HOME']}" in output
-    assert "PATH=" in output
-
-
 READS_ITS_PARENT = r"""
 import asyncio, json, os, sys
 from everthread.factory import open_agent
@@ -215,26 +184,6 @@ def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(
     )
     assert "swordfish" not in done.stdout
     assert "still here: True" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git status && touch made",
-        "git status; touch made",
-        "git status | tee made",
-        "git status > made",
-        "git status $(touch made)",
-        "git status `touch made`",
-        "git status\ntouch made",
-        "git status & touch made",
-    ],
-)
-async def test_an_allowed_command_does_not_allow_a_second_one(tmp_path: Path, command: str) -> None:
-    async with open_tool_context(tmp_path) as context:
-        permission = TOOLS["terminal"].needs({"command": command}, context)
-        assert permission is not None
-        assert not await Approvals(["command: git status *"])(permission)
 
 
 async def test_a_write_rule_does_not_follow_links(tmp_path: Path) -> None:

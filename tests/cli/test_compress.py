@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from everthread import acompress, compress, open_store
+from everthread import open_store
 from everthread.core.summary_marks import is_summary, recognize_summaries
 from everthread.core.validation import validate_messages
-from everthread.errors import InputError
 from everthread.factory.stores import STORE_FILE
-from everthread.testing import ScriptedSummarizer
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.cli.conftest import Command, configure
 from tests.compaction.histories import assistant_message, tool_turns, user_message
@@ -129,27 +127,6 @@ def test_nothing_to_do_and_bad_options(everthread: Command, tmp_path: Path) -> N
     ):
         assert everthread(f"compress {short}", wrong).returncode == 2
     assert everthread("compress -", stdin=b"[1]").returncode == 2
-
-
-@pytest.mark.parametrize("template", ["handoff", "classic"])
-def test_the_library_gives_the_same_result(template: Any) -> None:
-    result = compress(TALK, window=16_000, template=template)
-    assert result.messages[-1] == TALK[-1]
-    assert ("## Progress" in result.summary) is (template == "classic")
-    assert result.author == "journal"
-
-
-async def test_compress_works_inside_a_running_loop() -> None:
-    inside = compress(TALK, window=16_000)
-    outside = await acompress(TALK, window=16_000)
-    assert inside.messages == outside.messages
-
-
-def test_a_configured_model_writes_the_summary() -> None:
-    own = ScriptedSummarizer({"Goal": "Mine."})
-    assert "Mine." in compress(TALK, window=16_000, summarizer=own).summary
-    with pytest.raises(InputError, match="magic"):
-        compress(TALK, window=16_000, summarizer="magic")
 
 
 def test_disabled_compression_compacts_no_file(

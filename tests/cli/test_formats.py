@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.cli.commands.insights import group_by_period
+from everthread.cli.commands.insights import sum_usage_by_period
 from everthread.cli.formats import shorten_id
 from everthread.cli.output import console, encode_json, escape_controls
 from everthread.cli.tables import draw_bar, print_table
@@ -136,7 +136,9 @@ def row(day: str, tokens: int) -> UsageRow:
 
 
 def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
-    unit, rows = group_by_period([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
+    unit, rows = sum_usage_by_period(
+        [row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7
+    )
     assert unit == "day"
     assert [(r.key[-5:], r.input) for r in rows] == [
         ("01-03", 5),
@@ -156,7 +158,7 @@ def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
 )
 def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[str, int]) -> None:
     given_rows = [row("2026-01-31", 5), row("2026-02-03", 7), row("2026-02-05", 9)]
-    found, rows = group_by_period(given_rows, date(2026, 1, 31), days)
+    found, rows = sum_usage_by_period(given_rows, date(2026, 1, 31), days)
     assert found == unit
     assert {r.key: r.input for r in rows if r.input} == sums
     assert sum(r.cost for r in rows) == 21

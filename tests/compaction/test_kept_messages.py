@@ -169,13 +169,6 @@ class TestLatestUserMessage:
         result = await compact(200_000, [user_message("word " * 121_000)])
         assert not result.changed
 
-    async def test_a_request_larger_than_the_window_keeps_as_much_as_fits(self) -> None:
-        request = user_message("FIRST " + "word " * 95_000)
-        result = await compact(100_000, [*OPENING, *tool_turns(0, 10), request])
-        limit = Budget.for_window(100_000).prompt_limit
-        assert 0.95 * limit < result.tokens_after <= limit
-        assert text_of(result.messages[-1]).startswith("FIRST")
-
     async def test_a_request_in_the_head_is_cut_when_a_later_one_follows(self) -> None:
         messages = [
             user_message("FIRST " + "word " * 60_000 + "LAST"),

@@ -20,7 +20,6 @@ from everthread.compaction.history.tool_calls import (
     MAX_ERROR_LINE_CHARS,
 )
 from everthread.core.messages import Message, calls_of, iterate_images, results_of
-from everthread.core.tool_outputs import make_persisted_block, output_id
 from everthread.core.turns import (
     find_call_groups,
     find_latest_user_index,
@@ -50,14 +49,6 @@ def result(call_id: str = "a", content: Any = OLD) -> Message:
 
 def prune_all(*messages: Any) -> list[Message]:
     return prune_messages(list(messages), protect_from=len(messages))
-
-
-def test_a_long_result_becomes_one_line() -> None:
-    pruned = prune_all(
-        call_message(command="pytest tests/"),
-        result(content="x\n" * 2_999 + "[exit 1]"),
-    )
-    assert pruned[1] == result(content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output")
 
 
 def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
@@ -117,17 +108,6 @@ def test_only_the_newest_of_identical_results_stays() -> None:
     assert (
         prune_all(result(""), result(""))[0]["content"] == "[tool] -> same output as the later call"
     )
-
-
-@pytest.mark.parametrize("preview", [0, 500])
-def test_a_stored_result_keeps_its_citation(preview: int) -> None:
-    text = "z" * 90_000
-    block = make_persisted_block(text, preview_chars=preview)
-    line = prune_all(call_message(command="make " * 90, name="n" * 90), result(content=block))[1][
-        "content"
-    ]
-    assert isinstance(line, str)
-    assert line.endswith(f"stored as {output_id(text)}")
 
 
 def test_a_line_is_at_most_half_of_what_it_replaces() -> None:
@@ -417,11 +397,3 @@ def test_real_transcripts_are_pruned_soundly(name: str) -> None:
         check(messages, pruned, 2, end)
         assert prune_messages(pruned, start=2, protect_from=end) == pruned
         assert not any(found.text == CLEARED for message in pruned for found in results_of(message))
-
-
-def test_an_old_lookup_keeps_the_line_with_its_ids() -> None:
-    pruned = prune_all(
-        call_message(name="recall", query="port"),
-        result(content="recall 'port': 1 found: message:7\n\n" + OLD),
-    )
-    assert pruned[1] == result(content="recall 'port': 1 found: message:7")

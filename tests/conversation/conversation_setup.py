@@ -31,7 +31,7 @@ Script = Iterable[ScriptStep] | Callable[[Request], ScriptStep]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 
-class WatchedStore:
+class WatchedConversations:
     """A store and the events of its conversations, whose requests must extend each other."""
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class WatchedStore:
         assert not self.watch.broken, [str(change) for change in self.watch.broken]
 
 
-class ConversationSetup(WatchedStore):
+class Conversations(WatchedConversations):
     """Open conversations of a scripted model."""
 
     async def open(
@@ -112,15 +112,15 @@ def route_to_model(model: Any, provider: str = "auto") -> Route:
 
 
 @asynccontextmanager
-async def open_setup(folder: Path) -> AsyncIterator[ConversationSetup]:
-    """Open a setup with a new SQLite store. At its end, check that no request broke its session's prefix."""
+async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
+    """Open a conversations with a new SQLite store. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    setup = ConversationSetup(store)
+    conversations = Conversations(store)
     try:
-        yield setup
+        yield conversations
     finally:
         await store.close()
-    setup.check_prefixes()
+    conversations.check_prefixes()
 
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:

@@ -15,7 +15,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_reply, function_call
-from tests.conversation.conversation_setup import WatchedStore, make_text
+from tests.conversation.conversation_setup import WatchedConversations, make_text
 
 KEY = "EVERTHREAD_LAB_KEY"
 NAMES: dict[Api, str] = {
@@ -37,7 +37,7 @@ TOOL: dict[str, Any] = {
 }
 
 
-class HttpSetup(WatchedStore):
+class HttpConversations(WatchedConversations):
     """A provider, a store, and conversations between them whose requests are watched."""
 
     def __init__(self, provider: Provider, store: Store) -> None:
@@ -79,24 +79,24 @@ class HttpSetup(WatchedStore):
         ]
 
 
-OpenHttp = Callable[..., Awaitable[HttpSetup]]
+OpenHttp = Callable[..., Awaitable[HttpConversations]]
 """Opens a setup: `await open_http(models, script)`."""
 
 
 @asynccontextmanager
-async def open_http_setup(
+async def open_http_conversations(
     folder: Path, models: Any, script: Any = None, **settings: Any
-) -> AsyncIterator[HttpSetup]:
+) -> AsyncIterator[HttpConversations]:
     async with Provider(models, script, **settings) as provider:
         store = open_store(folder / "store.db")
-        setup = HttpSetup(provider, store)
+        conversations = HttpConversations(provider, store)
         try:
-            yield setup
+            yield conversations
         finally:
-            for conversation in setup.opened:
+            for conversation in conversations.opened:
                 await conversation.close()
             await store.close()
-        setup.check_prefixes()
+        conversations.check_prefixes()
 
 
 def served_model(

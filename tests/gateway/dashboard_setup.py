@@ -136,7 +136,7 @@ class Browser:
 
 
 @dataclass
-class DashboardSetup:
+class ServedDashboard:
     """A store, its pages, and any number of browsers."""
 
     store: Store
@@ -155,9 +155,9 @@ class DashboardSetup:
 
 
 @asynccontextmanager
-async def open_dashboard_setup(
+async def open_dashboard(
     folder: Path, auth: Auth = "none", *, window: int = 20_000, **more: Any
-) -> AsyncIterator[DashboardSetup]:
+) -> AsyncIterator[ServedDashboard]:
     store = open_store(folder / "pages.db")
     access = DashboardLogin(
         store,
@@ -169,11 +169,11 @@ async def open_dashboard_setup(
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    setup = DashboardSetup(store, Dashboard(ThreadCosts(store, size), access, **more))
+    dashboard = ServedDashboard(store, Dashboard(ThreadCosts(store, size), access, **more))
     try:
-        yield setup
+        yield dashboard
     finally:
-        await setup.close()
+        await dashboard.close()
 
 
 def make_turn(number: int, *, words: int = 40) -> list[Any]:

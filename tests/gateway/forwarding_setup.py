@@ -11,7 +11,7 @@ from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
-from tests.gateway.manager_setup import HistoryClient, text_reply
+from tests.gateway.manager_setup import HistoryClient, prepare_request, text_reply
 
 
 def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
@@ -24,7 +24,7 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
 
 async def begin_turn(manager: ProxyManager, client: HistoryClient) -> RequestHandler:
     incoming = locate_request(manager, client)
-    return manager.forward_first(incoming) or await manager.prepare(incoming)
+    return manager.forward_first(incoming) or await prepare_request(manager, incoming)
 
 
 def answer_outcome(client: HistoryClient, text: str = "Yes.", tokens: int = 900) -> Outcome:

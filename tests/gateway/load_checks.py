@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.lab.provider.faults import ANSWERED_FAULTS
 from everthread.store.store import Store
 from tests.gateway.load_clients import MARK, LoadClient, mark_of
@@ -25,18 +25,18 @@ def list_fail_open_metrics(metrics: str) -> list[str]:
     return [line for line in lines if 'step="tells"' not in line]
 
 
-def is_complete(record: Record) -> bool:
+def is_complete(record: RequestRecord) -> bool:
     """Return whether the provider sent its whole answer."""
     is_answered = record.status == 200 and not record.error and "gone" not in record.events
     return is_answered and (not record.fault or record.fault in ANSWERED_FAULTS)
 
 
-def find_wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
+def find_wrong_requests(log: Iterable[RequestRecord]) -> list[tuple[int, str]]:
     """Return requests that the provider refused without a planned fault."""
     return [(record.number, record.error) for record in log if record.error and not record.fault]
 
 
-def find_foreign_answers(log: Iterable[Record], clients: Iterable[LoadClient]) -> list[str]:
+def find_foreign_answers(log: Iterable[RequestRecord], clients: Iterable[LoadClient]) -> list[str]:
     """Return answers that a client kept but never received."""
     given_answers = {
         (mark_of(record.request), text_of(record.reply.message))
@@ -69,7 +69,7 @@ async def load_histories(store: Store) -> Threads:
 
 async def find_problems(
     store: Store,
-    log: Sequence[Record],
+    log: Sequence[RequestRecord],
     clients: Sequence[LoadClient],
     *,
     allows_unread_answers: bool = False,
@@ -142,7 +142,7 @@ def _comparable(history: History) -> list[str]:
 async def find_differing_usage(
     store: Store,
     threads: Threads,
-    log: Sequence[Record],
+    log: Sequence[RequestRecord],
     max_lost: int,
 ) -> list[Any]:
     """Return calls that only the provider's log or only the store has.

@@ -20,6 +20,7 @@ from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -53,15 +54,15 @@ MANAGED: Any = "managed"
 
 
 @dataclass
-class ManagerSetup:
+class Managers:
     """Managers on one store."""
 
     store: Store
     window: int = 8_000
     events: list[Event] = field(default_factory=list)
-    managers: list[ProxyManager] = field(default_factory=list)
+    opened: list[ProxyManager] = field(default_factory=list)
 
-    def manager(
+    def open(
         self,
         *,
         cache_marks: bool = False,
@@ -102,7 +103,7 @@ class ManagerSetup:
             offer_recall=recall,
             record_delay=record_delay,
         )
-        self.managers.append(proxy_manager)
+        self.opened.append(proxy_manager)
         return proxy_manager
 
     def events_of(self, kind: type[Any]) -> list[Any]:
@@ -111,7 +112,7 @@ class ManagerSetup:
 
 
 @dataclass(kw_only=True)
-class ProviderSetup(ManagerSetup):
+class ManagersWithProvider(Managers):
     """Managers on one store in front of one provider."""
 
     provider: Provider
@@ -124,7 +125,7 @@ class ProviderSetup(ManagerSetup):
 
 
 @asynccontextmanager
-async def open_manager_setup(
+async def open_managers_with_provider(
     folder: Path,
     script: Any = None,
     *,
@@ -132,28 +133,28 @@ async def open_manager_setup(
     served: int | None = None,
     names: Iterable[str] = NAMES.values(),
     **more: Any,
-) -> AsyncIterator[ProviderSetup]:
+) -> AsyncIterator[ManagersWithProvider]:
     models = [ServedModel(name, served or window, **more) for name in names]
     async with (
         Provider(models, script) as provider,
-        open_setup_without_provider(folder) as setup,
+        open_managers(folder) as managers,
     ):
-        yield ProviderSetup(
-            setup.store,
+        yield ManagersWithProvider(
+            managers.store,
             window,
-            managers=setup.managers,
+            opened=managers.opened,
             provider=provider,
         )
 
 
 @asynccontextmanager
-async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetup]:
+async def open_managers(folder: Path) -> AsyncIterator[Managers]:
     store = open_store(folder / "store.db")
-    setup = ManagerSetup(store)
+    managers = Managers(store)
     try:
-        yield setup
+        yield managers
     finally:
-        for manager in setup.managers:
+        for manager in managers.opened:
             await manager.close()
         await store.close()
 
@@ -252,7 +253,7 @@ async def send_request(
     The client's history gets the answer.
     """
     incoming = client.incoming(provider.url)
-    turn = await manager.prepare(incoming)
+    turn = await prepare_request(manager, incoming)
     sent = turn.outgoing
     tries = 0
     async with httpx2.AsyncClient(timeout=60) as http:
@@ -293,12 +294,19 @@ _HEADERS = {
 }
 
 
+async def prepare_request(manager: ProxyManager, incoming: Incoming) -> ManagedHandler:
+    """Prepare a request that has to be managed."""
+    handler = await manager.prepare(incoming)
+    assert handler is not None
+    return handler
+
+
 async def answer_request(
     manager: ProxyManager, client: HistoryClient, text: str = "Yes."
 ) -> Outgoing:
     """Send the client's history without a provider; the answer is this text."""
     incoming = client.incoming()
-    turn = await manager.prepare(incoming)
+    turn = await prepare_request(manager, incoming)
     reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))

@@ -16,12 +16,12 @@ import httpx2
 from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.messages import results_of, text_of
 from everthread.core.types import Api, Reply, Request
-from everthread.lab.provider import Provider, Record, ServedModel
+from everthread.lab.provider import Provider, RequestRecord, ServedModel
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
-from tests.gateway.gateway_setup import GatewaySetup, open_setup
+from tests.gateway.gateway_setup import Gateways, open_gateways
 from tests.gateway.manager_setup import NAMES, PATHS, HistoryClient, numbered_text, text_of_tokens
 
 FACT = "The harbour master's boat is called Wilhelmina."
@@ -67,7 +67,7 @@ def find_last_results(request: Request) -> list[str]:
 class ProxiedConversation:
     """A conversation of one client over HTTP, with complete or streamed answers."""
 
-    gateways: GatewaySetup
+    gateways: Gateways
     url: str
     client: HistoryClient
     streams: bool
@@ -77,7 +77,7 @@ class ProxiedConversation:
     response_headers: dict[str, str] = field(default_factory=dict)
 
     @property
-    def log(self) -> list[Record]:
+    def log(self) -> list[RequestRecord]:
         """The requests that reached the provider."""
         return self.gateways.provider.log
 
@@ -167,10 +167,10 @@ async def open_conversation(
     folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
 ) -> AsyncIterator[ProxiedConversation]:
     models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
-    async with open_setup(folder) as setup, Provider(models, script) as provider:
-        setup.provider = provider
+    async with open_gateways(folder) as gateways, Provider(models, script) as provider:
+        gateways.provider = provider
         settings += "compression: {background: false}\n"
-        url = await setup.start("none", key=None, settings=settings)
+        url = await gateways.start("none", key=None, settings=settings)
         client = HistoryClient(
             api,
             tools=[TOOL],
@@ -178,7 +178,7 @@ async def open_conversation(
             **more,
         )
         yield ProxiedConversation(
-            setup,
+            gateways,
             url,
             client=client,
             streams=streams,

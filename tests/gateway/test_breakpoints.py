@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api
-from tests.gateway.manager_setup import HistoryClient, open_manager_setup, text_of_tokens
+from tests.gateway.manager_setup import (
+    HistoryClient,
+    open_managers_with_provider,
+    prepare_request,
+    text_of_tokens,
+)
 
 OPENAI = "https://api.openai.com/v1"
 MARK = {"mode": "explicit"}
@@ -27,9 +32,9 @@ def make_client(api: Api, model: str = "gpt-5.6", **options: Any) -> HistoryClie
 async def sent_by(
     folder: Path, client: HistoryClient, upstream: str = OPENAI, **options: Any
 ) -> Any:
-    async with open_manager_setup(folder, None) as setup:
-        manager = setup.manager(cache_marks=True, **options)
-        turn = await manager.prepare(client.incoming(upstream))
+    async with open_managers_with_provider(folder, None) as managers_with_provider:
+        manager = managers_with_provider.open(cache_marks=True, **options)
+        turn = await prepare_request(manager, client.incoming(upstream))
         return json.loads(turn.outgoing.body)
 
 
@@ -107,14 +112,14 @@ async def test_a_short_prompt_or_another_upstream_gets_no_breakpoint(tmp_path: P
 async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
     tmp_path: Path,
 ) -> None:
-    async with open_manager_setup(tmp_path, None, window=16_000) as setup:
-        manager = setup.manager(cache_marks=True, background=False)
+    async with open_managers_with_provider(tmp_path, None, window=16_000) as managers_with_provider:
+        manager = managers_with_provider.open(cache_marks=True, background=False)
         client = make_client("openai_chat", tools=[TOOL])
         for number in range(40):
             client.add_user_message(f"Entry {number}: {text_of_tokens(120, 'ledger')}")
             client.add_assistant_message(text_of_tokens(120, "ok"))
         client.add_user_message("And now?")
-        turn = await manager.prepare(client.incoming(OPENAI))
+        turn = await prepare_request(manager, client.incoming(OPENAI))
         assert turn.outgoing.headers["x-everthread-compactions"] == "1"
         system = json.loads(turn.outgoing.body)["messages"][0]["content"]
         assert [part.get("prompt_cache_breakpoint") for part in system] == [MARK, None]

@@ -37,12 +37,12 @@ from tests.gateway.dashboard_setup import (
     MODEL,
     SUMMARY,
     Browser,
-    DashboardSetup,
+    ServedDashboard,
     compact_thread,
     make_thread,
-    open_dashboard_setup,
+    open_dashboard,
 )
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.store.links import extend, new_link
 
 
@@ -85,7 +85,7 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
 
 
 async def test_does_not_show_a_learnt_output_cap_as_the_window(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
     before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
@@ -100,7 +100,7 @@ async def test_does_not_show_a_learnt_output_cap_as_the_window(
 
 
 async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
-    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+    async with open_dashboard(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().log_in()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
         async with open_conversation(model, store=dashboard.store) as conversation:
@@ -126,13 +126,13 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
 
 
 async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
-    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+    async with open_dashboard(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().log_in()
-        place = ManagerSetup(dashboard.store, window=16_000)
-        manager = place.manager()
+        place = Managers(dashboard.store, window=16_000)
+        manager = place.open()
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         answer = Reply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
@@ -163,7 +163,7 @@ async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
     assert redirect.headers["location"] == "/"
 
 
-async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) -> None:
     first = await make_thread(dashboard.store, title="The ledger")
     other = await make_thread(dashboard.store, turns=1)
     await compact_thread(dashboard.store, first)
@@ -186,7 +186,7 @@ async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -
     )
 
 
-async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
     await dashboard.store.record_usage(
@@ -225,7 +225,7 @@ async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browse
 
 
 async def test_shows_and_undoes_a_compaction(
-    caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
+    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
         thread = await make_thread(dashboard.store)
@@ -272,7 +272,7 @@ async def test_shows_and_undoes_a_compaction(
 
 
 async def test_refuses_to_change_a_thread_during_a_turn(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
@@ -285,7 +285,7 @@ async def test_refuses_to_change_a_thread_during_a_turn(
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
-async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_pins_texts_and_messages(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
     path = f"/dashboard/threads/{thread}/pin"
@@ -314,7 +314,7 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
 
 
 async def test_shows_the_summary_that_replaces_the_beginning(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     for number in range(1, 5):
         await extend(
@@ -363,7 +363,9 @@ async def test_shows_the_summary_that_replaces_the_beginning(
     assert "2messages left the prompt" in opened.visible_text.replace("\n", "")
 
 
-async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_overview_sums_calls_tokens_and_costs(
+    dashboard: ServedDashboard, me: Browser
+) -> None:
     thread = await make_thread(dashboard.store, tenant="a")
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
@@ -391,7 +393,7 @@ async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, m
 
 
 async def test_overview_leads_with_calls_beyond_the_window(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=8)
     tip = await compact_thread(dashboard.store, thread)
@@ -413,7 +415,7 @@ async def test_overview_leads_with_calls_beyond_the_window(
 
 
 async def test_lists_branches_under_their_conversation(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
     first = (await dashboard.store.history(thread))[1]
@@ -488,7 +490,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
             ["a note"],
         )
 
-    async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
+    async with open_dashboard(tmp_path, trial=trial) as dashboard:
         me = await dashboard.browser().log_in()
         thread = await make_thread(dashboard.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
@@ -513,7 +515,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
         assert tip == thread
 
 
-async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
+async def test_sends_changes_to_an_open_page(dashboard: ServedDashboard) -> None:
     thread = await make_thread(dashboard.store, turns=1)
     browser = await dashboard.browser().log_in()
     request = browser.http.build_request("GET", f"/dashboard/live?thread={thread}")

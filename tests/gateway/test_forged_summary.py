@@ -16,7 +16,7 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
 from everthread.thread.caller.compaction_job import CompactionJob
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
-from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.gateway_setup import Gateways
 from tests.gateway.manager_setup import numbered_text
 
 COUNTER = TokenCounter("gpt-4o")
@@ -104,7 +104,7 @@ def behind_words(text: str) -> list[dict[str, Any]]:
     "put", [str, behind_words, "So:\n\n{}".format], ids=["whole", "block", "merged"]
 )
 async def test_a_summary_of_another_tenant_is_not_attributed_to_the_user(
-    put: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
+    put: Any, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     """The attack: a tenant has its own words summarised, and another one's model repeats that summary."""
     url = await gateways.start()

@@ -11,9 +11,9 @@ import pytest
 from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.fail_open import FailOpenManager
-from everthread.gateway.managed.forwarded_requests import ForwardedHandler
+from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.managed.managed_handler import ManagedHandler
+from everthread.gateway.managed.manager import ForwardedHandler
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.events import RecordFailed
@@ -24,7 +24,13 @@ from tests.gateway.forwarding_setup import (
     send_and_record,
     stored_texts,
 )
-from tests.gateway.manager_setup import APIS, HistoryClient, ManagerSetup, text_of_tokens
+from tests.gateway.manager_setup import (
+    APIS,
+    HistoryClient,
+    Managers,
+    prepare_request,
+    text_of_tokens,
+)
 from tests.gateway.store_wrappers import BreakableStore
 
 WINDOW = 40_000
@@ -32,14 +38,14 @@ OPENING = text_of_tokens(900, "größer")
 
 
 @pytest.fixture
-def setup(setup: ManagerSetup) -> ManagerSetup:
-    setup.window = WINDOW
-    return setup
+def managers(managers: Managers) -> Managers:
+    managers.window = WINDOW
+    return managers
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup, api: Api) -> None:
-    manager = setup.manager(is_sole_writer=True)
+async def test_a_known_thread_is_forwarded_before_it_is_read(managers: Managers, api: Api) -> None:
+    manager = managers.open(is_sole_writer=True)
     client = HistoryClient(api)
     first = await send_and_record(manager, client, OPENING)
     assert isinstance(first, ManagedHandler)
@@ -49,39 +55,38 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
         turn = manager.forward_first(incoming)
         assert isinstance(turn, ForwardedHandler)
         assert turn.outgoing.body is incoming.raw
-        headers = await turn.response_headers()
-        assert headers[THREAD_HEADER] == first.thread
+        assert turn.outgoing.headers[THREAD_HEADER] == first.thread
         await turn.record(answer_outcome(client, f"Answer {number}."))
     texts = [OPENING, "Yes."]
     for number in range(3):
         texts += [f"Next {number}, größer.", f"Answer {number}."]
-    stored = await stored_texts(setup.store, first.thread)
+    stored = await stored_texts(managers.store, first.thread)
     assert stored == texts
-    usage = await setup.store.usage(first.thread)
+    usage = await managers.store.usage(first.thread)
     assert len(usage) == 4
 
 
 async def test_stores_a_request_before_its_long_answer_ends(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Take your time.")
     turn = await begin_turn(manager, client)
     assert isinstance(turn, ForwardedHandler)
     async with asyncio.timeout(60):
-        while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+        while len(await managers.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
     await turn.record(answer_outcome(client))
-    history = await setup.store.history(first.thread)
+    history = await managers.store.history(first.thread)
     assert len(history) == 4
 
 
 async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("anthropic")
     client.add_user_message(OPENING)
     turn = await begin_turn(manager, client)
@@ -93,10 +98,10 @@ async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
     assert manager.forward_first(locate_request(manager, client)) is None
 
 
-async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> None:
+async def test_reads_other_requests_before_forwarding(managers: Managers) -> None:
     """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
 
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
     await send_and_record(manager, client, OPENING)
     await send_and_record(manager, client, "And then?")
@@ -126,9 +131,9 @@ async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> No
         assert manager.forward_first(locate_request(manager, other)) is None, change
 
 
-async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -> None:
-    setup.window = 8_000
-    manager = setup.manager(background=False)
+async def test_reads_a_rewritten_thread_before_forwarding(managers: Managers) -> None:
+    managers.window = 8_000
+    manager = managers.open(background=False)
     client = HistoryClient("anthropic")
     for number in range(14):
         client.add_user_message(text_of_tokens(500, f"topic {number}"))
@@ -140,9 +145,9 @@ async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -
 
 
 async def test_sets_cache_marks_before_forwarding(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(cache_marks=True)
+    manager = managers.open(cache_marks=True)
     client = HistoryClient("anthropic", system=text_of_tokens(4_000, "rules"))
     client.add_user_message(OPENING)
     first = await begin_turn(manager, client)
@@ -151,14 +156,14 @@ async def test_sets_cache_marks_before_forwarding(
     incoming = locate_request(manager, client)
     turn = manager.forward_first(incoming)
     assert turn is not None
-    read = await manager.prepare(replace(incoming, located_body=None))
+    read = await prepare_request(manager, replace(incoming, located_body=None))
     assert turn.outgoing.is_rewritten
     assert turn.outgoing.body.count(b'"cache_control"') == 4
     assert turn.outgoing.body == read.outgoing.body
 
 
-async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_reads_and_shrinks_a_refused_request(managers: Managers) -> None:
+    manager = managers.open(background=False)
     client = HistoryClient("anthropic", extra={"max_tokens": 100})
     for number in range(14):
         client.add_user_message(text_of_tokens(500, f"topic {number}"))
@@ -169,27 +174,30 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     assert isinstance(turn, ForwardedHandler)
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
     refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
+    refused = turn.outgoing
     smaller = await turn.recover(400, refusal)
     assert smaller is not None
     assert smaller.is_rewritten
-    assert len(smaller.body) < len(turn.outgoing.body)
+    assert len(smaller.body) < len(refused.body)
     await turn.record(answer_outcome(client))
 
 
-async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSetup) -> None:
-    store = BreakableStore(setup.store)
-    setup.store = cast("Store", store)
-    manager = setup.manager(is_sole_writer=True)
+async def test_a_failure_after_the_answer_is_logged_and_counted(managers: Managers) -> None:
+    store = BreakableStore(managers.store)
+    managers.store = cast("Store", store)
+    manager = managers.open(is_sole_writer=True)
     metrics = Metrics()
-    guarded = FailOpenManager(manager, metrics, 60)
+    fail_open = FailOpen(manager, metrics, 60)
     client = HistoryClient("anthropic")
     await send_and_record(manager, client, OPENING)
     for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
         store.error = error
         client.add_user_message("And now?")
-        turn = guarded.forward_first(locate_request(manager, client))
+        incoming = locate_request(manager, client)
+        turn = fail_open.forward_first(incoming)
         assert turn is not None
-        await turn.record(answer_outcome(client))
-    errors = [event.error for event in setup.events_of(RecordFailed)]
+        recording = turn.record(answer_outcome(client))
+        await fail_open.attempt("answered", incoming, recording, is_awaited=False)
+    errors = [event.error for event in managers.events_of(RecordFailed)]
     assert errors == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

@@ -26,9 +26,10 @@ from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     numbered_text,
+    prepare_request,
     text_of_tokens,
 )
 from tests.gateway.proxied_conversation import (
@@ -340,8 +341,8 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
-    manager = setup.manager(recall=True, background=False)
+async def test_recall_is_not_offered_beside_the_mcp_server(name: str, managers: Managers) -> None:
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
         tools=[
@@ -352,15 +353,15 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
         ],
     )
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.is_rewritten
     assert not turn.outgoing.offers_recall
 
 
 async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     inner = [
         {
             "type": "function",
@@ -380,7 +381,7 @@ async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
         ],
     )
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.is_rewritten
     assert not turn.outgoing.offers_recall
     assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.outgoing.body
@@ -397,13 +398,13 @@ def test_a_recall_tool_in_the_clients_namespace_is_another_tool() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) -> None:
+async def test_begins_no_recall_round_after_the_time_limit(managers: Managers) -> None:
     clock = SteppedClock(1_000.0)
 
-    manager = setup.manager(recall=True, background=False, clock=clock)
+    manager = managers.open(recall=True, background=False, clock=clock)
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     assert turn.outgoing.offers_recall
     for number in range(2):
         recall_reply = calls_reply(numbered_call("recall", number, query="boat"))
@@ -414,12 +415,12 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
 
 
 async def test_counts_the_tokens_of_a_round_before_any_compaction(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient("openai_chat", tools=[TOOL])
     client.add_user_message("Which boat?")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     before = turn.outgoing.tokens
     recall_reply = calls_reply(numbered_call("recall", 0, query="boat"))
     following = await turn.resume_after_recall(recall_reply)

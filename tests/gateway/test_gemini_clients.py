@@ -24,7 +24,7 @@ from everthread.gateway.request.gemini_path import (
 )
 from everthread.lab.provider import ServedModel
 from tests.chat_messages import function_call
-from tests.gateway.gateway_setup import FILLER, GatewaySetup, open_setup_with_models
+from tests.gateway.gateway_setup import FILLER, Gateways, open_gateways_with_models
 from tests.gateway.manager_setup import statuses_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -69,14 +69,14 @@ def script(request: Request) -> Any:
 @asynccontextmanager
 async def open_gemini(
     folder: Path, answers: Any = script, window: int = WINDOW
-) -> AsyncIterator[GatewaySetup]:
-    async with open_setup_with_models(
+) -> AsyncIterator[Gateways]:
+    async with open_gateways_with_models(
         folder, [ServedModel(MODEL, window, shows="inputTokenLimit")], answers
     ) as gateways:
         yield gateways
 
 
-async def client_of(gateways: GatewaySetup) -> genai.Client:
+async def client_of(gateways: Gateways) -> genai.Client:
     options = types.HttpOptions(base_url=await gateways.start())
     client = genai.Client(api_key=await gateways.create_key(), http_options=options)
     gateways.exit_stack.push_async_callback(client.aio.aclose)
@@ -143,7 +143,7 @@ class GeminiConversation:
             }
 
 
-async def stored_history(gateways: GatewaySetup, thread: str, count: int) -> Any:
+async def stored_history(gateways: Gateways, thread: str, count: int) -> Any:
     """Wait until the thread has this many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
         while len(history := await gateways.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
@@ -207,7 +207,7 @@ async def test_learns_an_unknown_window_from_one_refusal(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     models = [ServedModel("gemini-unheard-of", 8_000)]
-    async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
+    async with open_gateways_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         url = await gateways.start()
         headers = {"x-goog-api-key": await gateways.create_key()}
         contents: list[Any] = []
@@ -232,7 +232,7 @@ async def test_lowers_an_output_cap_over_the_models_maximum(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     models = [ServedModel(MODEL, WINDOW, max_output=500)]
-    async with open_setup_with_models(tmp_path, models) as gateways:
+    async with open_gateways_with_models(tmp_path, models) as gateways:
         url = await gateways.start()
         headers = {"x-goog-api-key": await gateways.create_key()}
         for settings in (

@@ -14,7 +14,8 @@ from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import (
     HistoryClient,
-    ManagerSetup,
+    Managers,
+    prepare_request,
     text_reply,
 )
 from tests.gateway.store_wrappers import HeldStore
@@ -36,7 +37,7 @@ class Conversation:
         self._count += 1
         self.client.add_user_message(f"Question {self._count}")
         self.said.append(f"Question {self._count}")
-        return await manager.prepare(self.client.incoming())
+        return await prepare_request(manager, self.client.incoming())
 
     def hear(self, turn: RequestHandler) -> asyncio.Task[None]:
         """Take the answer; the task stores it."""
@@ -54,8 +55,8 @@ async def two_processes(
     """The first one's store can be held; `alone`: it assumes that no other process writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
-    first = ManagerSetup(stores[0]).manager(store=held, is_sole_writer=alone)
-    second = ManagerSetup(stores[1]).manager()
+    first = Managers(stores[0]).open(store=held, is_sole_writer=alone)
+    second = Managers(stores[1]).open()
     try:
         yield held, first, second, stores[1]
     finally:

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from everthread.gateway.contracts import Limits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -53,13 +53,6 @@ async def test_an_upstream_without_a_key_gets_no_credential() -> None:
     assert not {"authorization", "x-api-key"} & request.header_values.keys()
     tenants = [incoming.tenant for incoming in manager.prepared]
     assert tenants == ["acme"]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-async def test_listening_on_this_machine_needs_no_keys(host: str) -> None:
-    proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), PassThroughManager())
-    Gateway(GatewayApp(proxy), host=host)
-    await proxy.close()
 
 
 async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
@@ -206,30 +199,6 @@ async def test_an_unreachable_upstream_is_a_502_in_the_clients_protocol() -> Non
     assert messages.status == 502
     assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
     assert json.loads(messages.body)["error"]["type"] == "api_error"
-
-
-async def test_credentials_stay_out_of_logs_and_errors(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Leaking(PassThroughManager):
-        async def outgoing(self, incoming: Incoming) -> Outgoing:
-            raise ValueError(incoming.headers["authorization"])
-
-    key = b"sk-proj-0123456789abcdefghijABCDEFGHIJ0123456789abcdefghij"
-    with caplog.at_level(logging.DEBUG, "everthread"):
-        async with open_raw_gateway("http://127.0.0.1:9", Leaking()) as (url, _):
-            response = await send_post(
-                url,
-                CHAT,
-                b"{}",
-                (b"Authorization", b"Bearer " + key),
-            )
-        assert key not in response.body
-    answers = [
-        record.getMessage() for record in caplog.records if record.name.startswith("everthread")
-    ]
-    assert answers
-    assert key.decode() not in "\n".join(answers)
 
 
 async def test_logs_an_unexpected_failure_without_its_text(

@@ -6,7 +6,6 @@ import asyncio
 import gc
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 
@@ -20,9 +19,10 @@ from everthread.thread.events import RecordFailed
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
+    prepare_request,
     text_reply,
     thread_of,
 )
@@ -42,14 +42,14 @@ class LoneGateway:
 
     async def ask(self, question: str) -> RequestHandler:
         self.client.add_user_message(question)
-        return await self.manager.prepare(self.client.incoming())
+        return await prepare_request(self.manager, self.client.incoming())
 
 
 @pytest.fixture
-async def lone(setup: ManagerSetup) -> LoneGateway:
-    store = WatchedStore(setup.store)
+async def lone(managers: Managers) -> LoneGateway:
+    store = WatchedStore(managers.store)
     gateway = LoneGateway(
-        store, setup.manager(store=store, is_sole_writer=True), HistoryClient("anthropic")
+        store, managers.open(store=store, is_sole_writer=True), HistoryClient("anthropic")
     )
     await ask(gateway.manager, gateway.client, *OPENING)
     assert store.written == [["user"], ["assistant"]], (
@@ -110,8 +110,8 @@ async def test_a_branch_does_not_wait_for_the_answer_before_it(
     other.add_user_message("Left.")
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
-    second = await lone.manager.prepare(other.incoming())
-    await lone.manager.threads.recorder.store_request(cast("ManagedHandler", second).call)
+    second = await prepare_request(lone.manager, other.incoming())
+    await second.call.recorder.store_request()
     assert lone.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
@@ -129,9 +129,9 @@ async def test_a_lone_gateway_stores_failed_messages_with_the_next_request(
     assert stored == [*OPENING, "Left.", "Done.", "Further.", "There."]
 
 
-async def stored_threads(setup: ManagerSetup) -> list[list[str]]:
-    rows = await setup.store.list_threads(tenant="t")
-    return [texts_of(await setup.store.history(row.first.id)) for row in rows]
+async def stored_threads(managers: Managers) -> list[list[str]]:
+    rows = await managers.store.list_threads(tenant="t")
+    return [texts_of(await managers.store.history(row.first.id)) for row in rows]
 
 
 def numbered_dialogue(turns: int) -> list[str]:
@@ -144,36 +144,34 @@ def begin_recording(turn: RequestHandler, reply: Reply) -> asyncio.Task[None]:
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
 async def test_a_client_quicker_than_the_store_stays_in_its_thread(
-    fails: set[int], setup: ManagerSetup
+    fails: set[int], managers: Managers
 ) -> None:
-    manager = setup.manager(store=FailingStore(setup.store, fails))
+    manager = managers.open(store=FailingStore(managers.store, fails))
     client = HistoryClient("anthropic")
     recordings = []
     threads = set()
     for number in range(6):
         client.add_user_message(f"Question {number}")
-        turn = await manager.prepare(client.incoming())
+        turn = await prepare_request(manager, client.incoming())
         threads.add(thread_of(turn))
         reply = text_reply(f"Answer {number}")
         client.add_reply(reply)
         recordings.append(begin_recording(turn, reply))
         await asyncio.sleep(0)  # the client has its answer, and continues at once
     await asyncio.gather(*recordings)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert numbered_dialogue(6) in stored
-    assert bool(setup.events_of(RecordFailed)) == bool(fails)
+    assert bool(managers.events_of(RecordFailed)) == bool(fails)
     if not fails:
         assert len(stored) == len(threads)
         assert len(threads) == 1
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_three_processes_and_late_writes_make_no_branch(
-    api: Api, setup: ManagerSetup
-) -> None:
+async def test_three_processes_and_late_writes_make_no_branch(api: Api, managers: Managers) -> None:
     """Each turn meets another process while the one before is still storing; some turns are sent twice."""
-    managers = [
-        setup.manager(store=FailingStore(setup.store, set(), seconds=0.03 * number))
+    processes = [
+        managers.open(store=FailingStore(managers.store, set(), seconds=0.03 * number))
         for number in (1, 2, 3)
     ]
     client = HistoryClient(api)
@@ -182,41 +180,41 @@ async def test_three_processes_and_late_writes_make_no_branch(
         client.add_user_message(f"Question {number}")
         reply = text_reply(f"Answer {number}")
         # A client that lost its answer asks again.
-        for manager in managers[number % 3 : number % 3 + 1 + number % 2]:
-            turn = await manager.prepare(client.incoming())
+        for manager in processes[number % 3 : number % 3 + 1 + number % 2]:
+            turn = await prepare_request(manager, client.incoming())
             recordings.append(begin_recording(turn, reply))
             await asyncio.sleep(0)
         client.add_reply(reply)
         if not number:  # other processes do not know an unstored message
             await asyncio.gather(*recordings)
     await asyncio.gather(*recordings)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert stored == [numbered_dialogue(12)]
 
 
 async def test_two_continuations_of_one_message_get_a_thread_each(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     """Two processes know the same last message, and a client continues it in both."""
-    managers = [setup.manager(), setup.manager()]
+    processes = [managers.open(), managers.open()]
     client = HistoryClient("anthropic")
     client.add_user_message(OPENING[0])
     reply = text_reply(OPENING[1])
-    for manager in managers:
-        await (await manager.prepare(client.incoming())).record(Outcome(200, reply))
+    for manager in processes:
+        await (await prepare_request(manager, client.incoming())).record(Outcome(200, reply))
     client.add_reply(reply)
     turns = {}
     clients = {}
-    for manager, text in zip(managers, ("Left.", "Right."), strict=True):
+    for manager, text in zip(processes, ("Left.", "Right."), strict=True):
         clients[text] = deepcopy(client)
         clients[text].add_user_message(text)
-        turns[text] = await manager.prepare(clients[text].incoming())
+        turns[text] = await prepare_request(manager, clients[text].incoming())
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
     threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
-    for manager, (text, turn) in zip(managers, turns.items(), strict=True):
-        stored = texts_of(await setup.store.history(threads[text]))
+    for manager, (text, turn) in zip(processes, turns.items(), strict=True):
+        stored = texts_of(await managers.store.history(threads[text]))
         assert stored == [*OPENING, text]
         await turn.record(Outcome(200, reply))
         clients[text].add_reply(reply)
@@ -225,12 +223,12 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
 
 
 async def test_names_no_thread_if_the_request_could_not_be_stored(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(store=FailingStore(setup.store, {1}))
+    manager = managers.open(store=FailingStore(managers.store, {1}))
     client = HistoryClient("openai_chat")
     client.add_user_message("Is anybody there?")
-    turn = await manager.prepare(client.incoming())
+    turn = await prepare_request(manager, client.incoming())
     headers = await turn.response_headers()
     assert THREAD_HEADER not in headers
     assert headers["x-everthread-compactions"] == "0"
@@ -238,19 +236,19 @@ async def test_names_no_thread_if_the_request_could_not_be_stored(
 
 
 async def test_recognizes_a_repeated_request_without_searching_the_store(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    store = WatchedStore(setup.store)
-    manager = setup.manager(store=store)
+    store = WatchedStore(managers.store)
+    manager = managers.open(store=store)
     client = HistoryClient("anthropic")
     client.add_user_message("Once more, please.")
     reply = text_reply("Gladly.")
-    first = await manager.prepare(client.incoming())
+    first = await prepare_request(manager, client.incoming())
     await first.record(Outcome(200, reply))
     searches = store.searches
-    again = await manager.prepare(client.incoming())
+    again = await prepare_request(manager, client.incoming())
     await again.record(Outcome(200, reply))
     assert store.searches == searches
     assert thread_of(again) == thread_of(first)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert stored == [["Once more, please.", "Gladly."]]

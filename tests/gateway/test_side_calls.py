@@ -20,8 +20,8 @@ from everthread.store.store import Store
 from everthread.thread.caller.caller_request import ClientSession, Outcome
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup
+from tests.gateway.gateway_setup import CHAT, CLAUDE, Gateways, open_gateways
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.gateway.store_wrappers import StoreWrapper
 
 __all__ = ["everthread", "home"]
@@ -119,7 +119,7 @@ def answer_of(response: httpx2.Response) -> dict[str, Any]:
 async def test_lists_side_calls_under_their_conversation(
     tmp_path: Path, everthread: Any, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, script=script) as gateways:
+    async with open_gateways(tmp_path, script=script) as gateways:
         url = await gateways.start("none", key=None)
         thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
@@ -147,7 +147,7 @@ async def test_lists_side_calls_under_their_conversation(
 
 
 async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     beginnings = (
         "This session is being continued from a previous conversation that ran out of context. ## Context: a parser",
@@ -172,7 +172,7 @@ async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
 
 
 async def test_titles_a_thread_without_a_beginning_with_its_instructions(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
     url = await gateways.start("none", key=None)
@@ -260,7 +260,7 @@ class AnswerHoldingStore(StoreWrapper):
 
 
 async def test_a_subagent_waits_until_its_parents_answer_is_stored(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}
     tool = {
@@ -268,22 +268,22 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
         "function": {"name": "Bash"},
     }
 
-    held = AnswerHoldingStore(setup.store)
-    manager = setup.manager(store=held)
+    held = AnswerHoldingStore(managers.store)
+    manager = managers.open(store=held)
     client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")
-    parent = await manager.prepare(client.incoming())
+    parent = await prepare_request(manager, client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
     reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
-    child = await manager.prepare(helper.incoming())
+    child = await prepare_request(manager, helper.incoming())
     naming = asyncio.create_task(child.response_headers())
     result = await asyncio.wait({naming}, timeout=0.1)
     assert not result[0]
     held.go.set()
-    stored = await setup.store.session((await naming)["x-everthread-thread"])
+    stored = await managers.store.session((await naming)["x-everthread-thread"])
     await answered
     assert stored.kind == "side"
     assert stored.parent == thread

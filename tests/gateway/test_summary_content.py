@@ -13,10 +13,11 @@ from everthread.thread.lookup.pins import add_pin
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     numbered_text,
+    prepare_request,
     text_of_tokens,
     thread_of,
 )
@@ -54,12 +55,12 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_a_summary_names_the_tools_of_its_client_only(api: Api, managers: Managers) -> None:
+    manager = managers.open(background=False)
     having = client(api, [*OTHERS, *OURS], 12)
     lacking = client(api, OTHERS, 12)
     summaries = [
-        summary((await manager.prepare(one.incoming())).outgoing)
+        summary((await prepare_request(manager, one.incoming())).outgoing)
         for one in (having, lacking, having, lacking)
     ]
     assert summaries[0].count(MENTION) == 1
@@ -68,17 +69,17 @@ async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: Man
     assert summaries[0] == summaries[2], "each sort of client gets its own bytes again"
     assert summaries[1] == summaries[3]
     grown = client(api, [*OTHERS, *OURS], 30)
-    turn = await manager.prepare(grown.incoming())
+    turn = await prepare_request(manager, grown.incoming())
     assert summary(turn.outgoing).count(MENTION) == 1
 
 
-async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_every_summary_carries_the_pins(managers: Managers) -> None:
+    manager = managers.open(background=False)
     history = client("openai_chat", [], 4)
     sent = await answer_request(manager, history)
     assert not sent.is_rewritten
     thread = thread_of(sent)
-    await add_pin(setup.store, thread, "The vault's code is 4711-B.")
+    await add_pin(managers.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
             sent = await ask(

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.lab.provider.answers import ProviderLogic, Record
+from everthread.lab.provider.answers import ProviderLogic, RequestRecord
 from everthread.lab.provider.script import ScriptedAnswers
 from everthread.lab.provider.served_models import PROTOCOLS, Protocol, index_models
 
@@ -80,7 +80,7 @@ LOGIC = ProviderLogic(index_models(None), ScriptedAnswers(), None, lambda: 0.0)
 async def test_answers_or_refuses_any_request_in_the_form_of_the_protocol(
     body: Any, protocol: Protocol
 ) -> None:
-    record = Record(1, protocol.api, protocol.path, headers={}, arrival_time=0.0, body=body)
+    record = RequestRecord(1, protocol.api, protocol.path, headers={}, arrival_time=0.0, body=body)
     outgoing = await LOGIC.answer(protocol, record)
     assert outgoing.status == record.status
     assert outgoing.status in (200, 400, 404)

@@ -165,14 +165,12 @@ def test_splits_a_stream_without_changing_its_message(
         "reasoning_content": thinking,
         "tool_calls": [function_call("c1", "ls", json.dumps(arguments))],
     }
-    reply = protocol.codec.decode_reply(
-        protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r"))
-    )
+    body = protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r"))
     whole = DECODERS[protocol.api]()
     pieces = DECODERS[protocol.api]()
-    for event in protocol.codec.encode_stream(reply):
+    for event in protocol.codec.encode_stream(body):
         whole.feed(event)
-    events = list(split_events(protocol.codec.encode_stream(reply)))
+    events = list(split_events(protocol.codec.encode_stream(body)))
     deltas = [delta for event in events for delta in pieces.feed(event)]
     assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages(
         [whole.reply().message]

@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
-from everthread.lab.provider import Provider, Record
+from everthread.lab.provider import Provider, RequestRecord
 from everthread.lab.provider.script import Script
 from everthread.lab.provider.served_models import Models
 from everthread.providers.clients import (
@@ -60,7 +60,7 @@ async def open_model(
     script: Script | None = None,
     *,
     models: Models | None = None,
-    listen: Callable[[Record], None] | None = None,
+    listen: Callable[[RequestRecord], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[HttpModel, Provider]]:
     """Yield a model whose provider answers from the script, and the provider with its log."""
@@ -111,7 +111,8 @@ async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
 
 
 def encode_stream(api: Api, reply: Reply) -> list[bytes]:
-    return [encode_event(event) for event in CODECS[api].encode_stream(reply)]
+    codec = CODECS[api]
+    return [encode_event(event) for event in codec.encode_stream(codec.encode_reply(reply))]
 
 
 def script_answer(api: Api, reply: Reply, *, stream: bool) -> Scripted:

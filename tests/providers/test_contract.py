@@ -17,6 +17,7 @@ from everthread.errors import ModelTimeoutError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import encode_json_body
 from everthread.wire.codecs import CODECS
+from everthread.wire.sse import encode_event
 from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
     APIS,
@@ -24,7 +25,6 @@ from tests.providers.http_models import (
     both_ways,
     collect_pieces,
     connect_model,
-    encode_stream,
     failure_at,
     failure_of,
     make_request,
@@ -125,8 +125,8 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
 @both_ways
 async def test_sends_reasoning_and_unknown_fields_back_verbatim(api: Api, stream: bool) -> None:
     body = REASONING_REPLIES[api]
-    answered = CODECS[api].decode_reply(body, model=NAME)
-    first_answer = sse_reply(encode_stream(api, answered)) if stream else json_reply(body)
+    events = [encode_event(event) for event in CODECS[api].encode_stream(body)]
+    first_answer = sse_reply(events) if stream else json_reply(body)
     request = make_request()
     with recording_server([first_answer, json_reply(body)]) as server:
         async with connect_model(api, server.url) as model:

@@ -12,7 +12,7 @@ from everthread.core.types import Api
 from everthread.errors import (
     ModelTimeoutError,
 )
-from everthread.lab.provider import Record
+from everthread.lab.provider import RequestRecord
 from everthread.lab.provider.faults import Fault
 from everthread.providers.resilience import (
     TimeLimitedModel,
@@ -110,7 +110,7 @@ async def test_a_timeout_closes_the_connection(api: Api) -> None:
     over = asyncio.Event()
     script: list[Any] = ["Warm.", Fault("hang", seconds=60)]
 
-    def listen(record: Record) -> None:
+    def listen(record: RequestRecord) -> None:
         if record.fault:
             over.set()
 

@@ -22,6 +22,7 @@ from everthread.store.rewrite_records import (
     NewThreadLink,
     ProxiedContext,
     Rewrite,
+    RewriteState,
     ThreadLink,
 )
 from everthread.store.sql.stored_messages import AppendRequest
@@ -48,7 +49,7 @@ REWRITE = Rewrite(
     thread="A",
     replacement=b'{"role":"user"},\x00\xff',
     depth=2,
-    state={"seen": 3},
+    state=RewriteState({"seen": 3}),
 )
 RECORD = NewCompaction(
     [],

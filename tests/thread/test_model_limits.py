@@ -23,20 +23,6 @@ async def load_window(limits: ModelLimits, limit_key: LimitKey) -> int:
     return loaded.window
 
 
-async def test_a_limit_applies_to_all_tenants_once_two_credentials_met_it(
-    store: Store,
-) -> None:
-    clock = SteppedClock()
-    limits = ModelLimits(store, clock)
-    elsewhere = ModelLimits(store, clock)
-    assert await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
-    assert await load_window(limits, key("a")) == 8_000
-    assert await load_window(elsewhere, key("a")) == 8_000, "it is stored"
-    assert await load_window(elsewhere, key("b")) == 128_000
-    await limits.learn_window(key("c", "c2"), TOO_LONG, 128_000, 9_000)
-    assert await load_window(ModelLimits(store, clock), key("b")) == 8_000
-
-
 @pytest.mark.parametrize(
     ("limit", "sent", "believed"),
     [
@@ -68,15 +54,6 @@ async def test_never_learns_a_limit_below_a_successful_prompt(store: Store) -> N
     assert not learnt.is_stored, "the next usual window below what was refused"
     assert await limits.record_success(key("a"), 40_000) is False
     assert await load_window(limits, key("a")) == 128_000, "a guess dies at a success above it"
-
-
-async def test_a_lowered_cap_is_remembered(store: Store) -> None:
-    await ModelLimits(store, SteppedClock()).learn_cap(key("a"), 4_096, "it said so")
-    elsewhere = ModelLimits(store, SteppedClock())
-    limits = await elsewhere.load(key("a"), 128_000)
-    other_limits = await elsewhere.load(key("b"), 128_000)
-    assert limits.output_cap == 4_096
-    assert other_limits.output_cap is None
 
 
 @pytest.mark.parametrize(

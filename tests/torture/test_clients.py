@@ -27,7 +27,7 @@ from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_setting
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.providers.local import LocalModel
 from everthread.thread.recovery import SIZE_REFUSALS
 from tests.torture.clients.findings import keep_bodies, list_recovered_shares
@@ -192,14 +192,14 @@ class Cache:
     """The cached share of all prompts."""
 
     @classmethod
-    def of(cls, log: Sequence[Record]) -> Cache:
+    def of(cls, log: Sequence[RequestRecord]) -> Cache:
         breaks = [at for at in range(1, len(log)) if _breaks_prefix(log[at - 1], log[at])]
         recovered = list_recovered_shares(log, breaks)
         total = sum(record.prompt_tokens for record in log)
         return cls(breaks, recovered, sum(record.cached_tokens for record in log) / total)
 
 
-def _breaks_prefix(before: Record, after: Record) -> bool:
+def _breaks_prefix(before: RequestRecord, after: RequestRecord) -> bool:
     if after.shared is None or after.shared.is_extension or before.request is None:
         return False
     return after.shared.shared_messages < len(before.request.messages) - 2

@@ -23,7 +23,7 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
-from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_setup
+from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_gateways
 from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE
 from tests.torture.chromium import Chromium, Tab, chromium, find_axe
 
@@ -224,10 +224,10 @@ async def test_undo_and_pin_on_the_page(
 
 
 async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
-    async with chromium() as browser, open_setup(tmp_path) as setup:
-        url = await setup.start("keys")
-        key = await setup.create_key("acme", scopes=("proxy",))
-        other = await setup.create_key("others")
+    async with chromium() as browser, open_gateways(tmp_path) as gateways:
+        url = await gateways.start("keys")
+        key = await gateways.create_key("acme", scopes=("proxy",))
+        other = await gateways.create_key("others")
         tab = await browser.tab()
         theirs = await browser.tab()
         for page, shown in ((tab, key), (theirs, other)):
@@ -239,10 +239,10 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
                 "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
             )
         assert "No conversation yet" in await tab.run("document.body.innerText")
-        client = setup.anthropic_client(url, key)
+        client = gateways.anthropic_client(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
-        (thread,) = [row.first.id for row in await setup.store.list_threads(tenant="acme")]
+        (thread,) = [row.first.id for row in await gateways.store.list_threads(tenant="acme")]
         await tab.open(f"{url}/dashboard/threads/{thread}")
         await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")
         calls = "document.querySelector('#calls-chart')?.dataset.count"

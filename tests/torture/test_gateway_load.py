@@ -18,7 +18,7 @@ from everthread import open_store
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.lab.provider.faults import Fault
 from tests.gateway.load_checks import count_compactions, find_problems, list_fail_open_metrics
 from tests.gateway.load_clients import (
@@ -121,7 +121,7 @@ class SlowModel:
         return Fault("slow", reply=self._numbered(request), seconds=0.03)
 
 
-def different_rewrites(log: Sequence[Record], talkers: Sequence[LoadClient]) -> list[Any]:
+def different_rewrites(log: Sequence[RequestRecord], talkers: Sequence[LoadClient]) -> list[Any]:
     """Return the beginnings for which not every process sent the same bytes."""
     known = {message["content"] for talker in talkers for message in talker.history}
     sent: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -137,7 +137,7 @@ def different_rewrites(log: Sequence[Record], talkers: Sequence[LoadClient]) -> 
     return [(start[-20:], len(heads)) for start, heads in sent.items() if len(heads) > 1]
 
 
-def count_broken_answers(log: Sequence[Record]) -> tuple[int, int]:
+def count_broken_answers(log: Sequence[RequestRecord]) -> tuple[int, int]:
     """Count the answers and the summaries that a kill interrupted."""
     gone = [record.model == WRITER for record in log if "gone" in record.events]
     return gone.count(False), gone.count(True)

@@ -250,7 +250,6 @@ class TestReplies:
     def test_decodes_stop_reasons(self, reason: str | None, stop: str | None) -> None:
         reply = anthropic.decode_reply({"content": [], "stop_reason": reason})
         assert reply.stop == stop
-        assert anthropic.encode_reply(reply)["stop_reason"] == reason
 
     @pytest.mark.parametrize(
         ("stop", "reason"),

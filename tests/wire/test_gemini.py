@@ -47,7 +47,7 @@ def test_restores_contents_verbatim(wire: list[dict[str, Any]]) -> None:
 def test_streamed_reply_equals_the_whole_one(body: dict[str, Any]) -> None:
     reply = gemini.decode_reply(body)
     decoder = gemini.stream_decoder()
-    deltas = [delta for event in gemini.encode_stream(reply) for delta in decoder.feed(event)]
+    deltas = [delta for event in gemini.encode_stream(body) for delta in decoder.feed(event)]
     streamed = decoder.reply()
     assert text_of(streamed.message) == text_of(reply.message)
     assert [call[1:] for call in calls_of(streamed.message)] == [
@@ -508,21 +508,19 @@ class TestReplies:
         }
         reply = gemini.decode_reply(body)
         assert (reply.stop, text_of(reply.message)) == ("content_filter", "")
-        assert gemini.encode_reply(reply) == body
         decoder = gemini.stream_decoder()
-        for event in gemini.encode_stream(reply):
+        for event in gemini.encode_stream(body):
             decoder.feed(event)
         assert decoder.reply().stop == "content_filter"
         empty = {**body, "candidates": []}
-        assert gemini.encode_reply(gemini.decode_reply(empty)) == empty
-        [event] = gemini.encode_stream(gemini.decode_reply(empty))
+        assert gemini.decode_reply(empty).stop == "content_filter"
+        [event] = gemini.encode_stream(empty)
         assert json.loads(event.data) == empty
 
-    def test_restores_a_candidate_without_content(self) -> None:
+    def test_streams_a_candidate_without_content(self) -> None:
         body = {"candidates": [{"finishReason": "MAX_TOKENS"}], "modelVersion": MODEL}
-        reply = gemini.decode_reply(body)
-        assert gemini.encode_reply(reply) == body
-        assert [json.loads(event.data)["candidates"] for event in gemini.encode_stream(reply)] == [
+        assert gemini.decode_reply(body).stop == "length"
+        assert [json.loads(event.data)["candidates"] for event in gemini.encode_stream(body)] == [
             body["candidates"]
         ]
 
@@ -578,14 +576,6 @@ class TestReplies:
             ]
             == "OTHER"
         )
-
-
-def test_drops_the_finish_reason_of_an_unfinished_reply() -> None:
-    content = {"role": "model", "parts": [{"text": "Hi"}]}
-    body = {"candidates": [{"content": content, "finishReason": "STOP"}]}
-    reply = gemini.decode_reply(body)
-    unfinished = gemini.encode_reply(Reply(reply.message, None, raw=reply.raw))
-    assert unfinished == {"candidates": [{"content": content}]}
 
 
 def _chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -15,16 +15,13 @@ from tests.shared_data import shared_path
 from tests.wire.openai_bodies import completion
 
 
-def test_restores_recorded_requests_and_replies_verbatim() -> None:
+def test_restores_recorded_requests_verbatim() -> None:
     for path in sorted(shared_path("requests").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         body = {"model": "m", "messages": record["messages"], **record["kwargs"]}
         request = chat.decode_request(body)
         assert chat.encode_request(request) == body, path.name
         assert request.system == record["messages"][0]["content"]
-        assert chat.encode_reply(chat.decode_reply(record["response"])) == record["response"], (
-            path.name
-        )
 
 
 @pytest.mark.parametrize(
@@ -42,9 +39,7 @@ def test_restores_recorded_requests_and_replies_verbatim() -> None:
 )
 def test_decodes_finish_reasons(reason: str | None, refusal: str | None, stop: str | None) -> None:
     body = completion({"role": "assistant", "content": "x", "refusal": refusal}, reason)
-    reply = chat.decode_reply(body)
-    assert reply.stop == stop
-    assert chat.encode_reply(reply) == body
+    assert chat.decode_reply(body).stop == stop
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,6 @@ def test_decodes_stop_reasons(output: list[Any], fields: dict[str, Any], stop: s
     body = response(*output, **fields)
     reply = openai_responses.decode_reply(body)
     assert reply.stop == stop
-    assert openai_responses.encode_reply(reply) == body
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,10 @@ def test_decodes_an_incomplete_response() -> None:
 def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
     """And without the event that ends it, the pieces still add up to the same items."""
     if body.get("status") in ("completed", "incomplete", "failed"):
-        reply = openai_responses.decode_reply(body)
-        assert decode(encode_stream(reply))[1] == reply
-    reply = openai_responses.decode_reply({**body, "status": "in_progress"})
-    events = list(encode_stream(reply))
+        assert decode(encode_stream(body))[1] == openai_responses.decode_reply(body)
+    unfinished_body = {**body, "status": "in_progress"}
+    reply = openai_responses.decode_reply(unfinished_body)
+    events = list(encode_stream(unfinished_body))
     assert all(
         one.event and not one.event.endswith(("completed", "failed", ".incomplete"))
         for one in events
@@ -287,7 +287,7 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
 
 def test_streams_unknown_parts_whole() -> None:
     item = {**MESSAGE, "content": [{"type": "hologram", "data": "x"}, TEXT]}
-    reply = openai_responses.decode_reply({**END["response"], "output": [item]})
-    deltas, again = decode(list(encode_stream(reply))[:-2])
+    events = list(encode_stream({**END["response"], "output": [item]}))
+    deltas, again = decode(events[:-2])
     assert items_of(again) == [{**item, "status": "incomplete"}]
     assert deltas == [StreamDelta("text", "Hello")]

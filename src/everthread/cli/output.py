@@ -20,7 +20,7 @@ from everthread.errors import InputError
 
 
 class WrappingConsole(Console):
-    """A console that wraps text at words on a terminal. Elsewhere a line stays one, unless `soft_wrap` is False."""
+    """A console that wraps text at words on a terminal. Elsewhere it wraps only if `soft_wrap` is False."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         super().print(

@@ -98,8 +98,8 @@ class ContextCompressor(PlanningEngine):
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
         journal_builder = self._extend_journal(cut_plan, summary_input.state)
-        covered_state = journal_builder.state.prepare_for_summary(cut_plan.facts)
-        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
+        covered_state = journal_builder.state.prepare_for_summary(cut_plan.list_covered_facts())
+        state = cut_plan.add_tail(covered_state)
         journal = journal_builder.build_journal(covered_state.root_prefix, state)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
@@ -123,7 +123,7 @@ class ContextCompressor(PlanningEngine):
         )
         pruned_messages: Sequence[Message] = ()
         if compaction_input.has_model:
-            pruned_messages = summary_input.hide_secrets(cut_plan.pruned_messages)
+            pruned_messages = summary_input.hide_secrets(cut_plan.prune_covered_messages())
         ids: Sequence[int] = ()
         if compaction_input.ids:
             ids = [compaction_input.ids[index] for index in cut_plan.covered_indices]
@@ -215,8 +215,8 @@ class ContextCompressor(PlanningEngine):
 
     def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
         """Return journal and state up to the cut. Extend the last journal if this history continues its history."""
-        facts = cut_plan.facts
-        turns = cut_plan.covered_turns
+        facts = cut_plan.list_covered_facts()
+        turns = cut_plan.list_covered_turns()
         last_journal = None
         if self._last_journal and self._last_journal[0] == cut_plan.earlier_summary.text:
             last_journal = self._last_journal[1]

@@ -348,7 +348,7 @@ class PlanningEngine(ContextEngine):
         earlier_summary = parse_earlier_summary(history.messages)
         plan = plan_cut(history, earlier_summary, services, HistoryReader())
         plan = plan.with_middle_kept()
-        if plan.size.tokens * plan.size.provider_scale <= services.budget.max_compacted_tokens:
+        if plan.tokens_before * plan.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
         else:
             pruned_result = make_pruned_result(plan, services.counter)
@@ -369,16 +369,16 @@ class PlanningEngine(ContextEngine):
         return Compaction(
             messages=messages,
             summary=text,
-            tokens_before=cut_plan.size.tokens,
+            tokens_before=cut_plan.tokens_before,
             tokens_after=cut_plan.count_request(messages, origins, counter),
             covered=cut_plan.covered_indices,
             kept=origins,
             author=written_summary.author,
             phases=list_phases(cut_plan, tokens, counter),
             verification=written_summary.verification,
-            to_store=cut_plan.fitted_cut.to_store,
+            to_store=cut_plan.cut.to_store,
             boundaries=cut_plan.cut.reasons,
-            steps=cut_plan.fitted_cut.steps,
+            steps=cut_plan.cut.steps,
             warnings=written_summary.warnings,
             system_note=note,
             usage=written_summary.usage,

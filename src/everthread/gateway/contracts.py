@@ -128,7 +128,7 @@ class RequestHandler(Protocol):
 
     @property
     def thread(self) -> str:
-        """The id of the request's thread; empty if the request is not managed."""
+        """The id of the request's thread."""
         ...
 
     @property
@@ -172,30 +172,6 @@ class RequestManager(Protocol):
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         ...
 
-    async def prepare(self, incoming: Incoming) -> RequestHandler:
-        """Read a request, find its thread and decide which request to send."""
+    async def prepare(self, incoming: Incoming) -> RequestHandler | None:
+        """Read a request, find its thread and decide which request to send; None if it is not managed."""
         ...
-
-
-class UnmanagedHandler:
-    """Handle a request that is forwarded unchanged, and not stored."""
-
-    thread = ""
-
-    def __init__(self, incoming: Incoming) -> None:
-        self.outgoing = Outgoing(incoming.raw)
-
-    async def recover(self, status: int, body: bytes) -> Outgoing | None:  # noqa: ARG002
-        return None
-
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
-        return None
-
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
-        return None
-
-    async def response_headers(self) -> Mapping[str, str]:
-        return self.outgoing.headers
-
-    async def record(self, outcome: Outcome) -> None:
-        """Store nothing."""

@@ -12,7 +12,7 @@ from everthread.core.types import Api
 from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import make_error_event
-from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.header_selection import (
     Headers,
@@ -71,7 +71,7 @@ class ProxyServices:
     """The parts of the proxy that every exchange uses."""
 
     client: UpstreamClient
-    manager: FailOpenManager
+    fail_open: FailOpen
     metrics: Metrics
     limits: Limits
     features: Sequence[Feature]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from everthread.core.provider_errors.classification import classify_error
+from everthread.core.types import Reply
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
+    NOTICE_HEADER,
+    THREAD_HEADER,
     Incoming,
     Outgoing,
     RequestHandler,
-    UnmanagedHandler,
 )
 from everthread.gateway.error_answers import Refused, make_error_body
 from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
@@ -27,7 +31,10 @@ from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.upstream import UpstreamResponse
 
+T = TypeVar("T")
 MAX_RESENDS = 3
+MAX_HEADER_WAIT_SECONDS = 1.0
+"""Maximum wait of an answer for the headers that the handler adds."""
 PROMPT_REFUSAL_STATUSES = (400, 422)
 """Statuses that show that an upstream has counted the prompt. A 413 may come from a server in front of the upstream,
 which has not checked the credential."""
@@ -49,9 +56,9 @@ class ManagedExchange(Exchange):
         outer: OuterFields,
     ) -> None:
         super().__init__(services, request, writer, incoming=incoming, outer=outer)
-        self.handler: RequestHandler = UnmanagedHandler(incoming)
-        """Decides on the request; that of an unmanaged one until the manager has prepared it."""
-        self.outgoing = self.handler.outgoing
+        self.handler: RequestHandler | None = None
+        """Decides on the request; None if it is not managed, and until the manager has prepared it."""
+        self.outgoing = Outgoing(incoming.raw)
         """The request that was sent last."""
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
@@ -67,8 +74,18 @@ class ManagedExchange(Exchange):
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
             self._log_facts()
-            self.services.pending_work.start(self.handler.record(self.end_filters()))
+            outcome = self.end_filters()
+            if self.handler is not None:
+                recording = self._attempt(
+                    "answered", self.handler.record(outcome), is_awaited=False
+                )
+                self.services.pending_work.start(recording)
             await self.close()
+
+    @property
+    def thread(self) -> str:
+        """The id of the request's thread; empty if the request is not managed."""
+        return "" if self.handler is None else self.handler.thread
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the handler, keeping the headers for the client."""
@@ -76,12 +93,42 @@ class ManagedExchange(Exchange):
         return await self._send_current(is_plain=True)
 
     async def make_own_headers(self) -> Mapping[str, str]:
-        """Return the handler's headers for the client, as they are now."""
-        headers = await self.handler.response_headers()
+        """Return the headers for the client, without the thread id if the store does not answer in time."""
+        handler = self.handler
+        if handler is None:
+            return self.outgoing.headers
+        headers: Mapping[str, str] | None = None
+        if THREAD_HEADER not in handler.outgoing.headers:
+            # Too long a wait is not a failure: the thread is stored after the answer has begun.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
+                    headers = await self._attempt("headers", handler.response_headers())
+        if headers is None:
+            headers = handler.outgoing.headers
         if headers != self.outgoing.headers:
             self.outgoing = replace(self.outgoing, headers=headers)
-        set_log_thread(self.handler.thread)
+        set_log_thread(handler.thread)
         return self.outgoing.headers
+
+    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+        """Return the handler's next request after a round that called the gateway's own tool; None if there is none."""
+        if self.handler is None:
+            return None
+        return await self._attempt("recall", self.handler.resume_after_recall(reply))
+
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+        """Return a smaller request of the handler after the last one was refused; None if there is none."""
+        if self.handler is None:
+            return None
+        return await self._attempt("recall", self.handler.retry_without_recall(reply))
+
+    async def _attempt(
+        self, step: str, work: Coroutine[Any, Any, T], *, is_awaited: bool = True
+    ) -> T | None:
+        """Return the result of a step of the handler; None if it fails or takes too long."""
+        return await self.services.fail_open.attempt(
+            step, self.incoming, work, is_awaited=is_awaited
+        )
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
@@ -111,10 +158,8 @@ class ManagedExchange(Exchange):
             return False
         answer = make_answer(await self._send_current())
         if answer.status < 300:
-            self.handler = await self.services.manager.prepare(
-                replace(self.incoming, mode="observe")
-            )
-            self.outgoing = self.handler.outgoing
+            preparing = self.services.fail_open.prepare(replace(self.incoming, mode="observe"))
+            self._use_handler(*await preparing)
         elif await _is_too_long(answer):
             return False
         await self.relay(answer)
@@ -129,14 +174,24 @@ class ManagedExchange(Exchange):
     async def _prepare(self) -> None:
         """Let the manager decide on the request to send."""
         started_at = time.monotonic()
-        handler = self.services.manager.forward_first(self.incoming)
+        fail_open = self.services.fail_open
+        handler = fail_open.forward_first(self.incoming)
+        unmanaged_reason = ""
         if handler is None:
-            handler = await self.wait(self.services.manager.prepare(self.incoming))
-        self.handler = handler
+            handler, unmanaged_reason = await self.wait(fail_open.prepare(self.incoming))
         self._added_seconds = time.monotonic() - started_at
-        self.outgoing = self.handler.outgoing
-        set_log_thread(self.handler.thread)
+        self._use_handler(handler, unmanaged_reason)
+        set_log_thread(self.thread)
         self._count_rewrite("managed")
+
+    def _use_handler(self, handler: RequestHandler | None, unmanaged_reason: str) -> None:
+        """Send the handler's request from now on, or the client's own if there is no handler."""
+        self.handler = handler
+        if handler is not None:
+            self.outgoing = handler.outgoing
+        elif unmanaged_reason:
+            notice = f"passed on unmanaged: {unmanaged_reason}"
+            self.outgoing = replace(self.outgoing, headers={NOTICE_HEADER: notice})
 
     async def _send_until_answered(self) -> None:
         """Send the request; again after each recovery."""
@@ -172,7 +227,7 @@ class ManagedExchange(Exchange):
             return error is not None and await self._recover_with_handler(answer.status, error)
         body = await answer.read_error()
         self.count_upstream_error(str(answer.status))
-        failures = self.services.manager.failures
+        failures = self.services.fail_open.failures
         if failures is not None:
             failures.record(REFUSED, tenant=self.incoming.tenant)
         if body is None:
@@ -184,7 +239,10 @@ class ManagedExchange(Exchange):
 
     async def _recover_with_handler(self, status: int, body: bytes) -> bool:
         """Ask the handler for another request; return whether there is one."""
-        next_request = await self.wait(self.handler.recover(status, body))
+        if self.handler is None or self.incoming.mode != "managed":
+            return False
+        recovering = self._attempt("refused", self.handler.recover(status, body))
+        next_request = await self.wait(recovering)
         if next_request is None:
             return False
         if next_request is not self.outgoing:
@@ -221,8 +279,8 @@ class ManagedExchange(Exchange):
             "model": self.request.model or "",
             "added_ms": round(1_000 * self._added_seconds, 1),
         }
-        if self.handler.thread:
-            facts["thread"] = self.handler.thread
+        if self.thread:
+            facts["thread"] = self.thread
         if self.outgoing.tokens is not None:
             facts["tokens"] = self.outgoing.tokens
         self.writer.note(**facts)

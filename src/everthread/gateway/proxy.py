@@ -18,7 +18,7 @@ from everthread.gateway.admission import Admission
 from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Mode, RequestManager
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.exchange import Exchange, ExchangeRequest, PendingWork, ProxyServices
-from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.event_reports import FailureLog
@@ -83,7 +83,7 @@ class Proxy:
         self._reader = manager.reader
         self._services = ProxyServices(
             client=UpstreamClient(self.limits),
-            manager=FailOpenManager(
+            fail_open=FailOpen(
                 manager,
                 self.metrics,
                 self.limits.manage_seconds,
@@ -206,7 +206,7 @@ class Proxy:
             request = ExchangeRequest(head, upstream, body.model, raw)
             return Exchange(self._services, request, writer)
         if body.excess_reason:
-            self._services.manager.warn_unmanaged(body.excess_reason)
+            self._services.fail_open.warn_unmanaged(body.excess_reason)
             writer.note(reason=f"unmanaged: {body.excess_reason}")
             notice_headers = {NOTICE_HEADER: f"passed on unmanaged: {body.excess_reason}"}
             request = ExchangeRequest(head, upstream, body.model, raw, notice_headers)

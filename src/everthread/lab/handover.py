@@ -49,7 +49,10 @@ def hand_over(
     folder: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> HandOver:
-    """Write a session for another agent. `folder`: the project's folder; None is the current one."""
+    """Compact a log and write it as a session that another agent can resume.
+
+    `folder`: the project's folder, by default the current one.
+    """
     if client not in CLIENTS:
         raise InputError(f"--in {client!r} is unknown; use one of: {', '.join(CLIENTS)}")
     variables = os.environ if env is None else env

@@ -69,14 +69,9 @@ class TestExportAndImport:
     @pytest.mark.parametrize(
         "garbage",
         [
-            b"not json",
-            b"[1, 2]",
             b"",
-            b'{"type": "message"}',
             b"[" * 50_000,
-            b'{"type": "nonsense"}',
             b'{"no": "type"}',
-            b'{"type": []}',
         ],
         ids=lambda value: repr(value)[:24],
     )

@@ -16,7 +16,6 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request
 from everthread.testing import ScriptedModel
 
-NOW = 1_760_000_000.0
 COUNTER = TokenCounter("claude-sonnet-4-5")
 CONVERSATION: list[Message] = [
     {
@@ -79,10 +78,10 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
         main,
         COUNTER,
         lambda: Request(main.name, CONVERSATION),
-        price=CallPrice(main.name, clock=lambda: NOW),
+        price=CallPrice(main.name),
         is_warm=lambda: warm,
     )
-    aside = LlmSummarizer(small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW))
+    aside = LlmSummarizer(small, COUNTER, price=CallPrice(small.name))
     quotes = {
         "main": on_prefix.quote_request_price(REQUEST),
         "auxiliary": aside.quote_request_price(REQUEST),

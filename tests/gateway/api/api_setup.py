@@ -96,7 +96,7 @@ class EventReader:
 
 
 @dataclass
-class ApiSetup:
+class ApiGateway:
     """One gateway process."""
 
     url: str
@@ -207,7 +207,7 @@ async def open_api(
     grace_seconds: float = 5.0,
     settings: str = "",
     wrap: Callable[[Any], Any] = lambda opened: opened,
-) -> AsyncIterator[ApiSetup]:
+) -> AsyncIterator[ApiGateway]:
     answering_model = model or WaitingModel()
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
@@ -225,17 +225,17 @@ async def open_api(
         authenticator=access(store) if keys else None,
         threads_api=app,
     )
-    setup: ApiSetup | None = None
+    api: ApiGateway | None = None
     try:
         async with Gateway(service, grace_seconds=grace_seconds) as gateway:
-            setup = ApiSetup(
+            api = ApiGateway(
                 gateway.url,
                 store,
                 model=answering_model,
                 queue=queue,
             )
-            yield setup
+            yield api
     finally:
-        for client in setup.clients.values() if setup is not None else ():
+        for client in api.clients.values() if api is not None else ():
             await client.aclose()
         await store.close()

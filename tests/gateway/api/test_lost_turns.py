@@ -17,7 +17,7 @@ from everthread.store.records import Lease, NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
 from tests.agent.agent_setup import call_reply
-from tests.gateway.api.api_setup import ApiSetup, error_of, open_api
+from tests.gateway.api.api_setup import ApiGateway, error_of, open_api
 
 QUESTION: Message = {"role": "user", "content": "pay"}
 CALL: Any = call_reply(("terminal", {"command": "pay 100"})).message
@@ -85,7 +85,7 @@ async def test_completes_the_history_that_an_ended_process_left(
 
 
 async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
-    store_url: str, store: Store, api: ApiSetup
+    store_url: str, store: Store, api: ApiGateway
 ) -> None:
     """The first process is killed while a tool runs; its lease runs out."""
     async with open_api(store_url) as first:
@@ -127,7 +127,7 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
 
 
 async def test_a_process_that_lost_its_thread_writes_nothing_more(
-    store_url: str, api: ApiSetup
+    store_url: str, api: ApiGateway
 ) -> None:
     thread = await api.create_thread()
     api.model.block_answer_to("one")

@@ -14,7 +14,7 @@ from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Request
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.thread.lookup.thread_title import load_title
 from tests.torture.clients.model import RECALL, ScriptedModel
 
@@ -22,14 +22,14 @@ WEBSOCKET_REFUSED = 426
 """A client that asks for a WebSocket continues over HTTP."""
 
 
-def keep_bodies(folder: Path, log: Sequence[Record]) -> None:
+def keep_bodies(folder: Path, log: Sequence[RequestRecord]) -> None:
     """Write the requests that the provider received, if TORTURE_BODIES is set."""
     if os.environ.get("TORTURE_BODIES"):
         lines = [json.dumps(_describe_request(record)) for record in log]
         (folder / "bodies.jsonl").write_text("\n".join(lines), "utf-8")
 
 
-def _describe_request(record: Record) -> dict[str, Any]:
+def _describe_request(record: RequestRecord) -> dict[str, Any]:
     return {
         "path": record.path,
         "headers": dict(record.headers),
@@ -42,7 +42,7 @@ def _describe_request(record: Record) -> dict[str, Any]:
 
 
 def summarize_requests(
-    log: Sequence[Record], model: ScriptedModel, *, unsteady: int
+    log: Sequence[RequestRecord], model: ScriptedModel, *, unsteady: int
 ) -> dict[str, Any]:
     """Summarize the requests that the provider received. Only valid ones reached the model."""
     answered = [record for record in log if record.reply is not None]
@@ -78,14 +78,14 @@ def summarize_requests(
     }
 
 
-def _describe_break(index: int, before: Record, after: Record) -> str:
+def _describe_break(index: int, before: RequestRecord, after: RequestRecord) -> str:
     """Return where a request stops repeating the one before."""
     assert before.request is not None
     assert after.request is not None
     return f"{index}: {compare_prefixes(before.request, after.request)}"[:300]
 
 
-def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[float]:
+def list_recovered_shares(log: Sequence[RequestRecord], breaks: Sequence[int]) -> list[float]:
     """Return, for each break, the share of that request's repeated tokens that the next one reads from the cache.
 
     aider ends its last message with words that it leaves out of the next request: such a message is not repeated.
@@ -106,7 +106,7 @@ def list_recovered_shares(log: Sequence[Record], breaks: Sequence[int]) -> list[
     return shares
 
 
-def _breaks_prefix(before: Record, after: Record, *, unsteady: int) -> bool:
+def _breaks_prefix(before: RequestRecord, after: RequestRecord, *, unsteady: int) -> bool:
     """Return whether a request does not extend the one before. Ignore the newest messages, whose reminders move.
 
     Also ignore tools of a server that started only now: on a busy machine Codex asks once without them.

@@ -18,7 +18,7 @@ from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.types import Reply, Request
 from everthread.lab.provider import Provider, ServedModel
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from tests.torture.clients.findings import keep_bodies, load_threads, read_gateway_log
 from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel
 from tests.torture.clients.programs import PROGRAMS, Program
@@ -166,7 +166,7 @@ async def open_fleet(home: Path, *options: str) -> AsyncIterator[str]:
         await fleet.close()
 
 
-def count_repeated(main: Sequence[Record], first: int) -> tuple[int, int] | None:
+def count_repeated(main: Sequence[RequestRecord], first: int) -> tuple[int, int] | None:
     """Count the messages before a step, and those of them that its first request repeats byte for byte.
 
     `first`: the index of that request. Tools and the system prompt may change, so they are not compared.
@@ -184,7 +184,7 @@ def count_repeated(main: Sequence[Record], first: int) -> tuple[int, int] | None
     return len(before.messages), shared
 
 
-def offers_recall(record: Record) -> bool:
+def offers_recall(record: RequestRecord) -> bool:
     tools = record.request.tools if record.request is not None else ()
     return any(RECALL in tool_names(tool) for tool in tools)
 

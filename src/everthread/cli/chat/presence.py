@@ -12,7 +12,7 @@ LOCK_FOLDER = "terminals"
 
 
 class TerminalPresence:
-    """A lock file of this terminal for each thread it enters; the lock ends with the process."""
+    """A lock file for the thread that is open in this terminal, released on leaving it or when the process ends."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / LOCK_FOLDER

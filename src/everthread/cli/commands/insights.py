@@ -82,7 +82,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
             f"{count_noun(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
             f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n"
         )
-        unit, rows = group_by_period(figures.by_day, first_day, days)
+        unit, rows = sum_usage_by_period(figures.by_day, first_day, days)
         print_bars(
             f"tokens by {unit}",
             [(row.key, row.prompt + row.output, format_cost(row)) for row in rows],
@@ -104,7 +104,7 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
         print_table("by tool", ["tool…", "results>", "tokens>"], rows_of_tools)
 
 
-def group_by_period(
+def sum_usage_by_period(
     by_day: Sequence[UsageRow], first_day: date, days: int
 ) -> tuple[str, list[UsageRow]]:
     """Sum usage by day, or by week or month for many days, without gaps from the first use on."""

@@ -18,7 +18,7 @@ from everthread.lab.importers.conversation_file import read_conversation
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider
-    from everthread.lab.provider.answers import Record
+    from everthread.lab.provider.answers import RequestRecord
     from everthread.lab.provider.script import Script
     from everthread.lab.provider.served_models import ServedModel
 
@@ -149,7 +149,7 @@ async def _serve(
 
     stop_event = watch_end_signals()
 
-    def print_record(record: Record) -> None:
+    def print_record(record: RequestRecord) -> None:
         typer.echo(encode_json(record.summary()) if as_json else _format_record(record))
         if requests is not None and len(server.log) >= requests:
             stop_event.set()
@@ -191,7 +191,7 @@ def _load_answers(script: str | None, transcript: str | None) -> Script | None:
         raise InputError(f"{script}: {error}") from error
 
 
-def _format_record(record: Record) -> str:
+def _format_record(record: RequestRecord) -> str:
     status = "gone" if record.status is None else str(record.status)
     tokens = f"{record.prompt_tokens:,} tokens, {record.cached_tokens:,} cached"
     if record.written_tokens:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from everthread.compaction.cutting.pruning import Pruner
 from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
 from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
     Message,
-    Messages,
     kind_of,
     with_content,
 )
@@ -74,7 +72,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Head `[0, head_end)`, middle `[head_end, tail_start)` and tail `[tail_start, …)`, with the reasons for them."""
+    """Head `[0, head_end)`, middle `[head_end, tail_start)` and tail `[tail_start, …)`, and what is kept of them."""
 
     head_end: int
     tail_start: int
@@ -82,16 +80,25 @@ class Cut:
     """Messages of the tail whose results are one line each."""
     kept_user_index: int | None
     """The latest user message if it is in the middle: it is kept directly after the summary."""
-    has_middle: bool
-    tokens: int
+    messages: list[Message]
+    """The input, with kept messages pruned or cut where needed; every index is the same."""
+    to_store: tuple[OutputToStore, ...]
+    """The texts to store for the shortened messages."""
+    limits: TokenLimits
+    """The token limits after all reductions."""
+    request_tokens: int
     """The maximum size of the compacted request."""
     reasons: tuple[str, ...]
+    """The reasons for head and tail, as sentences."""
+    steps: tuple[str, ...]
+    """The reductions that were needed."""
 
-    def kept_user_message(self, messages: Messages) -> Message | None:
-        """Return the message to put directly after the summary, or None."""
+    @property
+    def kept_user_message(self) -> Message | None:
+        """The message to put directly after the summary, or None."""
         if self.kept_user_index is None:
             return None
-        return without_tool_results(messages[self.kept_user_index])
+        return without_tool_results(self.messages[self.kept_user_index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +112,6 @@ class RunningSizes:
     def sum_before(self, index: int) -> int:
         """Return the tokens of the selected messages before an index."""
         return self.sums[bisect_left(self.indices, index)]
-
-
-@dataclass(frozen=True, slots=True)
-class FittedCut:
-    """A cut that fits, the messages as it shortens them, and the texts to store for that."""
-
-    messages: list[Message]
-    """The input, with kept messages pruned or cut where needed; every index is the same."""
-    cut: Cut
-    limits: TokenLimits
-    """The token limits after all reductions."""
-    to_store: tuple[OutputToStore, ...]
-    steps: tuple[str, ...]
-    """The reductions that were needed."""
-
-    def with_middle_kept(self, pruner: Pruner) -> FittedCut:
-        """Return this cut without a middle: its messages stay, with old results as one line each."""
-        cut = self.cut
-        middle = range(cut.head_end, cut.tail_start)
-        cut_without_middle = replace(
-            cut,
-            tail_start=cut.head_end,
-            pruned_indices=cut.pruned_indices.union(middle),
-            kept_user_index=None,
-            has_middle=False,
-        )
-        messages = [*self.messages]
-        messages[cut.head_end : cut.tail_start] = map(pruner.pruned_message, middle)
-        return replace(self, messages=messages, cut=cut_without_middle)
 
 
 def make_running_sizes(indexed_sizes: Iterable[tuple[int, int]], initial: int = 0) -> RunningSizes:

@@ -10,18 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everthread.compaction.compaction_result import CompactionLevel
-from everthread.compaction.cutting.cut import FittedCut, Tail, TokenLimits
+from everthread.compaction.cutting.cut import Cut, Tail, TokenLimits
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.pruning import prune_messages
 from everthread.compaction.cutting.shortening import (
     MIN_RESULT_TOKENS,
     ShortenedMessage,
     cut_text,
-    find_largest_equal_share,
 )
-from everthread.compaction.cutting.tail import choose_tail, make_cut
+from everthread.compaction.cutting.tail import choose_tail, explain_cut, make_smallest_tail
+from everthread.core.equal_shares import find_largest_equal_share
 from everthread.core.messages import SYSTEM_ROLES
 from everthread.core.text import count_noun
+from everthread.core.tool_outputs import OutputToStore
 
 HEAD_MESSAGE_DIVISOR = 4
 """A head message larger than the threshold divided by this is cut to half of that, unless it is the latest."""
@@ -33,20 +34,19 @@ class CutFitter:
     """Cuts a history so that the kept messages fit, and gives up no more than necessary."""
 
     def __init__(self, kept: KeptMessages, limits: TokenLimits, level: CompactionLevel) -> None:
-        """Cut the head's oversized messages, and choose the largest tail that this level allows."""
         self._kept = kept
         self._limits = limits
         self._level = level
+        self._tail = make_smallest_tail(kept, limits)
         self._steps: list[str] = []
         """The reductions so far, each as a phrase for the report."""
-        self._keeps_latest_only = level == CompactionLevel.LATEST_GROUP
+
+    def fit(self) -> Cut:
+        """Choose the largest tail that the level allows, reduce what is kept as far as needed, and return the cut."""
         self._cut_large_head_messages()
-        if level > CompactionLevel.NORMAL:
+        if self._level > CompactionLevel.NORMAL:
             self._halve_tail()
         self._choose_tail()
-
-    def fit(self) -> FittedCut:
-        """Reduce the kept messages, only as far as needed, and return the cut."""
         self._cut_latest_results(self._limits.tail_tokens)
         self._shorten_arguments()
         self._shrink_large_summary()
@@ -62,47 +62,60 @@ class CutFitter:
         self._cut_latest_results_as_last_resort()
         self._drop_oversized_answer()
         self._cut_user_messages()
-        return self._finish()
+        return self._make_cut()
+
+    @property
+    def _request_tokens(self) -> int:
+        """The size of the compacted request, as far as it is reduced."""
+        return self._kept.count_request(self._limits, self._tail.start, self._tail.tokens)
 
     @property
     def _exceeds_target(self) -> bool:
-        return self._cut.tokens > self._limits.target_tokens
+        return self._request_tokens > self._limits.target_tokens
 
     def _choose_tail(self) -> None:
-        """Choose the tail and its cut under the current limits."""
-        earliest_start = len(self._kept.messages) if self._keeps_latest_only else 0
-        self._tail = choose_tail(self._kept, self._limits, earliest_start)
-        self._cut = make_cut(self._kept, self._limits, self._tail)
+        """Choose the tail under the current limits."""
+        if self._level == CompactionLevel.LATEST_GROUP:
+            self._tail = make_smallest_tail(self._kept, self._limits)
+        else:
+            self._tail = choose_tail(self._kept, self._limits)
 
-    def _recount(self) -> None:
-        """Count the cut again, after messages of the tail changed."""
+    def _recount_tail(self) -> None:
+        """Count the tail again, after messages of it changed."""
         self._tail.tokens = self._kept.count_tail(self._tail)
-        tokens = self._kept.count_request(self._limits, self._tail.start, self._tail.tokens)
-        self._cut = replace(self._cut, tokens=tokens)
 
-    def _finish(self) -> FittedCut:
+    def _make_cut(self) -> Cut:
         """Return the cut with its messages pruned and shortened, and the texts to store for them."""
         kept = self._kept
-        cut = self._cut
+        tail = self._tail
+        kept_user_index = kept.find_user_before_tail(tail.start)
         messages = [*kept.history.messages]
-        outputs = {
-            index: items for index, items in kept.outputs_to_store.items() if index < cut.head_end
-        }
-        indices = [*range(cut.head_end), *range(cut.tail_start, len(messages))]
-        if cut.kept_user_index is not None:
-            indices.append(cut.kept_user_index)
+        outputs: dict[int, tuple[OutputToStore, ...]] = {}
+        indices = [*range(kept.head_end), *range(tail.start, len(messages))]
+        if kept_user_index is not None:
+            indices.append(kept_user_index)
         for index in indices:
-            if index in cut.pruned_indices:
+            if index in tail.pruned_indices:
                 messages[index] = kept.pruner.pruned_message(index)
-            elif index in self._tail.result_limits:
-                shortened, _ = kept.cut_results_to(index, self._tail.result_limits[index])
+            elif index in tail.result_limits:
+                shortened, _ = kept.cut_results_to(index, tail.result_limits[index])
                 messages[index] = shortened.message
                 outputs[index] = shortened.outputs_to_store
             else:
                 messages[index] = kept.messages[index]
                 outputs[index] = kept.outputs_to_store.get(index, ())
-        to_store = tuple(item for index in sorted(outputs) for item in outputs[index])
-        return FittedCut(messages, cut, self._limits, to_store=to_store, steps=tuple(self._steps))
+        return Cut(
+            head_end=kept.head_end,
+            tail_start=tail.start,
+            pruned_indices=frozenset(tail.pruned_indices),
+            kept_user_index=kept_user_index,
+            messages=messages,
+            to_store=tuple(output for index in sorted(outputs) for output in outputs[index]),
+            limits=self._limits,
+            request_tokens=self._request_tokens,
+            reasons=explain_cut(kept, self._limits, tail),
+            steps=tuple(self._steps),
+        )
 
     def _cut_large_head_messages(self) -> None:
         """Cut large messages of the head, except system messages and the latest user message."""
@@ -136,7 +149,7 @@ class CutFitter:
         limits = self._limits
         if limits.summary_tokens <= limits.usual_summary_tokens or not self._exceeds_target:
             return
-        excess = self._cut.tokens - limits.target_tokens
+        excess = self._request_tokens - limits.target_tokens
         summary_tokens = max(limits.summary_tokens - excess, limits.usual_summary_tokens)
         self._limits = replace(limits, summary_tokens=summary_tokens)
         self._choose_tail()
@@ -144,21 +157,19 @@ class CutFitter:
 
     def _lower_user_words_limit(self, max_tokens: int, *, minimum: int) -> None:
         """Lower the limit of the user's words to this minimum at most, until the cut is within `max_tokens`."""
-        used_tokens = self._kept.count_user_words(self._limits, self._cut.tail_start)
-        reduction = min(self._cut.tokens - max_tokens, used_tokens - minimum)
+        used_tokens = self._kept.count_user_words(self._limits, self._tail.start)
+        reduction = min(self._request_tokens - max_tokens, used_tokens - minimum)
         if reduction > 0:
             tokens = used_tokens - reduction
             self._limits = replace(self._limits, user_words_tokens=tokens)
-            self._cut = replace(self._cut, tokens=self._cut.tokens - reduction)
             self._steps.append(f"left {tokens:,} tokens for the user's words")
 
     def _lower_summary_limit(self, max_tokens: int, *, minimum: int) -> None:
         """Lower the limit of the summary to this minimum at most, until the cut is within `max_tokens`."""
-        reduction = min(self._cut.tokens - max_tokens, self._limits.summary_tokens - minimum)
+        reduction = min(self._request_tokens - max_tokens, self._limits.summary_tokens - minimum)
         if reduction > 0:
             tokens = self._limits.summary_tokens - reduction
             self._limits = replace(self._limits, summary_tokens=tokens)
-            self._cut = replace(self._cut, tokens=self._cut.tokens - reduction)
             self._steps.append(f"left {tokens:,} tokens for the summary")
 
     def _cut_latest_results(self, min_tokens: int, *, hard_limit: int | None = None) -> None:
@@ -169,14 +180,14 @@ class CutFitter:
         """
         kept = self._kept
         limit = self._limits.target_tokens if hard_limit is None else hard_limit
-        if self._cut.tokens <= limit:
+        if self._request_tokens <= limit:
             return
         facts = kept.history.facts
         latest_indices = range(kept.min_tail_start, len(kept.messages))
         indices = [index for index in latest_indices if facts[index].results]
         results = [result for index in indices for result in facts[index].results]
         sizes = [kept.counter.text(result.text) for result in results]
-        other_tokens = self._cut.tokens - sum(kept.sizes[index] for index in indices)
+        other_tokens = self._request_tokens - sum(kept.sizes[index] for index in indices)
         available_tokens = max(limit - other_tokens, min_tokens)
         max_tokens = max(find_largest_equal_share(sizes, available_tokens), MIN_RESULT_TOKENS)
         outputs_before = dict(kept.outputs_to_store)
@@ -193,7 +204,7 @@ class CutFitter:
         self._steps.append(
             f"cut {count_noun(count, 'oversized tool result')} of the tail to {max_tokens:,} tokens each"
         )
-        self._recount()
+        self._recount_tail()
 
     def _shorten_arguments(self) -> None:
         """Cut long arguments and images of the latest group if the request is too large."""
@@ -218,12 +229,8 @@ class CutFitter:
 
     def _keep_latest_group(self) -> None:
         """Reduce the tail to the latest group if the request is too large."""
-        if not self._exceeds_target or self._keeps_latest_only:
-            return
-        tail = choose_tail(self._kept, self._limits, len(self._kept.messages))
-        if tail.start > self._cut.tail_start:
-            self._tail = tail
-            self._cut = make_cut(self._kept, self._limits, tail)
+        if self._exceeds_target and self._tail.start < self._kept.min_tail_start:
+            self._tail = make_smallest_tail(self._kept, self._limits)
             self._steps.append("kept only the latest group")
 
     def _cut_latest_results_as_last_resort(self) -> None:
@@ -268,21 +275,16 @@ class CutFitter:
         kept = self._kept
         end = len(kept.messages)
         tail_start = self._tail.start
-        if self._cut.tokens < self._limits.max_tokens or tail_start == end:
+        if self._request_tokens < self._limits.max_tokens or tail_start == end:
             return
         is_user_in_tail = (
             kept.latest_user_index is not None and kept.latest_user_index >= tail_start
         )
         if kept.has_unanswered_calls or is_user_in_tail:
             return
-        empty_tail = Tail(end)
-        cut = make_cut(kept, self._limits, empty_tail)
-        if cut.tokens >= self._limits.max_tokens:
-            return
-        reasons = (self._cut.reasons[0], "There is no tail.", cut.reasons[2])
-        self._tail = empty_tail
-        self._cut = replace(cut, reasons=reasons)
-        self._steps.append("kept no tail: even the latest message is too large")
+        if kept.count_request(self._limits, end, tail_tokens=0) < self._limits.max_tokens:
+            self._tail = Tail(end)
+            self._steps.append("kept no tail: even the latest message is too large")
 
     def _cut_user_messages(self) -> None:
         """Store the middle of kept messages until the request fits, the largest first.
@@ -293,13 +295,11 @@ class CutFitter:
         facts = kept.history.facts
         head = [
             index
-            for index in range(self._cut.head_end)
+            for index in range(kept.head_end)
             if kept.messages[index].get("role") not in SYSTEM_ROLES
         ]
         tail_users = [
-            index
-            for index in range(self._cut.tail_start, len(kept.messages))
-            if facts[index].is_user
+            index for index in range(self._tail.start, len(kept.messages)) if facts[index].is_user
         ]
         candidates = [index for index in (*head, *tail_users) if index != kept.latest_user_index]
         candidates.sort(key=lambda index: -kept.sizes[index])
@@ -318,7 +318,7 @@ class CutFitter:
 
     def _cut_user_message(self, index: int, limit: int) -> None:
         """Cut a user message by as many tokens as the request is over the limit, if it is."""
-        excess = self._cut.tokens - limit
+        excess = self._request_tokens - limit
         if excess <= 0:
             return
         kept = self._kept
@@ -327,4 +327,4 @@ class CutFitter:
         shortened = cut_text(index, kept.messages[index], max_tokens, kept.counter)
         kept.replace_message(index, shortened)
         self._tail.result_limits.pop(index, None)
-        self._recount()
+        self._recount_tail()

@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from everthread.compaction.cutting.cut import Cut, FittedCut, TokenLimits
+from everthread.compaction.cutting.cut import Cut, TokenLimits
 from everthread.compaction.cutting.permanent_messages import PermanentMessages
 from everthread.compaction.cutting.pruning import Pruner, redact_message
 from everthread.compaction.history.compaction_history import (
     CompactionHistory,
     MessageFacts,
 )
+from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.summary.earlier_summary import EarlierSummary
 from everthread.compaction.summary.user_quotes import UserQuote
 from everthread.core.messages import Message, Messages
 from everthread.core.summary_marks import without_summary
 from everthread.core.tokens import TokenCounter
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSize:
-    """The size of a request before its compaction."""
-
-    tokens: int
-    """Tokens of the whole request, by the local count."""
-    fixed_tokens: int
-    """Tokens of system prompt and tools."""
-    provider_scale: float
-    """Ratio of the provider's token count to the local one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ class CutPlan:
     pruner: Pruner
     """Makes messages with old results as one line each."""
     earlier_summary: EarlierSummary
-    fitted_cut: FittedCut
+    cut: Cut
     permanent: PermanentMessages
     """Messages outside the conversation, which stay."""
     covered_indices: tuple[int, ...]
@@ -98,38 +87,33 @@ class CutPlan:
     user_words: tuple[UserQuote, ...]
     """The user's messages outside head and tail, in order."""
     budget: SummaryBudget
-    size: RequestSize
+    tokens_before: int
+    """Tokens of the whole request before its compaction, by the local count."""
+    provider_scale: float
+    """Ratio of the provider's token count to the local one."""
 
-    @property
-    def cut(self) -> Cut:
-        return self.fitted_cut.cut
-
-    @property
-    def facts(self) -> list[MessageFacts]:
-        """The covered messages as read. If an answer contains an earlier summary, only the answer's own part."""
-        facts: list[MessageFacts] = []
+    def list_covered_facts(self) -> list[MessageFacts]:
+        """Return the covered messages as read. If an answer contains an earlier summary, only the answer's own part."""
+        covered_facts: list[MessageFacts] = []
         for index in self.covered_indices:
-            message_facts = self.history.facts[index]
-            remainder = message_facts.without_summary
-            if message_facts.is_summary and remainder and remainder["role"] == "assistant":
-                message_facts = MessageFacts(remainder)
-            facts.append(message_facts)
-        return facts
+            facts = self.history.facts[index]
+            remainder = facts.without_summary
+            if facts.is_summary and remainder and remainder["role"] == "assistant":
+                facts = MessageFacts(remainder)
+            covered_facts.append(facts)
+        return covered_facts
 
-    @property
-    def tail_facts_and_turns(self) -> tuple[list[MessageFacts], list[int]]:
-        """The facts of the messages in the tail, and their turns."""
+    def list_covered_turns(self) -> list[int]:
+        """Return the turns of the covered messages."""
+        return [self.history.turns[index] for index in self.covered_indices]
+
+    def add_tail(self, state: ThreadState) -> ThreadState:
+        """Return the state of the thread after the messages of the tail, given the state before them."""
         start = self.cut.tail_start
-        return self.history.facts[start:], self.history.turns[start:]
+        return state.after_messages(self.history.facts[start:], self.history.turns[start:])
 
-    @property
-    def covered_turns(self) -> list[int]:
-        """The turns of the covered messages."""
-        return list(map(self.history.turns.__getitem__, self.covered_indices))
-
-    @property
-    def pruned_messages(self) -> list[Message]:
-        """The covered messages for a model: old results are one line each.
+    def prune_covered_messages(self) -> list[Message]:
+        """Prune the covered messages for a model: old results become one line each.
 
         Secrets are redacted before anything is cut, because half a secret cannot be recognised.
         """
@@ -143,15 +127,13 @@ class CutPlan:
                 redacted_messages.get(index, message) for index, message in enumerate(messages)
             ]
             pruner = Pruner(CompactionHistory([]).extend(clean_messages))
-        return [
-            without_summary(message) or message
-            for message in map(pruner.pruned_message, self.covered_indices)
-        ]
+        pruned_messages = [pruner.pruned_message(index) for index in self.covered_indices]
+        return [without_summary(message) or message for message in pruned_messages]
 
     @property
     def has_work(self) -> bool:
         """Whether there is anything to replace or to make smaller."""
-        return self.cut.has_middle or self.only_prunes
+        return bool(self.covered_indices) or self.only_prunes
 
     @property
     def only_prunes(self) -> bool:
@@ -160,21 +142,27 @@ class CutPlan:
         Old results in the kept messages become lines, oversized ones are stored and cited. An earlier summary stays
         unchanged.
         """
-        if self.cut.has_middle:
+        if self.covered_indices:
             return False
-        return bool(self.fitted_cut.to_store) or any(
+        return bool(self.cut.to_store) or any(
             new is not old
-            for new, old in zip(self.fitted_cut.messages, self.history.messages, strict=True)
+            for new, old in zip(self.cut.messages, self.history.messages, strict=True)
         )
 
     def with_middle_kept(self) -> CutPlan:
         """Return a plan without a summary: the middle stays, its old results as one line each."""
-        return replace(
-            self,
-            fitted_cut=self.fitted_cut.with_middle_kept(self.pruner),
-            covered_indices=(),
-            middle_messages=[],
+        cut = self.cut
+        middle = range(cut.head_end, cut.tail_start)
+        messages = [*cut.messages]
+        messages[cut.head_end : cut.tail_start] = map(self.pruner.pruned_message, middle)
+        cut_without_middle = replace(
+            cut,
+            tail_start=cut.head_end,
+            pruned_indices=cut.pruned_indices.union(middle),
+            kept_user_index=None,
+            messages=messages,
         )
+        return replace(self, cut=cut_without_middle, covered_indices=(), middle_messages=[])
 
     def count_request(
         self, messages: Messages, indices: Sequence[int | None], counter: TokenCounter
@@ -183,7 +171,7 @@ class CutPlan:
 
         Reuse the known sizes of unchanged and pruned messages.
         """
-        total = self.size.fixed_tokens
+        total = self.cut.limits.fixed_tokens
         for message, index in zip(messages, indices, strict=True):
             if index is not None and message is self.history.messages[index]:
                 total += self.history.sizes[index]

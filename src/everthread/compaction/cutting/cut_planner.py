@@ -9,12 +9,11 @@ from functools import cached_property
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.compaction.cutting.cut import (
     Cut,
-    FittedCut,
     TokenLimits,
     make_running_sizes,
 )
 from everthread.compaction.cutting.cut_fitter import CutFitter
-from everthread.compaction.cutting.cut_plan import CutPlan, RequestSize, SummaryBudget
+from everthread.compaction.cutting.cut_plan import CutPlan, SummaryBudget
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.permanent_messages import (
     PermanentMessages,
@@ -80,8 +79,7 @@ class CutPlanner:
         pruner = Pruner(history)
         permanent = find_permanent_messages(history)
         kept = KeptMessages(pruner, self.counter, permanent, user_words_sizes=word_sizes)
-        fitted_cut = self._keep_small_middle(CutFitter(kept, limits, level).fit(), pruner)
-        cut = fitted_cut.cut
+        cut = CutFitter(kept, limits, level).fit()
         middle = self._find_middle(cut, permanent)
         middle_tokens = self._count_middle(middle)
         middle_words = (
@@ -89,29 +87,27 @@ class CutPlanner:
             for index, (entry, _) in word_entries.items()
             if cut.head_end <= index < cut.tail_start
         )
-        return CutPlan(
+        plan = CutPlan(
             history=history,
             pruner=pruner,
             earlier_summary=self.earlier_summary,
-            fitted_cut=fitted_cut,
+            cut=cut,
             permanent=permanent,
             covered_indices=tuple(middle),
             middle_messages=list(middle.values()),
             user_words=(*self.earlier_summary.quotes, *middle_words),
             budget=SummaryBudget(
-                limits=fitted_cut.limits,
-                full_tokens=self._find_full_budget(middle, fitted_cut, middle_tokens=middle_tokens),
+                limits=cut.limits,
+                full_tokens=self._find_full_budget(middle, cut, middle_tokens=middle_tokens),
                 middle_tokens=middle_tokens,
                 earlier_tokens=self._earlier_summary_tokens,
                 user_words_tokens=word_sizes.sum_before(cut.tail_start),
                 max_user_words_tokens=limits.user_words_tokens,
             ),
-            size=RequestSize(
-                tokens_before,
-                fixed_tokens=self.fixed_tokens,
-                provider_scale=provider_scale,
-            ),
+            tokens_before=tokens_before,
+            provider_scale=provider_scale,
         )
+        return plan.with_middle_kept() if self._is_middle_too_small(cut) else plan
 
     def _find_user_words(self) -> UserWordEntries:
         """Return the user's words after the head, including words typed into tool calls, except the latest message."""
@@ -160,14 +156,12 @@ class CutPlanner:
             ),
         )
 
-    def _keep_small_middle(self, fitted_cut: FittedCut, pruner: Pruner) -> FittedCut:
-        """Return the cut, without a middle if that is too small for a first summary."""
+    def _is_middle_too_small(self, cut: Cut) -> bool:
+        """Return whether the middle is too small for a first summary."""
         if self.earlier_summary.text or not self.history.head_end:
-            return fitted_cut
-        middle_tokens = sum(self.history.sizes[fitted_cut.cut.head_end : fitted_cut.cut.tail_start])
-        if middle_tokens < min(MIN_MIDDLE_TOKENS, self.budget.threshold // 10):
-            return fitted_cut.with_middle_kept(pruner)
-        return fitted_cut
+            return False
+        middle_tokens = sum(self.history.sizes[cut.head_end : cut.tail_start])
+        return middle_tokens < min(MIN_MIDDLE_TOKENS, self.budget.threshold // 10)
 
     def _find_middle(self, cut: Cut, permanent: PermanentMessages) -> dict[int, Message]:
         """Return the messages that the summary replaces, by index, without earlier summaries."""
@@ -181,11 +175,7 @@ class CutPlanner:
         }
 
     def _find_full_budget(
-        self,
-        middle: Mapping[int, Message],
-        fitted_cut: FittedCut,
-        *,
-        middle_tokens: int,
+        self, middle: Mapping[int, Message], cut: Cut, *, middle_tokens: int
     ) -> int:
         """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.
 
@@ -193,8 +183,8 @@ class CutPlanner:
         possible, it gets enough tokens to keep its content, because a conclusion that one compaction drops is lost for
         all later ones. The content of the earlier summary is not halved again.
         """
-        limits = fitted_cut.limits
-        largest_size = max(limits.target_tokens - fitted_cut.cut.tokens, 0) + limits.summary_tokens
+        limits = cut.limits
+        largest_size = max(limits.target_tokens - cut.request_tokens, 0) + limits.summary_tokens
         usual_size = min(self.budget.summary_size(middle_tokens), limits.summary_tokens)
         free_tokens = (
             largest_size - min(limits.summary_tokens, limits.usual_summary_tokens)

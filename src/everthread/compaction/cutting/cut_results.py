@@ -17,8 +17,8 @@ def make_unchanged_result(plan: CutPlan, reason: str) -> Compaction:
     return Compaction(
         messages=messages,
         summary="",
-        tokens_before=plan.size.tokens,
-        tokens_after=plan.size.tokens,
+        tokens_before=plan.tokens_before,
+        tokens_after=plan.tokens_before,
         kept=tuple(range(len(messages))),
         changed=False,
         reason=reason,
@@ -27,18 +27,18 @@ def make_unchanged_result(plan: CutPlan, reason: str) -> Compaction:
 
 def make_pruned_result(plan: CutPlan, counter: TokenCounter) -> Compaction:
     """Return the messages pruned in place, as a result without a summary."""
-    messages = plan.fitted_cut.messages
+    messages = plan.cut.messages
     indices = tuple(range(len(messages)))
     return Compaction(
         messages=messages,
         summary="",
-        tokens_before=plan.size.tokens,
+        tokens_before=plan.tokens_before,
         tokens_after=plan.count_request(messages, indices, counter),
         kept=indices,
         author="none",
-        to_store=plan.fitted_cut.to_store,
+        to_store=plan.cut.to_store,
         boundaries=plan.cut.reasons,
-        steps=plan.fitted_cut.steps,
+        steps=plan.cut.steps,
     )
 
 
@@ -56,8 +56,8 @@ def accept_if_smaller(plan: CutPlan, result: Compaction, reason: str) -> Compact
         )
     return replace(
         result,
-        tokens_before=round(result.tokens_before * plan.size.provider_scale),
-        tokens_after=round(result.tokens_after * plan.size.provider_scale),
+        tokens_before=round(result.tokens_before * plan.provider_scale),
+        tokens_after=round(result.tokens_after * plan.provider_scale),
         reason=reason,
     )
 
@@ -65,11 +65,11 @@ def accept_if_smaller(plan: CutPlan, result: Compaction, reason: str) -> Compact
 def explain_no_work(plan: CutPlan, budget: Budget) -> str:
     """Return the reason why nothing can be replaced."""
     explanation = "there is nothing that may be left out"
-    if plan.size.tokens < budget.threshold:
+    if plan.tokens_before < budget.threshold:
         explanation = "the conversation is too short to compact"
     return (
         f"{explanation}: {count_noun(len(plan.history.messages), 'message')}, all kept at the start and at the end "
-        f"({plan.size.tokens:,} tokens, in a window of {budget.window:,})"
+        f"({plan.tokens_before:,} tokens, in a window of {budget.window:,})"
     )
 
 
@@ -87,8 +87,8 @@ def list_phases(plan: CutPlan, summary_tokens: int, counter: TokenCounter) -> tu
         ),
         Phase(
             "boundaries",
-            plan.size.tokens,
-            plan.size.tokens - budget.middle_tokens,
+            plan.tokens_before,
+            plan.tokens_before - budget.middle_tokens,
             f"head {cut.head_end}, tail from {cut.tail_start}",
         ),
         Phase(

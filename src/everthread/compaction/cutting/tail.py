@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everthread.compaction.cutting.cut import Cut, Tail, TokenLimits
+from everthread.compaction.cutting.cut import Tail, TokenLimits
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
 from everthread.core.text import count_noun
@@ -21,59 +21,44 @@ _MIN_CUT_TOKENS = 256
 """Cut one more result to fit only if at least this many tokens of the tail budget are left."""
 
 
-def choose_tail(kept: KeptMessages, limits: TokenLimits, earliest_start: int) -> Tail:
-    """Choose a tail that starts at `earliest_start` or later, but always holds the smallest tail."""
-    tail = _collect_tail(kept, limits, earliest_start, reserved_tokens=0)
+def choose_tail(kept: KeptMessages, limits: TokenLimits) -> Tail:
+    """Choose the largest tail that these limits allow. It holds at least the smallest tail."""
+    tail = _collect_tail(kept, limits, reserved_tokens=0)
     read_indices = _find_newest_reads(kept, tail)
     read_tokens = sum(_count_tokens_to_restore(kept, limits, index) for index in read_indices)
     if read_tokens:
         reserved_tokens = min(read_tokens, limits.tail_tokens // RESTORED_READS_DIVISOR)
-        tail = _collect_tail(kept, limits, earliest_start, reserved_tokens=reserved_tokens)
+        tail = _collect_tail(kept, limits, reserved_tokens=reserved_tokens)
     _restore_results(kept, limits, tail, read_indices)
     return tail
 
 
-def make_cut(kept: KeptMessages, limits: TokenLimits, tail: Tail) -> Cut:
-    """Return the cut for a tail, with its size and the reasons."""
-    user_index = kept.find_user_before_tail(tail.start)
-    facts = kept.history.facts
-    excluded_indices = kept.permanent.standalone_indices | {user_index}
-    middle = range(kept.head_end, tail.start)
-    has_middle = any(
-        facts[index].without_summary is not None
-        for index in middle
-        if index not in excluded_indices
-    )
-    reasons = (
+def make_smallest_tail(kept: KeptMessages, limits: TokenLimits) -> Tail:
+    """Return the tail that always stays: the unanswered group, or the latest message."""
+    tokens = kept.min_tail_tokens
+    # It takes half of the budget at most, so that it does not push small recent messages out.
+    used_budget = min(tokens, limits.tail_tokens // RECENT_TAIL_DIVISOR)
+    return Tail(kept.min_tail_start, tokens, used_budget=used_budget)
+
+
+def explain_cut(kept: KeptMessages, limits: TokenLimits, tail: Tail) -> tuple[str, ...]:
+    """Return sentences on the head, the tail and the latest user message."""
+    return (
         f"The head is {count_noun(kept.head_end, 'message')}.",
         _explain_tail(kept, limits, tail),
         _explain_user_message(kept.latest_user_index, kept.head_end, tail.start),
     )
-    return Cut(
-        head_end=kept.head_end,
-        tail_start=tail.start,
-        pruned_indices=frozenset(tail.pruned_indices),
-        kept_user_index=user_index,
-        has_middle=has_middle,
-        tokens=kept.count_request(limits, tail.start, tail.tokens),
-        reasons=reasons,
-    )
 
 
-def _collect_tail(
-    kept: KeptMessages, limits: TokenLimits, earliest_start: int, *, reserved_tokens: int
-) -> Tail:
+def _collect_tail(kept: KeptMessages, limits: TokenLimits, *, reserved_tokens: int) -> Tail:
     """Collect the tail from the end backwards until its budget, less `reserved_tokens`, is used."""
     recent_budget = limits.tail_tokens // RECENT_TAIL_DIVISOR
-    first_start = max(kept.head_end, earliest_start)
-    tokens = kept.min_tail_tokens
-    # The latest group takes half of the tail at most, so that it does not push small recent messages out.
-    tail = Tail(kept.min_tail_start, tokens, used_budget=min(tokens, recent_budget))
+    tail = make_smallest_tail(kept, limits)
     is_recent = True
     for group in reversed(kept.history.groups):
         if group.end > tail.start:
             continue
-        if group.start < first_start or kept.holds_summary(group):
+        if group.start < kept.head_end or kept.holds_summary(group):
             break
         indices = range(group.start, group.end)
         size = 0
@@ -151,6 +136,8 @@ def _find_newest_reads(kept: KeptMessages, tail: Tail) -> list[int]:
 
 def _explain_tail(kept: KeptMessages, limits: TokenLimits, tail: Tail) -> str:
     """Return a sentence on the size of the tail and the reason for it."""
+    if tail.start == len(kept.messages):
+        return "There is no tail."
     message_count = count_noun(len(kept.messages) - tail.start, "message")
     size_text = f"The tail is {message_count}, {tail.tokens:,} tokens of {limits.tail_tokens:,}"
     if tail.start == kept.min_tail_start:

@@ -66,9 +66,11 @@ class LeafSplitter:
                 strict=True,
             )
         )
-        pruned = middle
+        messages_for_model = middle
         if summary_input.compaction_input.has_model:
-            pruned = dict(zip(cut_plan.covered_indices, cut_plan.pruned_messages, strict=True))
+            messages_for_model = dict(
+                zip(cut_plan.covered_indices, cut_plan.prune_covered_messages(), strict=True)
+            )
         tokens = {index: self.counter.message(message) for index, message in middle.items()}
         chunks = split_chunks(
             cut_plan.history.messages,
@@ -81,7 +83,7 @@ class LeafSplitter:
         for chunk, journal in zip(chunks, journals, strict=True):
             leaf = LeafMessages(
                 summary_input.hide_secrets([middle[index] for index in chunk]),
-                summary_input.hide_secrets([pruned[index] for index in chunk]),
+                summary_input.hide_secrets([messages_for_model[index] for index in chunk]),
                 turns=[cut_plan.history.turns[index] for index in chunk],
                 message_ids=[message_ids[index] for index in chunk],
                 tokens=sum(tokens[index] for index in chunk),

@@ -202,8 +202,8 @@ class LosslessEngine(PlanningEngine):
         graph = summary_input.state.graph or StoredGraph()
         visible_nodes = _resolve_visible_nodes(summary_input, graph)
         leaves = self._split_into_leaves(summary_input, visible_nodes, covered_state)
-        covered_state = covered_state.prepare_for_summary(cut_plan.facts)
-        state = covered_state.after_messages(*cut_plan.tail_facts_and_turns)
+        covered_state = covered_state.prepare_for_summary(cut_plan.list_covered_facts())
+        state = cut_plan.add_tail(covered_state)
         budget = self._summary_budget(
             summary_input, visible_nodes, sum(leaf.tokens for leaf in leaves)
         )

@@ -29,10 +29,10 @@ def assemble_messages(
 ) -> tuple[list[Message], tuple[int | None, ...]]:
     """Return the compacted messages, and the input index of each; None for a new message."""
     cut = plan.cut
-    fitted_messages = plan.fitted_cut.messages
+    fitted_messages = cut.messages
     head = _keep_messages(fitted_messages, range(cut.head_end))
     tail = _keep_messages(fitted_messages, range(cut.tail_start, len(fitted_messages)))
-    kept_user = cut.kept_user_message(fitted_messages)
+    kept_user = cut.kept_user_message
     if kept_user is not None:
         index = None
         if cut.kept_user_index is not None and kept_user is fitted_messages[cut.kept_user_index]:

@@ -141,7 +141,7 @@ def render_names_section(
     """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
     if not section.max_tokens:
         return ""
-    messages = plan.fitted_cut.messages
+    messages = plan.cut.messages
     shown_names: set[str] = set()
     for index, facts in enumerate(plan.history.facts):
         if not plan.cut.head_end <= index < plan.cut.tail_start:

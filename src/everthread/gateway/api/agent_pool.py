@@ -83,7 +83,9 @@ class AgentPool:
                 f"The model {name[:100]!r} cannot be chosen here.",
             )
 
-    async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
+    async def create_thread(
+        self, tenant: str, new_thread: CreateThread, *, has_tools: bool
+    ) -> Session:
         """Create a thread with its first session and its owner's settings."""
         self.check_model(new_thread.model)
         first_session = NewSession(
@@ -128,12 +130,14 @@ class AgentPool:
     async def take_slot(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
         thread = turn.thread
-        tools = turn.options.get("tools") is True
+        has_tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
-        if slot is None or slot.has_tools != tools or lease.fence != slot.next_fence:
+        if slot is None or slot.has_tools != has_tools or lease.fence != slot.next_fence:
             await self.close_agent(thread)
             model = (await self.load_settings(thread)).get("model")
-            slot = AgentSlot(LeasedStore(self._store, thread), tools, model, next_fence=lease.fence)
+            slot = AgentSlot(
+                LeasedStore(self._store, thread), has_tools, model, next_fence=lease.fence
+            )
             await self._open_slot(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
         slot.store.lease = lease

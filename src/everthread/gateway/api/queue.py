@@ -113,7 +113,7 @@ class TurnQueue:
         """Create a thread. `has_tools`: whether its agent is opened with commands and files."""
         if self._is_closing:
             raise _make_shutdown_error()
-        return await self.agents.create(tenant, new_thread, has_tools=has_tools)
+        return await self.agents.create_thread(tenant, new_thread, has_tools=has_tools)
 
     async def submit(  # noqa: PLR0913 - the options by their names
         self,
@@ -170,16 +170,16 @@ class TurnQueue:
         For a turn that runs in another process, yield only its end. A reader may stop at any time. The last event is
         missing if the queue is closed first.
         """
-        log = self._follow_turn(turn)
-        async for event in log.read(after_number):
+        turn_log = self._follow_turn(turn)
+        async for event in turn_log.follow(after_number):
             yield event
 
     async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
         """Wait until the turn is over, the time is up, or the queue closes; return the turn."""
-        log = self._follow_turn(turn)
+        turn_log = self._follow_turn(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await log.end_event.wait()
+                await turn_log.end_event.wait()
         return await self.store.turn(turn.id, tenant=turn.tenant)
 
     async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
@@ -194,14 +194,14 @@ class TurnQueue:
 
     def _follow_turn(self, turn: QueuedTurn) -> TurnLog:
         """Return the log of a turn. If the turn is open, wake the task that answers it."""
-        log = self._logs.get_or_create(turn)
+        turn_log = self._logs.get_or_create(turn)
         if not turn.is_open:
-            log.end(turn)
+            turn_log.end(turn)
         elif self._is_closing:
-            log.close()
+            turn_log.close()
         else:
             self._wake(turn.thread)
-        return log
+        return turn_log
 
     def _wake(self, thread: str) -> None:
         """Wake the task of a thread, which may have something to do."""

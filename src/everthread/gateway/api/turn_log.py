@@ -66,10 +66,11 @@ class TurnLog:
         self.end_event.set()
         self._wake_readers()
 
-    async def read(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
-        """Yield the events after this number, including future ones.
+    async def follow(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
+        """Yield the events after this number, and new ones until the turn ends.
 
-        Repeat the last event to a reader that has it already, so that one that reconnects learns how the turn ended.
+        A reader that has already seen the last event gets it again, so that a client that reconnects learns how the
+        turn ended.
         """
         has_ended = False
         while not has_ended:

@@ -110,7 +110,7 @@ class Chart:
         """Return the values of the grid's lines, from zero to beyond the highest value."""
         largest = max(
             [
-                *(value for top in self.tops for value in top),
+                *(value for line_tops in self.tops for value in line_tops),
                 *(limit.value for limit in self.limits),
                 1e-9,
             ]

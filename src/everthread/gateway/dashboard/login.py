@@ -126,7 +126,7 @@ class DashboardLogin:
             return None
         return self._sign_cookie({"kind": "local", "tenant": None, "who": "this machine"})
 
-    async def redeem_key(self, key: str) -> str | None:
+    async def make_cookie_for_key(self, key: str) -> str | None:
         """Return a cookie for a valid key; None for an unknown or revoked one."""
         key = key.strip()
         if self._operator_digest and hmac.compare_digest(digest_of(key), self._operator_digest):

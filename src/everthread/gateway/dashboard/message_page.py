@@ -118,7 +118,7 @@ MAX_MESSAGE_CHARS = 100_000
 
 
 def make_message_page(message: StoredMessage, *, start: int, is_revealed: bool) -> dict[str, Any]:
-    """Return the values of the page. `is_revealed`: whether secrets are shown."""
+    """Return the template values of the message page. `is_revealed`: whether secrets are shown."""
     body = message_text(message.body)
     start = max(0, min(start, len(body)))
     return {

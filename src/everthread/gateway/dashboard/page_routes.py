@@ -249,7 +249,7 @@ class Dashboard:
                 )
         else:
             form = await _read_form(request) or {}
-            cookie = await self.login.redeem_key(form.get("key", ""))
+            cookie = await self.login.make_cookie_for_key(form.get("key", ""))
             if cookie is None:
                 _LOG.warning("a login to the dashboard failed: unknown key")
                 return self._show_login(request, "This key is not known here, or was revoked.", 403)

@@ -106,7 +106,7 @@ class ThreadList:
         return await self._group_branches(entries), len(rows) > THREADS_PER_PAGE
 
     async def _group_branches(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
-        """Put branches under their parent thread. If that is on another page, the branch names it."""
+        """Put branches under their parent thread. If the parent is on another page, the branch has its id."""
         listed_threads = {entry.row.first.id for entry in entries}
         parents = {
             entry.row.first.id: await self._find_parent_thread(entry.row.first)

@@ -122,17 +122,17 @@ class ThreadPages:
         """Return the data of a thread's page, computed once for each change of the thread."""
         thread = row.first.id
         limits = await self._costs.load_learnt_windows()
-        change_mark = (
+        data_version = (
             f"{await self._threads.store.last_change(thread=thread)} {sorted(limits.items())}"
         )
         thread_data = self._cached_threads.get(thread)
-        if thread_data is None or thread_data.change_mark != change_mark:
-            thread_data = await self._compute_thread_data(row, limits, change_mark)
+        if thread_data is None or thread_data.data_version != data_version:
+            thread_data = await self._compute_thread_data(row, limits, data_version)
         self._cached_threads[thread] = thread_data
         return thread_data
 
     async def _compute_thread_data(
-        self, row: ThreadRow, limits: Mapping[str, int], change_mark: str
+        self, row: ThreadRow, limits: Mapping[str, int], data_version: str
     ) -> _ThreadData:
         store = self._threads.store
         thread = row.first.id
@@ -156,7 +156,7 @@ class ThreadPages:
             ],
         }
         state = build_state([message.body for message in recent])
-        return _ThreadData(change_mark, page_fields, summary_texts, state)
+        return _ThreadData(data_version, page_fields, summary_texts, state)
 
     async def _load_call_fields(
         self,
@@ -204,7 +204,7 @@ class ThreadPages:
 class _ThreadData:
     """The data of a thread's page, valid until the thread changes."""
 
-    change_mark: str
+    data_version: str
     """A text that differs after every change of the thread."""
     page_fields: dict[str, Any]
     summaries: Sequence[str]

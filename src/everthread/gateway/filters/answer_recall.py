@@ -169,7 +169,7 @@ class _RecallFilter(Filter):
             return None
         exchange = self._exchange
         self._last_usage = read_usage(self._api, reply)
-        outgoing = await exchange.handler.resume_after_recall(reply)
+        outgoing = await exchange.resume_after_recall(reply)
         if outgoing is None:
             return None
         if self._last_usage is not None:
@@ -178,7 +178,7 @@ class _RecallFilter(Filter):
         next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller_request = await exchange.handler.retry_without_recall(reply)
+            smaller_request = await exchange.retry_without_recall(reply)
             if smaller_request is None:
                 break
             next_response = await exchange.send_next(smaller_request)

@@ -84,7 +84,7 @@ class _CompactionItemFilter(Filter):
             except Refused as refused:
                 _LOG.info("no compaction is made for a client: %s", refused.message)
                 return None
-        return await self._exchange.services.manager.attempt(
+        return await self._exchange.services.fail_open.attempt(
             "compaction", incoming, self._make_item(incoming)
         )
 

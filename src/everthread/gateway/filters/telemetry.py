@@ -174,7 +174,7 @@ def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, A
     usage = outcome.usage
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
-        "gen_ai.conversation.id": exchange.handler.thread,
+        "gen_ai.conversation.id": exchange.thread,
         "gen_ai.conversation.compacted": exchange.outgoing.compaction_count > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
         "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],

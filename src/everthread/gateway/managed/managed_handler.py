@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.costs.canonical_usage import CanonicalUsage
@@ -40,37 +39,50 @@ MIN_HOLD_SHARE = 0.70
 """Share of the window from which on an overflow is likely, so that the beginning of a stream is held back."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerServices:
-    """Services that all requests share."""
-
-    threads: CallerThreads
-    mark_ttl: str | None
-    """The lifetime of the cache marks to set; None to set none."""
-
-
-@dataclass(slots=True)
 class ManagedHandler:
     """Handle one managed request: know the client's request, the thread's decisions about it, and the bytes to send."""
 
-    services: HandlerServices
     request: ClientRequest
     call: PreparedCall
     body_memory: BodyMemory
-    is_expanded: bool = False
-    """Whether compaction items were replaced on arrival, so that the client's own bytes are never sent upstream."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Headers for the client."""
-    outgoing: Outgoing = field(init=False)
+    outgoing: Outgoing
     """The request to send."""
+
+    def __init__(
+        self, threads: CallerThreads, mark_ttl: str | None, *, is_expanded: bool = False
+    ) -> None:
+        """`mark_ttl`: the lifetime of the cache marks to set; None to set none.
+
+        `is_expanded`: whether compaction items were replaced on arrival, so that the client's own bytes are never sent
+        upstream.
+        """
+        self._threads = threads
+        self._setup = threads.setup
+        self._mark_ttl = mark_ttl
+        self._is_expanded = is_expanded
+        self._headers: dict[str, str] = {}
+        """Headers for the client."""
+
+    def set_request(
+        self, request: ClientRequest, call: PreparedCall, body_memory: BodyMemory
+    ) -> None:
+        """Set the request that was read, and its call of the thread."""
+        self.request = request
+        self.call = call
+        self.body_memory = body_memory
 
     @property
     def thread(self) -> str:
         return self.call.thread
 
+    async def wait_until_read(self) -> None:
+        """Do nothing: this request was read before its handler was used."""
+
     async def prepare(self) -> None:
         """Decide on the request to send."""
-        await self.services.threads.prepare(self.call)
+        decision = await self._threads.prepare(self.call)
+        if decision.cost_decision is not None:
+            self._headers[PLAN_HEADER] = str(decision.cost_decision)
         if self.call.settings.is_rewritable:
             self.outgoing = self._render()
         else:
@@ -78,27 +90,30 @@ class ManagedHandler:
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """Return another request to send after an error of the provider; None to pass the error to the client."""
+        await self.wait_until_read()
         if not self.call.settings.is_rewritable:
             return None
         refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
-        if not await self.services.threads.recover(self.call, refusal):
+        if not await self._threads.recover(self.call, refusal):
             return None
         self.outgoing = self._render()
         return self.outgoing
 
     async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
-        threads = self.services.threads
+        await self.wait_until_read()
         rounds = self.call.rounds
-        now = threads.setup.clock()
+        now = self._setup.clock()
         rounds.started_at = rounds.started_at or now
-        await threads.recorder.store_request(self.call)
-        if not await answer_recall_calls(threads.setup.store, self.call, reply):
+        await self.call.recorder.store_request()
+        if not await answer_recall_calls(self._setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS
         self.outgoing = self._render()
-        threads.setup.listener(RecallAnswered(self.thread, rounds.round_count, rounds.call_count))
+        self._setup.listener(
+            RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)
+        )
         return self.outgoing
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
@@ -107,6 +122,7 @@ class ManagedHandler:
         The first call returns a request that tells the model that its calls have no answer. The second one returns a
         request without any round, as if the tool did not exist; the third returns None.
         """
+        await self.wait_until_read()
         rounds = self.call.rounds
         if not rounds.texts:
             return None
@@ -119,14 +135,13 @@ class ManagedHandler:
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
-        storage = self.call.storage
-        if storage.storing_task is None or (
-            self.call.match.is_named and not storage.storing_task.done()
-        ):
-            # The thread is known, so a fast answer does not wait for the store.
+        if THREAD_HEADER in self.outgoing.headers:
+            return self.outgoing.headers
+        recorder = self.call.recorder
+        if recorder.is_thread_known:  # a fast answer does not wait for the store
             return {THREAD_HEADER: self.thread, **self.outgoing.headers}
-        match = await self.services.threads.recorder.store_request(self.call)
-        if not storage.is_stored:
+        match = await recorder.store_request()
+        if not recorder.is_stored:
             return self.outgoing.headers
         return {THREAD_HEADER: match.thread, **self.outgoing.headers}
 
@@ -135,19 +150,19 @@ class ManagedHandler:
 
         `earlier_usage`: the usage of earlier calls that are recorded together with this one.
         """
-        threads = self.services.threads
+        threads = self._threads
         if self.request.asks_for_compaction:
             names = self._list_compaction_names(outcome)
             await threads.record_compaction(self.call, outcome, names)
             return
         answer = threads.expect_answer(self.call, outcome)
         self.body_memory.forwarding_terms = None
-        if answer is not None and not self.is_expanded:
+        if answer is not None and not self._is_expanded:
             self.body_memory.forwarding_terms = make_forwarding_terms(
                 self.request,
                 self.call,
                 outcome,
-                options=threads.setup.options,
+                options=self._setup.options,
                 answered_history=answer.history,
             )
         await threads.record(self.call, outcome, answer, earlier_usage)
@@ -168,19 +183,19 @@ class ManagedHandler:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
         has_recall = offers_recall(call, self.request.sliced_body)
-        tokens = self.services.threads.remember_prompt(call)
+        tokens = self._threads.remember_prompt(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
         options = RenderOptions(
             has_recall,
-            self.services.mark_ttl if marks_pay else None,
+            self._mark_ttl if marks_pay else None,
             self.body_memory.marks,
         )
         body = render_request(self.request, call, options)
         return Outgoing(
             self.request.incoming.raw if body is None else body,
-            is_rewritten=body is not None or self.is_expanded,
-            headers=self.headers,
+            is_rewritten=body is not None or self._is_expanded,
+            headers=self._headers,
             compaction_count=call.rewrite.depth if call.rewrite else 0,
             tokens=tokens.with_rewrite,
             should_hold_first_events=tokens.with_rewrite > MIN_HOLD_SHARE * call.limits.window,
@@ -196,23 +211,20 @@ class ManagedHandler:
                 f"compaction {depth}: {tokens.without_rewrite} -> {tokens.with_rewrite} tokens, "
                 f"{rewrite.replaced_count} messages covered{recall_text}"
             )
-            self.headers[RECEIPT_HEADER] = receipt
-            self.services.threads.setup.listener(CompactionReceipt(self.thread, receipt))
-        self.headers[COMPACTIONS_HEADER] = str(depth)
-        self.headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
+            self._headers[RECEIPT_HEADER] = receipt
+            self._setup.listener(CompactionReceipt(self.thread, receipt))
+        self._headers[COMPACTIONS_HEADER] = str(depth)
+        self._headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
         if depth >= MIN_REPEATED_COMPACTIONS:
-            self.headers[NOTICE_HEADER] = make_repeated_compaction_notice(depth)
-        if self.call.cost_decision_text:
-            self.headers[PLAN_HEADER] = self.call.cost_decision_text
+            self._headers[NOTICE_HEADER] = make_repeated_compaction_notice(depth)
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
-        self.call.estimate = self.call.settings.tokens + self.call.caller_history.size
         reason = self.request.unmanaged_reason
         if reason:
-            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
+            self._headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
         if reason and self.request.incoming.mode == "managed":
-            self.services.threads.setup.listener(Unmanaged(self.thread, reason))
+            self._setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
-            self.request.incoming.raw, is_rewritten=self.is_expanded, headers=self.headers
+            self.request.incoming.raw, is_rewritten=self._is_expanded, headers=self._headers
         )

@@ -1,30 +1,53 @@
 """Decide on the request to send upstream, for a client that sends its whole history each time.
 
     manager = ProxyManager(CallerSetup(store=store, …))
-    handler = await manager.prepare(incoming)          # handler.sent: the client's bytes, or the beginning rewritten
+    handler = await manager.prepare(incoming)          # handler.outgoing: the client's bytes, perhaps rewritten
     again = await handler.recover(400, error)          # after an error of the provider
     await handler.record(outcome)
 
-The manager reads requests. What to do about them is decided in `thread/caller`.
+The manager reads requests; `thread/caller` decides what to do about them. A request that cannot need a change is
+forwarded first, and read and recorded later: `forwarding.py` decides which ones, and `deferred_records.py` delays
+their records.
 """
 
 from __future__ import annotations
 
-from everthread.gateway.contracts import Incoming, RequestHandler, UnmanagedHandler
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from everthread.core.costs.canonical_usage import CanonicalUsage
+from everthread.gateway.compaction_items import expand_items, may_have_item
+from everthread.gateway.contracts import Incoming
 from everthread.gateway.identify import find_client_scope
-from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
-from everthread.gateway.managed.forwarded_requests import ForwardedRequests
-from everthread.gateway.managed.managed_handler import HandlerServices, ManagedHandler
-from everthread.gateway.managed.request_opener import RequestOpener
+from everthread.gateway.managed.deferred_records import (
+    MAX_DELAY_SECONDS,
+    DeferredRecord,
+    DeferredRecords,
+    ForwardedRequest,
+)
+from everthread.gateway.managed.forwarding import (
+    BodyMemories,
+    continue_terms,
+    forward,
+    is_compaction_planned,
+)
+from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.requested_compactions import RequestedCompactions
 from everthread.gateway.recall.recall_offer import RecallOffers
-from everthread.gateway.request.request_reader import (
-    OUR_NAME,
-    RequestReader,
-)
+from everthread.gateway.request.body_cache import BodyOrigin
+from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
+from everthread.gateway.request.client_request import ClientRequest
+from everthread.gateway.request.request_reader import OUR_NAME, LocatedBody, RequestReader
+from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
+from everthread.thread.caller.recorder import identify_answer
+from everthread.thread.matching.thread_match import ClientScope
+
+READ_DELAY_SECONDS = 1.0
+"""Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
 class ProxyManager:
@@ -46,25 +69,91 @@ class ProxyManager:
         sizes = SizeCache()
         self.threads = CallerThreads(setup, sizes)
         self.reader = RequestReader(sizes, call_in_process=self.threads.runner.call_if_free)
-        mark_ttl = setup.options.cache_ttl if set_cache_marks else None
-        services = HandlerServices(self.threads, mark_ttl)
-        recall_offers = RecallOffers(is_enabled=offer_recall)
-        self._opener = RequestOpener(services, self.reader, recall_offers)
-        self._forwarded = ForwardedRequests(self._opener, record_delay=record_delay)
-        self.deferred_records = self._forwarded.deferred_records
-        self.requested_compactions = RequestedCompactions(self.threads, self._open)
+        self._mark_ttl = setup.options.cache_ttl if set_cache_marks else None
+        self._recall_offers = RecallOffers(is_enabled=offer_recall)
+        self._body_memories = BodyMemories()
+        self.deferred_records = DeferredRecords(self._record_deferred, delay=record_delay)
+        self.requested_compactions = RequestedCompactions(
+            self.threads,
+            self._open,
+            find_summary_key=setup.find_summary_key,
+            is_enabled=setup.options.enabled,
+        )
 
-    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
-        return self._forwarded.forward(incoming)
+    def forward_first(self, incoming: Incoming) -> ForwardedHandler | None:
+        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
+        located_body = incoming.located_body
+        if located_body is None or located_body.match is None:
+            return None
+        thread = located_body.match.cached_body.thread
+        memory = self.threads.memories.find(thread)
+        if memory is None or is_compaction_planned(memory):
+            return None
+        body_memory = self._body_memories.find_or_create(thread)
+        terms = body_memory.forwarding_terms
+        outgoing = forward(
+            incoming, located_body, body_memory, reader=self.reader, ttl=self._mark_ttl
+        )
+        if terms is None or outgoing is None:
+            return None
+        client_scope = find_client_scope(
+            incoming.tenant, incoming.headers, located_body.sliced_body.fields
+        )
+        request = ForwardedRequest(
+            thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
+        )
+        handler = ForwardedHandler(self, self._mark_ttl, request)
+        handler.outgoing = outgoing
+        return handler
 
-    async def prepare(self, incoming: Incoming) -> RequestHandler:
+    async def prepare(self, incoming: Incoming) -> ManagedHandler | None:
+        """Read a request, find its thread and decide which request to send; None if it is not managed."""
         if incoming.mode == "off":
-            return UnmanagedHandler(incoming)
+            return None
         handler = await self._open(incoming)
         if not len(handler.call.caller_history):
-            return UnmanagedHandler(incoming)  # a request without messages has no thread
+            return None  # a request without messages has no thread
         await handler.prepare()
         return handler
+
+    async def read_forwarded(
+        self, handler: ManagedHandler, request: ForwardedRequest, *, is_answered: bool
+    ) -> None:
+        """Read a request for its handler and start storing it, after the delayed records of its thread are made."""
+        await self.deferred_records.flush_thread(request.thread)
+        await self._read_for(
+            handler,
+            request.incoming,
+            request.located_body,
+            client_scope=request.client_scope,
+            known_length=request.terms.message_count,
+        )
+        self.threads.start_storing(handler.call, is_answered=is_answered)
+
+    async def try_record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
+        reply = outcome.reply
+        usage = outcome.usage
+        if reply is None or usage is None or not self._may_wait(request, outcome):
+            return False
+        terms = request.terms
+        identities = identify_answer(request.incoming.api, reply, terms.model)
+        if not identities:
+            return False
+        located_body = request.located_body
+        history = self.reader.read_history(located_body, len(located_body.elements))
+        self.reader.remember_history(request.thread, located_body, history)
+        next_terms = continue_terms(
+            terms, located_body, usage, answered_history=history.extend(identities)
+        )
+        self._body_memories.find_or_create(request.thread).forwarding_terms = next_terms
+        await self.deferred_records.defer(request, outcome, next_terms.digest)
+        return True
+
+    async def close(self) -> None:
+        """Make all delayed records; end the background compactions and record their usage."""
+        await self.deferred_records.flush_all()
+        await self.threads.close()
 
     async def _open(self, incoming: Incoming) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made.
@@ -72,20 +161,146 @@ class ProxyManager:
         Compaction items made by a gateway are replaced with their messages first.
         """
         request = incoming
-        located_body = incoming.located_body or self._opener.locate(incoming)
+        located_body = incoming.located_body or self._locate(incoming)
         if OUR_NAME in located_body.watched_words:
-            request = self._opener.expand_own_items(incoming)
+            request = self._expand_own_items(incoming)
         is_expanded = request is not incoming
         if is_expanded:
-            located_body = self._opener.locate(request)
+            located_body = self._locate(request)
         fields = located_body.sliced_body.fields
         client_scope = find_client_scope(incoming.tenant, incoming.headers, fields)
         await self.deferred_records.flush_session(client_scope)
-        handler = await self._opener.open(request, located_body, client_scope)
-        handler.is_expanded = is_expanded
+        handler = ManagedHandler(self.threads, self._mark_ttl, is_expanded=is_expanded)
+        await self._read_for(handler, request, located_body, client_scope=client_scope)
         return handler
 
-    async def close(self) -> None:
-        """Make all delayed records; end the background compactions and record their usage."""
-        await self.deferred_records.flush_all()
-        await self.threads.close()
+    async def _read_for(
+        self,
+        handler: ManagedHandler,
+        incoming: Incoming,
+        located_body: LocatedBody,
+        *,
+        client_scope: ClientScope,
+        known_length: int = 0,
+    ) -> None:
+        """Read a request for its handler and find its thread. Requests of a known thread are read in their order.
+
+        `known_length`: number of messages that are known to be those of the thread and were recorded before.
+        """
+        match = located_body.match
+        thread = None if match is None else match.cached_body.thread
+        threads = self.threads
+        async with threads.hold_thread_while_opening(thread):
+            parsed_request = await self.reader.read(located_body)
+            tool = self._recall_offers.choose_tool(
+                incoming, located_body.sliced_body, parsed_request.settings
+            )
+            request = ClientRequest(incoming, parsed_request, client_scope, tool)
+            call = await threads.open(
+                request.caller_history, request.settings, thread or "", known_length
+            )
+            self.reader.remember(call.thread, parsed_request)
+            handler.set_request(request, call, self._body_memories.find_or_create(call.thread))
+
+    def _locate(self, incoming: Incoming) -> LocatedBody:
+        """Locate the fields and messages of a request's body."""
+        origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
+        match = self.reader.bodies.find(origin, incoming.body)
+        return self.reader.locate(origin, incoming.body, match)
+
+    def _expand_own_items(self, incoming: Incoming) -> Incoming:
+        """Replace our compaction items in the request with the messages that they represent."""
+        if (
+            incoming.mode != "managed"
+            or incoming.api != "openai_responses"
+            or not may_have_item(incoming.body)
+        ):
+            return incoming
+        key = self.setup.find_summary_key(incoming.tenant)
+        expanded = expand_items(incoming.body, key)
+        if expanded is None:
+            return incoming
+        return replace(
+            incoming,
+            raw=expanded.body,
+            body=expanded.body,
+            located_body=None,
+            leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
+        )
+
+    def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
+        terms = self._body_memories.find_or_create(request.thread).forwarding_terms
+        reply = outcome.reply
+        return (
+            terms is not None
+            and terms.digest == request.terms.digest
+            and outcome.is_success
+            and reply is not None
+            and reply.stop is not None
+            and not outcome.estimated
+            and not outcome.hidden_usage
+            and request.located_body.new_bytes <= MAX_LOOP_BYTES
+            and self.deferred_records.can_defer(request)
+            and self.setup.is_sole_writer()
+        )
+
+    async def _record_deferred(self, record: DeferredRecord) -> None:
+        """Record the last request of a thread with everything since the previous record."""
+        request = record.request
+        with self.threads.pending_links.hold_session_while_reading(request.client_scope):
+            handler = ManagedHandler(self.threads, self._mark_ttl)
+            await self._read_for(
+                handler,
+                request.incoming,
+                request.located_body,
+                client_scope=request.client_scope,
+                known_length=record.stored_count,
+            )
+            self.threads.start_storing(handler.call, is_answered=True)
+        await handler.record(record.outcome, record.earlier_usage)
+
+
+class ForwardedHandler(ManagedHandler):
+    """Handle a request that was forwarded first: read it when that is needed, after a second, or after its answer."""
+
+    def __init__(
+        self, manager: ProxyManager, mark_ttl: str | None, request: ForwardedRequest
+    ) -> None:
+        super().__init__(manager.threads, mark_ttl)
+        self._manager = manager
+        self._forwarded = request
+        self._read_task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(READ_DELAY_SECONDS, self._start_read)
+
+    @property
+    def thread(self) -> str:
+        return self._forwarded.thread
+
+    async def wait_until_read(self) -> None:
+        await asyncio.shield(self._start_read())
+
+    async def record(self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()) -> None:
+        self._timer.cancel()
+        manager = self._manager
+        if self._read_task is None and await manager.try_record_later(self._forwarded, outcome):
+            return
+        client_scope = self._forwarded.client_scope
+        with manager.threads.pending_links.hold_session_while_reading(client_scope):
+            if self._read_task is None:
+                # Nothing else will wait for it, so no task is needed.
+                await self._read_now(is_answered=True)
+            else:
+                await asyncio.shield(self._read_task)
+        await super().record(outcome, earlier_usage)
+
+    def _start_read(self) -> asyncio.Task[None]:
+        """Read the request in the background, once."""
+        self._timer.cancel()
+        if self._read_task is None:
+            reading = self._read_now(is_answered=False)
+            self._read_task = asyncio.get_running_loop().create_task(reading)
+        return self._read_task
+
+    async def _read_now(self, *, is_answered: bool) -> None:
+        await self._manager.read_forwarded(self, self._forwarded, is_answered=is_answered)

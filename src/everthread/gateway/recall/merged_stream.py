@@ -14,7 +14,7 @@ from typing import Any
 from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
+from everthread.wire.sse import SseEvent, SseSplitter, decode_event, encode_event
 
 RECALL = "recall"
 ROUND_SEPARATOR = "\n\n"
@@ -65,11 +65,9 @@ class MergedStream(ABC):
         return b"".join(map(encode_event, events))
 
     def _convert_raw(self, raw: bytes) -> bytes:
-        parser = SseParser()
-        events = parser.feed(raw) + parser.close()
-        if not events:
+        event = decode_event(raw)
+        if event is None:
             return raw  # a comment
-        event = events[0]
         try:
             data: Any = json.loads(event.data)
         except (ValueError, RecursionError):

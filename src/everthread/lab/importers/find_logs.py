@@ -80,7 +80,7 @@ def find_latest_logs(*, limit: int = 1, since: float = 0.0) -> list[str]:
 
 
 def _find_change_time(log: str) -> float:
-    """Return the time at which a session was last changed. For a session in a database, use the time of the file."""
+    """Return the time at which a log was last changed; for a session in a database, that of the database file."""
     address = opencode.split_address(log)
     path = address[0] if address is not None else Path(log)
     return path.stat().st_mtime

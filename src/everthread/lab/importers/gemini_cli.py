@@ -38,7 +38,7 @@ class GeminiCliReader(ClientLogReader):
     """Messages by id, in order."""
     recorded_compactions: list[tuple[int, str | None, float | None]] = field(default_factory=list)
     """The number of records before each compaction, its summary and its time."""
-    in_context: set[str] = field(default_factory=set)
+    ids_in_context: set[str] = field(default_factory=set)
     """Ids of the messages that the last compaction left in the context."""
 
     @staticmethod
@@ -82,25 +82,25 @@ class GeminiCliReader(ClientLogReader):
 
     def _put_record(self, record: Mapping[str, Any]) -> None:
         self.records[record["id"]] = record
-        self.in_context.add(record["id"])
+        self.ids_in_context.add(record["id"])
 
     def _rewind(self, message_id: str) -> None:
         kept_ids = list(self.records)
         del kept_ids[kept_ids.index(message_id) if message_id in kept_ids else 0 :]
         self.records = {key: self.records[key] for key in kept_ids}
-        self.in_context &= set(kept_ids)
+        self.ids_in_context &= set(kept_ids)
 
     def _replace_records(self, records: list[Mapping[str, Any]], timestamp: float | None) -> None:
         """Read a whole list of messages: fewer of those in the context mean that the client compacted it."""
         ids = {record["id"] for record in records}
-        if self.in_context <= ids:
+        if self.ids_in_context <= ids:
             for record in records:
                 self._put_record(record)
             return
         originals = [
             record
             for message_id, record in self.records.items()
-            if message_id in self.in_context - ids
+            if message_id in self.ids_in_context - ids
         ]
         copies = _find_copies(originals, records)
         if copies is not None:
@@ -109,12 +109,12 @@ class GeminiCliReader(ClientLogReader):
                 for message_id, record in self.records.items()
                 if message_id not in copies
             }
-            self.in_context -= copies
+            self.ids_in_context -= copies
             return
         new_texts = [_text_of(record) for record in records if record["id"] not in self.records]
         summary = "\n".join(text for text in new_texts if text)
         self.recorded_compactions.append((len(self.records), summary or None, timestamp))
-        self.in_context = ids & self.records.keys()
+        self.ids_in_context = ids & self.records.keys()
 
 
 def _find_copies(

@@ -22,10 +22,10 @@ Prompts are counted with the model's own tokenizer, so windows, usage and caches
 
 from __future__ import annotations
 
-from everthread.lab.provider.answers import Record
+from everthread.lab.provider.answers import RequestRecord
 from everthread.lab.provider.faults import Fault, FaultPlan
 from everthread.lab.provider.http_app import Provider
 from everthread.lab.provider.script import RecordedAnswers
 from everthread.lab.provider.served_models import ServedModel
 
-__all__ = ["Fault", "FaultPlan", "Provider", "Record", "RecordedAnswers", "ServedModel"]
+__all__ = ["Fault", "FaultPlan", "Provider", "RecordedAnswers", "RequestRecord", "ServedModel"]

@@ -40,7 +40,7 @@ SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "sessio
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request. Logged on arrival, and complete before the answer's first byte is sent."""
 
     number: int
@@ -116,7 +116,7 @@ class ProviderCall:
     """One request that could be read."""
 
     protocol: Protocol
-    record: Record
+    record: RequestRecord
     request: Request
     model: ServedModel
     prompt: Prompt
@@ -133,7 +133,7 @@ class ProviderAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refuse(record: Record, refusal: Refusal) -> ProviderAnswer:
+def refuse(record: RequestRecord, refusal: Refusal) -> ProviderAnswer:
     record.status = refusal.status
     record.error = refusal.text
     return ProviderAnswer(
@@ -278,7 +278,7 @@ class ProviderLogic:
         self._reasoning_by_item: dict[str, str] = {}
         """The id of the reasoning before each item of a response, by the item's id."""
 
-    async def answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def answer(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Return the answer to a request, and complete the `record` of that request."""
         try:
             answer = await self._decide_answer(protocol, record)
@@ -291,7 +291,7 @@ class ProviderLogic:
         record.status = None if is_hanging else answer.status
         return answer
 
-    async def count_tokens(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def count_tokens(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Answer a request that only asks for the number of its tokens."""
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
@@ -300,7 +300,7 @@ class ProviderLogic:
         name = "totalTokens" if protocol.api == "gemini" else "input_tokens"
         return ProviderAnswer(200, json.dumps({name: call.prompt.tokens}).encode())
 
-    async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def compact(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Answer a request for a compaction at its own path."""
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
@@ -319,7 +319,7 @@ class ProviderLogic:
         }
         return ProviderAnswer(200, json.dumps(body).encode())
 
-    async def _decide_answer(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+    async def _decide_answer(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         call = self._read_call(protocol, record)
         if isinstance(call, Refusal):
             return refuse(record, call)
@@ -356,7 +356,7 @@ class ProviderLogic:
                 return refuse(record, error)
         return self._make_answer(call, reply, fault)
 
-    def _read_call(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
+    def _read_call(self, protocol: Protocol, record: RequestRecord) -> ProviderCall | Refusal:
         """Return the request in core form with its prompt, or the error if it cannot be read."""
         if not isinstance(record.body, Mapping):
             return make_refusal(
@@ -411,7 +411,7 @@ class ProviderLogic:
         record.cached_tokens = use.read
         record.written_tokens = use.write
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
-        reply = complete_reply(
+        reply, body = complete_reply(
             answer,
             protocol,
             counter,
@@ -426,18 +426,18 @@ class ProviderLogic:
         fault_kind = fault.kind if fault else ""
         if fault and fault_kind == "wrong_usage":
             nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
-            reply = replace(reply, usage=protocol.make_usage(nonsense, -1, 0))
+            body[protocol.usage_field] = protocol.make_usage(nonsense, -1, 0)
         if fault_kind == "no_usage" or (
             protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
         ):
-            reply = replace(reply, usage=None)
-        record.usage = reply.usage
+            _remove_usage(body, protocol)
+        else:
+            record.usage = body.get(protocol.usage_field)
         if not record.stream:
-            body = protocol.codec.encode_reply(reply)
             if fault_kind == "empty":
                 body[protocol.content_field] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
-        events: Iterable[SseEvent] = protocol.codec.encode_stream(reply)
+        events: Iterable[SseEvent] = protocol.codec.encode_stream(body)
         if fault_kind == "empty":
             events = drop_stream_content(events)
         sent_events = [encode_event(event) for event in split_events(events)]
@@ -468,6 +468,13 @@ def _count_output_room(call: ProviderCall) -> int:
     return min(bound for bound in limits if bound is not None)
 
 
-def _wants_usage(record: Record) -> bool:
+def _remove_usage(body: dict[str, Any], protocol: Protocol) -> None:
+    """Remove the usage from a reply. Anthropic's protocol requires one, whose figures become zero."""
+    body.pop(protocol.usage_field, None)
+    if protocol.api == "anthropic":
+        body["usage"] = protocol.make_usage(CacheUse(0), 0, 0)
+
+
+def _wants_usage(record: RequestRecord) -> bool:
     options = record.body.get("stream_options")
     return isinstance(options, Mapping) and options.get("include_usage") is True

@@ -98,12 +98,12 @@ class ClaudeCache:
         """Read the longest cached prefix and write the marked ones."""
         now = self._clock()
         keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
-        token_sums = list(accumulate(block.tokens for block in blocks))
+        cumulative_tokens = list(accumulate(block.tokens for block in blocks))
         marked_indexes = [index for index, block in enumerate(blocks) if block.mark]
         hit_index = self._find_hit(blocks, keys, marked_indexes, now)
         read_tokens = 0
         if hit_index is not None:
-            read_tokens = token_sums[hit_index]
+            read_tokens = cumulative_tokens[hit_index]
             for index in [*marked_indexes, hit_index]:
                 if index <= hit_index and self._is_alive(keys[index], now):
                     ttl, _ = self._entries[keys[index]]
@@ -112,14 +112,16 @@ class ClaudeCache:
         written_indexes = [
             index
             for index in marked_indexes
-            if index >= first_written_index and token_sums[index] >= minimum
+            if index >= first_written_index and cumulative_tokens[index] >= minimum
         ]
         for index in written_indexes:
             ttl = blocks[index].mark or "5m"
             self._entries[keys[index]] = ttl, now + CLAUDE_TTL_SECONDS[ttl]
-        hour_sums = [token_sums[index] for index in written_indexes if blocks[index].mark == "1h"]
+        hour_sums = [
+            cumulative_tokens[index] for index in written_indexes if blocks[index].mark == "1h"
+        ]
         hour_sum = max(hour_sums, default=read_tokens)
-        last_sum = max((token_sums[index] for index in written_indexes), default=read_tokens)
+        last_sum = max((cumulative_tokens[index] for index in written_indexes), default=read_tokens)
         return CacheUse(
             prompt_tokens,
             read_tokens,
@@ -223,7 +225,7 @@ class BreakpointCache:
         """
         now = self._clock()
         keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
-        token_sums = list(accumulate(block.tokens for block in blocks))
+        cumulative_tokens = list(accumulate(block.tokens for block in blocks))
         marked_indexes = [index for index, block in enumerate(blocks) if block.is_breakpoint]
         natural_indexes = [index for index, block in enumerate(blocks) if block.can_end_prefix]
         candidates = sorted({*marked_indexes, *natural_indexes})[-MAX_PREFIX_ENDS:]
@@ -231,15 +233,15 @@ class BreakpointCache:
         for index in reversed(candidates):
             if now < self._expiry_times.get(keys[index], -1.0):
                 self._expiry_times[keys[index]] = now + lifetime
-                read_tokens = token_sums[index]
+                read_tokens = cumulative_tokens[index]
                 break
         implicit_indexes = [] if is_explicit else natural_indexes[-1:]
         explicit_count = MAX_MARKS - len(implicit_indexes)
         last_sum = read_tokens
         for index in {*implicit_indexes, *marked_indexes[-explicit_count:]}:
-            if token_sums[index] >= MIN_CACHED_TOKENS:
+            if cumulative_tokens[index] >= MIN_CACHED_TOKENS:
                 self._expiry_times[keys[index]] = now + lifetime
-                last_sum = max(last_sum, token_sums[index])
+                last_sum = max(last_sum, cumulative_tokens[index])
         return CacheUse(prompt_tokens, read_tokens, write_5m=last_sum - read_tokens)
 
 

@@ -26,7 +26,7 @@ from everthread.gateway.router import CHATGPT_LOGIN_PATH
 from everthread.lab.provider.answers import (
     ProviderAnswer,
     ProviderLogic,
-    Record,
+    RequestRecord,
     refuse,
 )
 from everthread.lab.provider.checks import refuse_unknown_model
@@ -70,7 +70,7 @@ def track_connections(connections: Connections) -> type[H11Protocol]:
 class AnswerApp:
     """ASGI app that sends one answer, with its fault if it has one."""
 
-    def __init__(self, provider: Provider, answer: ProviderAnswer, record: Record) -> None:
+    def __init__(self, provider: Provider, answer: ProviderAnswer, record: RequestRecord) -> None:
         self._provider = provider
         self._answer = answer
         self._record = record
@@ -191,10 +191,10 @@ class Provider:
         faults: FaultPlan | None = None,
         clock: Callable[[], float] = time.monotonic,
         port: int = 0,
-        listen: Callable[[Record], None] | None = None,
+        listen: Callable[[RequestRecord], None] | None = None,
         upgrade_status: int = 405,
     ) -> None:
-        self.log: list[Record] = []
+        self.log: list[RequestRecord] = []
         self.models = index_models(models)
         self._logic = ProviderLogic(self.models, ScriptedAnswers(script), faults, clock)
         self._clock = clock
@@ -277,7 +277,7 @@ class Provider:
     def _make_endpoint(
         self,
         protocol: Protocol,
-        decide: Callable[[Protocol, Record], Awaitable[ProviderAnswer]],
+        decide: Callable[[Protocol, RequestRecord], Awaitable[ProviderAnswer]],
     ) -> Callable[[HttpRequest], Any]:
         """Return the endpoint of a route. If the script fails, answer with a 500 and raise when the provider closes."""
 
@@ -314,8 +314,8 @@ class Provider:
         words = "Method Not Allowed" if record.status == 405 else "WebSockets are not served here"
         return JSONResponse(make_refusal(RESPONSES.api, record.status, words).body, record.status)
 
-    def _log_request(self, protocol: Protocol, http: HttpRequest) -> Record:
-        record = Record(
+    def _log_request(self, protocol: Protocol, http: HttpRequest) -> RequestRecord:
+        record = RequestRecord(
             len(self.log) + 1,
             protocol.api,
             http.url.path,
@@ -325,7 +325,7 @@ class Provider:
         self.log.append(record)
         return record
 
-    def report(self, record: Record) -> None:
+    def report(self, record: RequestRecord) -> None:
         """Notify the listener that the answer was sent."""
         if self._listen:
             self._listen(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from everthread.core.messages import (
     REASONING_BLOCK_KINDS,
@@ -36,8 +36,8 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     max_tokens: int,
     use: CacheUse,
     extra_reasoning_tokens: int = 0,
-) -> Reply:
-    """Complete an answer of the script to a reply in the protocol's own format. A usage in the script is kept.
+) -> tuple[Reply, dict[str, Any]]:
+    """Complete an answer of the script to a reply, and return it with its body. A usage in the script is kept.
 
     A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
     the visible reasoning.
@@ -69,7 +69,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
         body[protocol.usage_field] = protocol.make_usage(
             use, reasoning + count_answer(reply.message, counter), reasoning
         )
-    return protocol.codec.decode_reply(body)
+    return protocol.codec.decode_reply(body), body
 
 
 def map_items_to_reasoning(reply: Reply) -> dict[str, str]:

@@ -120,7 +120,7 @@ def _fit_history(inputs: ReplayInputs, history: list[Message], model: str) -> li
 
 
 def _cut_texts(group: list[Message], kept_share: float, min_chars: int) -> list[Message]:
-    """Cut the long texts of a last group that does not fit by itself."""
+    """Truncate the long texts of the last group if it does not fit on its own."""
     cut_group = []
     for message in group:
         text = message.get("content")
@@ -132,14 +132,14 @@ def _cut_texts(group: list[Message], kept_share: float, min_chars: int) -> list[
 
 
 def _list_possible_starts(
-    history: list[Message], count: Callable[[Message], int]
+    history: list[Message], count_tokens: Callable[[Message], int]
 ) -> Iterator[tuple[int, int]]:
     """Yield each possible start of the history with the tokens before it; a tool's result never starts it."""
     tokens_before = 0
     for index, message in enumerate(history):
         if message["role"] != "tool":
             yield index, tokens_before
-        tokens_before += count(message)
+        tokens_before += count_tokens(message)
 
 
 class CacheMarker:

@@ -6,7 +6,7 @@ from everthread.lab.provider.cache import CLAUDE_TTL_SECONDS, find_prefix_second
 
 
 def caches_by_marks(model: str) -> bool:
-    """Return whether the model's cache needs marks, as Claude's does; any other is automatic."""
+    """Return whether the provider caches only marked prefixes, as for Claude; other caches need no marks."""
     return "claude" in model.lower()
 
 

@@ -28,7 +28,7 @@ FILLER_START = "[Part of the prompt that the log does not hold.]"
 
 @dataclass(frozen=True, slots=True)
 class FirstPrompt:
-    """The parts of the first prompt that the log does not hold, as fillers of their size."""
+    """Filler text for the parts of the first prompt that the log lacks, with the same number of tokens."""
 
     system: System
     earlier_messages: Sequence[Message] = ()

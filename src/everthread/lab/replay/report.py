@@ -276,7 +276,7 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
         strategy.label,
         calls_text,
         f"{strategy.peak:,}",
-        f"{strategy.mean:,.0f}",
+        f"{strategy.mean_prompt_tokens:,.0f}",
         f"{strategy.read:,}",
         f"{strategy.written:,}",
         f"{strategy.uncached:,}",

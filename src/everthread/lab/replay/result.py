@@ -152,7 +152,7 @@ class StrategyResult:
         return max((call.use.prompt for call in self.calls), default=0)
 
     @property
-    def mean(self) -> float:
+    def mean_prompt_tokens(self) -> float:
         return sum(call.use.prompt for call in self.calls) / len(self.calls) if self.calls else 0.0
 
     @property
@@ -301,7 +301,7 @@ def _strategy_as_dict(replay: Replay, strategy: StrategyResult) -> dict[str, Any
         "what": strategy.label,
         "answered": len(strategy.calls),
         "refused_at": strategy.refused_call,
-        "mean": round(strategy.mean),
+        "mean": round(strategy.mean_prompt_tokens),
         "misses": dict(strategy.misses),
         "cost": _round_dollars(strategy.cost),
         "input_cost": _round_dollars(strategy.input_cost),

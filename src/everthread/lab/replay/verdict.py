@@ -13,7 +13,7 @@ from everthread.lab.replay.recorded_strategy import RECORDED_STRATEGY
 from everthread.lab.replay.result import FactCounts, Replay, StrategyResult
 from everthread.lab.summary_comparison import Comparison, describe
 
-MAX_PROMPT_ERROR = 0.25
+MAX_PROMPT_OVERESTIMATE = 0.25
 """A prediction that is too large by more than this share was made for other prompts."""
 MAX_READ_SHARE_OF_MISS = 0.5
 """A call that read less than this part of the previous prompt missed the cache."""
@@ -188,7 +188,7 @@ def _describe_agreement(replay: Replay) -> str:
     if replay.log is not None and replay.log.own_compactions:
         until_text = f" before {replay.log.client}'s own compaction"
     warning = ""
-    if agreement.prompt_error > MAX_PROMPT_ERROR:
+    if agreement.prompt_error > MAX_PROMPT_OVERESTIMATE:
         warning = " The recorded prompts are much smaller than the history: a gateway may have shortened them."
     return (
         f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until_text} the replay has "

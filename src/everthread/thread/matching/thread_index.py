@@ -454,6 +454,10 @@ class ThreadIndex:
         if self._pending.finish_link(pending, thread) and thread is None:
             self._cache.forget(pending.key[2])
 
+    def is_previous_pending(self, match: ThreadMatch) -> bool:
+        """Return whether the link that a history continues is not stored yet."""
+        return self._pending.is_previous_pending(match)
+
     async def wait_for_others(self, match: ThreadMatch) -> bool:
         """Wait for the links a request depends on; return whether its match still holds."""
         is_certain = await self._pending.wait_for_previous(match)

@@ -15,7 +15,6 @@ from everthread.wire.anthropic.anthropic_blocks import encode_arguments
 from everthread.wire.anthropic.anthropic_replies import (
     decode_reply,
     decode_stop_reason,
-    encode_reply,
 )
 from everthread.wire.payload_checks import require_object, require_text
 from everthread.wire.reply_fields import make_error_delta
@@ -167,11 +166,9 @@ class AnthropicStreamDecoder:
 stream_decoder = AnthropicStreamDecoder
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events of a stream that sends the reply."""
-    body = encode_reply(reply)
-    content = body.pop("content")
-    usage = body.pop("usage")
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the events of a stream that sends an encoded reply."""
+    usage = body["usage"]
     final_fields = {
         key: body[key] for key in ("stop_reason", "stop_sequence", "stop_details") if key in body
     }
@@ -185,7 +182,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
             "usage": start_usage,
         },
     )
-    for index, block in enumerate(content):
+    for index, block in enumerate(body["content"]):
         start, deltas = _split_block(block)
         yield _make_event("content_block_start", index=index, content_block=start)
         for delta in deltas:

@@ -1,4 +1,4 @@
-"""Completions of OpenAI's chat protocol <-> core replies."""
+"""Decode and encode completions of OpenAI's chat protocol."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from everthread.wire.native_values import (
     public_message,
     without_private_fields,
 )
-from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages
+from everthread.wire.openai_chat.chat_conversion import to_chat_messages
 from everthread.wire.openai_chat.chat_decoding import decode_message
 from everthread.wire.openai_chat.chat_encoding import encode_messages
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import (
-    add_reply_fields,
+    encode_openai_usage,
     raise_reply_error,
     split_reply_fields,
 )
@@ -46,7 +46,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
         choice.get("message"), "choices[0].message", model=model or fields.get("model")
     )
     choice_fields = without_keys(choice, "message")
-    raw = {**other_fields, "choices": [choice_fields, *choices[1:]], "_api": API}
+    raw = {**other_fields, "choices": [choice_fields, *choices[1:]]}
     return Reply(
         message=message,
         stop=decode_finish_reason(choice.get("finish_reason"), message),
@@ -56,21 +56,24 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a completion. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    if is_native:
-        raw = without_private_fields(reply.raw)
-        message = reply.message
-    else:
-        raw = {"object": "chat.completion", "created": 0}
-        message = _to_client_message(reply.message)
-    choice_fields, *other_choices = raw.get("choices") or [{"index": 0}]
-    choice = {**choice_fields, "message": encode_messages([message])[0]}
-    stop = decode_finish_reason(choice_fields.get("finish_reason"), reply.message)
-    if not is_native or stop != reply.stop:
-        choice["finish_reason"] = _choose_finish_reason(reply)
-    body = {**raw, "choices": [choice, *other_choices]}
-    return add_reply_fields(body, reply, "prompt_tokens", "completion_tokens", is_native=is_native)
+    """Return a reply as a completion."""
+    choice = {
+        "index": 0,
+        "message": encode_messages([_to_client_message(reply.message)])[0],
+        "finish_reason": _choose_finish_reason(reply),
+    }
+    body = {
+        "object": "chat.completion",
+        "created": 0,
+        "choices": [choice],
+        "id": reply.id,
+        "model": reply.model,
+    }
+    if reply.usage is not None:
+        body["usage"] = encode_openai_usage(
+            reply.usage, prompt_name="prompt_tokens", output_name="completion_tokens"
+        )
+    return body
 
 
 def decode_finish_reason(finish_reason: Any, message: Message) -> str | None:

@@ -13,7 +13,6 @@ from everthread.core.types import DeltaKind, Reply, StreamDelta
 from everthread.wire.openai_chat.chat_replies import (
     decode_finish_reason,
     decode_reply,
-    encode_reply,
 )
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
@@ -177,9 +176,8 @@ class _CallAssembler:
 stream_decoder = ChatStreamDecoder
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the chunks of a stream that sends the reply."""
-    body = encode_reply(reply)
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the chunks of a stream that sends an encoded reply."""
     choice = body["choices"][0]
     message = choice["message"]
     body_fields = without_keys(body, "choices", "usage")

@@ -1,4 +1,4 @@
-"""Responses of OpenAI's Responses protocol <-> core replies."""
+"""Decode and encode responses of OpenAI's Responses protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everthread.wire.openai_responses.responses_encoding import encode_messages
 from everthread.wire.openai_responses.responses_items import API, ResponseItem
 from everthread.wire.payload_checks import require_object, require_objects
 from everthread.wire.reply_fields import (
-    add_reply_fields,
+    encode_openai_usage,
     raise_reply_error,
     split_reply_fields,
 )
@@ -37,19 +37,25 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     return Reply(
         message=message,
         stop=_decode_stop(raw, message),
-        raw={**raw, "_api": API},
+        raw=raw,
         **fields,
     )
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a response. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    raw = without_private_fields(reply.raw) if is_native else _DEFAULT_RESPONSE_FIELDS
-    body = {**raw, "output": _encode_output(reply)}
-    if not is_native or _decode_stop(raw, reply.message) != reply.stop:
-        body |= _encode_status(reply.stop)
-    return add_reply_fields(body, reply, "input_tokens", "output_tokens", is_native=is_native)
+    """Return a reply as a response."""
+    body = {
+        **_DEFAULT_RESPONSE_FIELDS,
+        "output": _encode_output(reply),
+        **_encode_status(reply.stop),
+        "id": reply.id,
+        "model": reply.model,
+    }
+    if reply.usage is not None:
+        body["usage"] = encode_openai_usage(
+            reply.usage, prompt_name="input_tokens", output_name="output_tokens"
+        )
+    return body
 
 
 def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:

@@ -60,8 +60,8 @@ def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str
         "dollars": cost_with,
         "saved": saved,
         "idle_compactions": sum(replayed.reason == "idle" for replayed in with_idle.compactions),
-        "mean_context_without": round(without_idle.everthread.mean),
-        "mean_context": round(with_idle.everthread.mean),
+        "mean_context_without": round(without_idle.everthread.mean_prompt_tokens),
+        "mean_context": round(with_idle.everthread.mean_prompt_tokens),
     }
 
 

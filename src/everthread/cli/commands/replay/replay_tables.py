@@ -135,7 +135,7 @@ def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object
         strategy.label,
         f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
         strategy.peak,
-        round(strategy.mean),
+        round(strategy.mean_prompt_tokens),
         strategy.read,
         strategy.written,
         strategy.uncached,

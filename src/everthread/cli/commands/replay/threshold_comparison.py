@@ -106,11 +106,13 @@ def _replay_at_thresholds(
     replays: dict[tuple[float, bool], list[Replay]] = {}
     with show_progress(len(logs) * len(shares) * len(economics_values)) as progress:
         for number, (economics, share, log) in enumerate(product(economics_values, shares, logs)):
-            fixed_replays = replays.get((share, False))
+            fixed_threshold_replays = replays.get((share, False))
             if (
                 economics
-                and fixed_replays
-                and all(fixed_replay.everthread.cost is None for fixed_replay in fixed_replays)
+                and fixed_threshold_replays
+                and all(
+                    fixed_replay.everthread.cost is None for fixed_replay in fixed_threshold_replays
+                )
             ):
                 continue
             trial_options = replace(

@@ -42,7 +42,7 @@ def tree(
     as_json: JsonOption = False,
 ) -> None:
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
-    members = with_session(
+    related_sessions = with_session(
         store_url,
         session_id,
         lambda store, session: load_related_sessions(store, session.thread),
@@ -51,8 +51,10 @@ def tree(
     if as_json:
         print_json(
             {
-                "thread": members[0].session.thread,
-                "sessions": [_member_as_json(member) for member in members],
+                "thread": related_sessions[0].session.thread,
+                "sessions": [
+                    _member_as_json(related_session) for related_session in related_sessions
+                ],
             }
         )
     else:
@@ -60,12 +62,12 @@ def tree(
         if not console.is_terminal:
             # Each session is one whole line.
             tree_console = WrappingConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
-        tree_console.print(_draw_tree(members, time.time()))
+        tree_console.print(_draw_tree(related_sessions, time.time()))
 
 
 async def load_related_sessions(store: Store, thread: str) -> list[RelatedSession]:
     """Return every session of a thread and of the threads that began in it, recursively."""
-    members: list[RelatedSession] = []
+    related_sessions: list[RelatedSession] = []
     threads = {thread}
     queue = [thread]
     while queue:
@@ -73,7 +75,7 @@ async def load_related_sessions(store: Store, thread: str) -> list[RelatedSessio
         compactions = {record.session: record for record in await store.compactions(next_thread)}
         sessions = await store.thread_sessions(next_thread)
         title = await load_short_title(store, sessions[0])
-        members += [
+        related_sessions += [
             RelatedSession(session, compactions.get(session.id), title) for session in sessions
         ]
         children = [
@@ -83,16 +85,16 @@ async def load_related_sessions(store: Store, thread: str) -> list[RelatedSessio
         ]
         threads |= set(children)
         queue += children
-    return members
+    return related_sessions
 
 
-def _member_as_json(member: RelatedSession) -> dict[str, Any]:
-    session = member.session
+def _member_as_json(related_session: RelatedSession) -> dict[str, Any]:
+    session = related_session.session
     names = ("id", "thread", "parent", "kind", "model", "end_reason", "branched_at")
     return pick_fields(session, names) | {
         "messages": session.message_count,
-        "title": member.title,
-        "compaction": _compaction_as_json(member.compaction),
+        "title": related_session.title,
+        "compaction": _compaction_as_json(related_session.compaction),
         "started": format_iso(session.started),
         "ended": format_iso(session.ended),
     }
@@ -111,27 +113,31 @@ def _compaction_as_json(compaction: CompactionRecord | None) -> dict[str, Any] |
     }
 
 
-def _draw_tree(members: list[RelatedSession], now: float) -> Tree:
+def _draw_tree(related_sessions: list[RelatedSession], now: float) -> Tree:
     """Draw continuations below each other: a hundred compactions are a list, not a staircase."""
     root = Tree(Text())
     threads: dict[str, Tree] = {}
     nodes: dict[str, Tree] = {}
-    for member in members:
-        session = member.session
+    for related_session in related_sessions:
+        session = related_session.session
         parent = nodes.get(session.parent or "")
         if not threads:
-            root.label = Text(f"thread {shorten_id(session.thread)}  {member.title}", "bold")
+            root.label = Text(
+                f"thread {shorten_id(session.thread)}  {related_session.title}", "bold"
+            )
             threads[session.thread] = root
         elif session.thread not in threads:
-            label = Text(f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold")
+            label = Text(
+                f"{session.kind} {shorten_id(session.thread)}  {related_session.title}", "bold"
+            )
             threads[session.thread] = (parent or root).add(label)
         parent_node = parent if session.kind == "reverted" and parent else threads[session.thread]
-        nodes[session.id] = parent_node.add(_render_label(member, now))
+        nodes[session.id] = parent_node.add(_render_label(related_session, now))
     return root
 
 
-def _render_label(member: RelatedSession, now: float) -> Text:
-    session = member.session
+def _render_label(related_session: RelatedSession, now: float) -> Text:
+    session = related_session.session
     facts = [
         count_noun(session.message_count, "message"),
         describe_state(session),
@@ -142,8 +148,8 @@ def _render_label(member: RelatedSession, now: float) -> Text:
         f" {session.kind}",
         ("  " + " · ".join(facts), "dim"),
     )
-    if member.compaction is not None:
-        record = member.compaction.record
+    if related_session.compaction is not None:
+        record = related_session.compaction.record
         label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
         saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
         author = f", by {excerpt(describe_author(record.author), 30)}" if record.author else ""

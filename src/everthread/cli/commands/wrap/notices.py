@@ -65,16 +65,16 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     messages = [LoggedMessage(message.body, message.created, model=model) for message in history]
     name = f"thread {row.first.id[:12]}"
     log = Log(name, "core", entries=messages, system=row.first.system, tools=[], model=model)
-    replayed = await areplay(
+    replay = await areplay(
         log,
         window=size.tokens,
         options=make_session_options(config),
         with_baselines=False,
     )
-    compactions = count_noun(len(replayed.compactions), "compaction")
+    compactions = count_noun(len(replay.compactions), "compaction")
     calls = [call for call in await store.usage(row.first.id) if call.task == "main"]
     sent_tokens = sum(call.usage.prompt_tokens for call in calls)
-    managed_tokens = sum(call.use.prompt for call in replayed.everthread.calls)
+    managed_tokens = sum(call.use.prompt for call in replay.everthread.calls)
     return (
         f"Managed, its longest conversation would have had {compactions} and "
         f"{managed_tokens:,} prompt tokens in all instead of {sent_tokens:,}."
