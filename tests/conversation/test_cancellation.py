@@ -140,58 +140,11 @@ async def test_close_runs_every_callback_if_the_store_is_closed_already(
     async def close() -> None:
         closed.append(True)
 
-    conversation = await conversations.open(
-        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
-    )
-    await conversation.send("Hello")
-    await conversations.store.close()
-    with pytest.raises(StoreClosedError):
-        await conversation.close("done")
-    assert closed
-
-
-class GivenUp:
-    """A summariser that reports when its running call is cancelled."""
-
-    name = "given up"
-
-    def __init__(self, context: SummarizerContext, asked: asyncio.Event) -> None:
-        self._context = context
-        self._asked = asked
-
-    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        self._asked.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            last = self._context.get_last_request()
-            assert last is not None
-            self._context.report_abandoned(last)
-            raise
-        raise AssertionError(request)
-
-
-async def test_records_the_usage_of_an_abandoned_summary_on_close(
-    conversations: Conversations,
-) -> None:
-    model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-    is_summarizing = asyncio.Event()
-    conversation = await conversations.open(
-        model,
-        protect_last_n=2,
-        changes={"make_summarizer": lambda context: GivenUp(context, is_summarizing)},
-    )
-    await send_texts(conversation, 12, 600, "account")
-    task = asyncio.ensure_future(conversation.compress())
-    await is_summarizing.wait()
-    task.cancel()
-    await asyncio.wait({task})
-    await conversation.close()
-    summary_usage = [record for record in await conversation.usage() if record.task == "auxiliary"]
-    assert len(summary_usage) == 1
-    assert summary_usage[0].estimated    resources = AsyncExitStack()
+    resources = AsyncExitStack()
     resources.push_async_callback(close)
-    conversation = await setup.open(ScriptedModel(["Noted."]), changes={"resources": resources})
+    conversation = await conversations.open(
+        ScriptedModel(["Noted."]), changes={"resources": resources}
+    )
     await conversation.send("Hello")
     await conversations.store.close()
     with pytest.raises(StoreClosedError):

@@ -84,7 +84,7 @@ async def open_conversation(
     model_spec = ModelSpec(
         model, window=window, api=api, fallback=fallback, has_own_client=own_client
     )
-    model_events = EventRelay[ModelEvent]()
+    model_events: EventRelay[ModelEvent] = EventRelay()
     async with ensure_store(store, settings) as (opened_store, resources):
         route = await open_route(model_spec, settings, on_event=model_events, resources=resources)
         setup = await make_setup(
