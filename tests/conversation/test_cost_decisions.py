@@ -234,7 +234,9 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     assert timers.list_seconds() == [0.8 * TTL]
@@ -252,7 +254,9 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     timers.end_all()
     await conversation.send("I am back.")
@@ -265,7 +269,9 @@ async def test_a_short_conversation_sets_no_idle_timer(
     conversations: Conversations,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, SteppedClock(1.7e9), timers, idle=True)
+    conversation = await open_with_cache(
+        conversations, SteppedClock(1.7e9), timers, compact_when_idle=True
+    )
     await conversation.send("Hello.")
     assert not timers.waiting
 

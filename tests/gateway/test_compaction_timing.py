@@ -144,7 +144,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     manager = managers_with_provider.open(
         wall_clock=wall,
         background=False,
-        idle=True,
+        compact_when_idle=True,
         timer=alarm,
     )
     await fill_window(

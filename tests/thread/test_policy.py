@@ -108,13 +108,13 @@ def test_a_cold_cache_compacts_early_only_after_as_many_calls() -> None:
 @pytest.mark.parametrize(
     ("tokens", "options", "expected"),
     [
-        (4_000, {"idle": True}, True),
-        (2_900, {"idle": True}, False),
+        (4_000, {"compact_when_idle": True}, True),
+        (2_900, {"compact_when_idle": True}, False),
         (4_000, {}, False),
         (
             4_000,
             {
-                "idle": True,
+                "compact_when_idle": True,
                 "enabled": False,
             },
             False,

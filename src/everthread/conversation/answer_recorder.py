@@ -188,7 +188,7 @@ class AnswerRecorder:
             state.session.id,
             model,
             usage,
-            estimated=is_estimated,
+            is_estimated=is_estimated,
             provider=provider,
         )
 

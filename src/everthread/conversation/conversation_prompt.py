@@ -152,7 +152,7 @@ class ConversationPrompt:
             state.limit_key,
             verdict,
             refusal,
-            window=state.window,
+            assumed_window=state.window,
             tokens=state.tokens,
             output_cap=self._requested_cap,
         )

@@ -167,7 +167,7 @@ class ConversationState:
         )
 
     async def move_to_tip(self) -> None:
-        """Show the thread's tip. In another session, forget the facts about the last request."""
+        """Show the session at the thread's tip. If it is another one, forget the facts about the last request."""
         store = self.store
         tip = await store.get_compression_tip(self.session.id)
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))

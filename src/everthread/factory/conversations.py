@@ -151,7 +151,7 @@ def make_session_options(config: Config) -> SessionOptions:
 
     apply_prices(config)
 
-    compression = config.compression.model_dump(exclude={"template", "models"})
+    compression = config.compression.model_dump(exclude={"template", "models", "idle"})
     options_by_model = {
         name: model_options.model_dump(exclude_none=True)
         for name, model_options in config.compression.models.items()
@@ -162,6 +162,7 @@ def make_session_options(config: Config) -> SessionOptions:
     recall = RecallOptions(**config.recall.model_dump())
     return SessionOptions(
         **compression,
+        compact_when_idle=config.compression.idle,
         **tool_output,
         cache_ttl=ttl,
         max_tokens=max_tokens,

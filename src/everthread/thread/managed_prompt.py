@@ -38,11 +38,14 @@ class CompactionOrder:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the policy chose the time, so that the compaction is judged by its effect."""
+        """Whether the policy chose the time. Only then is the compaction judged by its effect."""
         return self.reason in AUTOMATIC_REASONS
 
     def find_target_tokens(self, tokens: int, threshold: int) -> int:
-        """Return the prompt size to compact for; for a summary prepared ahead, the size at which it will be used."""
+        """Return the prompt size to compact for.
+
+        A summary that is prepared ahead is used when the prompt has reached the threshold.
+        """
         is_ahead = self.is_background and self.reason is not CompactionReason.COLD_CACHE
         return max(tokens, threshold) if is_ahead else tokens
 

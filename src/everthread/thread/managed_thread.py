@@ -174,7 +174,9 @@ class ManagedThread(Generic[DraftT]):
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
         options = self._policy.options
-        if not options.idle and (not options.background or self.preparation.is_under_way):
+        if not options.compact_when_idle and (
+            not options.background or self.preparation.is_under_way
+        ):
             return
         size = self.prompt.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:

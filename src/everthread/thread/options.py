@@ -33,7 +33,7 @@ class RecallOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions(ContextOptions):
-    """Settings of a thread. The field names are the keys of `config.yaml`."""
+    """Settings of a thread, beside those of its context. The field names are the keys of `config.yaml`."""
 
     tools_share: float = TOOLS_SHARE
     """Share of the threshold for tools; above it, tools that the thread does not use are left out."""

@@ -212,7 +212,7 @@ class CallerPrompt:
             key,
             verdict,
             refusal,
-            window=call.limits.window,
+            assumed_window=call.limits.window,
             tokens=self._count_tokens(call.rewrite),
             output_cap=call.output_cap or call.settings.output_cap,
         )

@@ -305,7 +305,7 @@ class CallerThreads:
             prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
             thread = self._make_managed_thread(call, prompt)
             await thread.prepare_ahead()
-            if self.setup.options.idle:
+            if self.setup.options.compact_when_idle:
                 thread.start_idle_timer()
 
     async def record_compaction(
@@ -392,7 +392,7 @@ class CallerThreads:
             for round_usage in outcome.hidden_usage
         ]
         call_record = self._services.accounting.price_call(
-            call.thread, call.model, usage, estimated=estimated
+            call.thread, call.model, usage, is_estimated=estimated
         )
         return [*hidden_records, call_record]
 

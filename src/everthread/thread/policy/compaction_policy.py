@@ -144,7 +144,10 @@ class CompactionPolicy:
         options = self.options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
-            options.enabled and options.idle and is_large and not self.is_ineffective(size, learnt)
+            options.enabled
+            and options.compact_when_idle
+            and is_large
+            and not self.is_ineffective(size, learnt)
         )
 
     def is_due_before_incoming(self, size: PromptSize, message_count: int) -> bool:

@@ -14,11 +14,11 @@ from everthread.core.tokens.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """Settings of a context. The field names are the keys of `config.yaml`."""
+    """Settings of a context. The field names are the keys of `config.yaml`, except `compact_when_idle`: `idle`."""
 
     enabled: bool = True
     background: bool = True
-    idle: bool = False
+    compact_when_idle: bool = False
     """Compact shortly before the provider's cache expires."""
     threshold: float = defaults.DEFAULT_THRESHOLD
     target_ratio: float = defaults.DEFAULT_TARGET_RATIO
