@@ -28,7 +28,6 @@ from everthread.thread.route import Route
 TurnItem = StreamDelta | Event | ModelAnswer
 FindRoute = Callable[[str], Awaitable[Route]]
 """Finds the route to a model by its name."""
-"""Closes a resource together with the agent."""
 
 
 @dataclass(slots=True)
