@@ -75,7 +75,7 @@ async def _continue_session(
     compaction = draft.compaction
     old_session = state.session
     # Messages since the draft are included.
-    added_tokens = state.counter.messages(state.messages.bodies[len(draft.stored) :])
+    added_tokens = state.model.counter.messages(state.messages.bodies[len(draft.stored) :])
     tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     await store_outputs(
@@ -166,7 +166,7 @@ def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[in
                 NewMessage(
                     strip_summary_marks([message])[0],
                     kind,
-                    tokens=state.counter.message(message),
+                    tokens=state.model.counter.message(message),
                 )
             )
         elif message is draft.bodies[index]:
@@ -178,7 +178,7 @@ def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[in
                 NewMessage(
                     message,
                     "derived",
-                    tokens=state.counter.message(message),
+                    tokens=state.model.counter.message(message),
                     origin=origin,
                 )
             )

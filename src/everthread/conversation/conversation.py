@@ -149,7 +149,7 @@ class Conversation:
 
     @property
     def window(self) -> int:
-        return self._state.window
+        return self._state.model.window
 
     @property
     def threshold(self) -> int:
@@ -169,7 +169,7 @@ class Conversation:
 
     @property
     def route(self) -> Route:
-        return self._state.route
+        return self._state.model.route
 
     @property
     def store(self) -> Store:
@@ -412,7 +412,7 @@ class Conversation:
         state = self._state
         if state.cold_reason:
             return f"no cached prompt is lost by it: {state.cold_reason}"
-        miss_cost = state.policy.find_miss_cost(state.size, state.learnt, state.prices)
+        miss_cost = state.policy.find_miss_cost(state.size, state.learnt, state.model.prices)
         explanation = (
             f"the {state.tokens:,} tokens of the prompt have to be read anew "
             "instead of from the provider's cache"
@@ -546,14 +546,14 @@ class Conversation:
         """Return the setup for another conversation of the same kind, which does not close the shared resources."""
         return replace(
             self._state.setup,
-            route=self._state.route,
+            route=self._state.model.route,
             limits=self._state.limits,
             resources=None,
         )
 
     @property
     def _model(self) -> StreamingModel:
-        model = self._state.route.model
+        model = self._state.model.route.model
         if model is None:
             raise InputError(
                 "this conversation has no model to send to: use prepare and record with your own client"

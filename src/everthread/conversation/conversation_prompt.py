@@ -59,7 +59,7 @@ class ConversationPrompt:
 
     @property
     def model(self) -> str:
-        return self._state.route.name
+        return self._state.model.name
 
     @property
     def learnt(self) -> LearntUsage:
@@ -71,7 +71,7 @@ class ConversationPrompt:
 
     @property
     def prices(self) -> CallPrices:
-        return self._state.prices
+        return self._state.model.prices
 
     def emit(self, event: events.Event) -> None:
         self._state.emit(event)
@@ -97,7 +97,9 @@ class ConversationPrompt:
             )
         pins = await state.store.pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
-        compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
+        compaction = await run_engine(
+            state.engine.engine, engine_input, state.model.summarizer, wait
+        )
         return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))
 
     def is_usable(self, draft: ConversationDraft) -> bool:
@@ -125,7 +127,7 @@ class ConversationPrompt:
             ids=[message.id for message in state.messages.stored],
         )
         compaction = await run_engine(
-            state.engine.engine, refit_input, state.summarizer, SummaryWait()
+            state.engine.engine, refit_input, state.model.summarizer, SummaryWait()
         )
         return ConversationDraft(
             compaction,
@@ -146,13 +148,13 @@ class ConversationPrompt:
         self, verdict: ErrorVerdict, refusal: ProviderRefusal
     ) -> LearntWindow | None:
         state = self._state
-        if state.answering_model != state.route.name:
+        if state.model.answering_name != state.model.name:
             return None  # another model answered: its limit does not apply to this one
         learnt_window = await state.limits.learn_refusal(
             state.limit_key,
             verdict,
             refusal,
-            assumed_window=state.window,
+            assumed_window=state.model.window,
             tokens=state.tokens,
             output_cap=self._requested_cap,
         )
@@ -173,7 +175,7 @@ class ConversationPrompt:
             messages=smaller_bodies,
             summary="",
             tokens_before=state.tokens,
-            tokens_after=state.counter.request(
+            tokens_after=state.model.counter.request(
                 smaller_bodies, system=state.system, tools=state.tools
             ),
             kept=tuple(range(len(bodies))),
@@ -199,14 +201,14 @@ def make_overflow_error(
     state: ConversationState, attempts: RecoveryAttempts, error: Exception
 ) -> ContextOverflowError:
     """Return an error that names the steps that were tried after a refusal for size, and the user's options."""
-    name = state.route.name
+    name = state.model.name
     if not state.options.enabled:
         return ContextOverflowError(
             f"{name} refused the request for its size ({error}) and compression is disabled "
             "(compression.enabled). Nothing was changed; /new starts afresh."
         )
     return ContextOverflowError(
-        f"The request does not fit into {name} ({state.window:,} tokens), {attempts.failure_text}. "
+        f"The request does not fit into {name} ({state.model.window:,} tokens), {attempts.failure_text}. "
         "Your message and the "
         "history are stored; try /new for a fresh conversation or /compress with a focus. The provider said: "
         f"{error}"

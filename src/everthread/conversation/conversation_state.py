@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services, StartReason
+from everthread.conversation.active_model import ActiveModel
 from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
 from everthread.conversation.setup import Setup
@@ -25,7 +26,6 @@ from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
 from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
 from everthread.thread.model_limits import CallLimits, ModelLimits
-from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
@@ -56,10 +56,6 @@ class ConversationState:
         self.store = setup.store
         self.options = setup.options
         self.session = session
-        self.route = setup.route
-        self.call_limits = CallLimits(setup.route.window)
-        self.budget = self.nominal_budget
-        self.counter = TokenCounter(self.route.name)
         self.learnt = LearntUsage()
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
@@ -71,8 +67,9 @@ class ConversationState:
         """The provider's id of the last answer, to ask why the cache missed."""
         self.encoded_history = EncodedHistory()
         self.compaction_count = 0
-        self.messages = VisibleMessages(self.counter, setup.summary_key)
-        self.summarizer = self._make_summarizer()
+        self.model = self._open_model(setup.route)
+        self.budget = self.model.nominal_budget
+        self.messages = VisibleMessages(self.model.counter, setup.summary_key)
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
             setup.make_engine(self._make_services()),
@@ -82,10 +79,6 @@ class ConversationState:
         self.tools = self.toolbox.schemas
         self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
-
-    @property
-    def window(self) -> int:
-        return self.call_limits.window
 
     @property
     def system(self) -> System:
@@ -104,7 +97,7 @@ class ConversationState:
         event = events.Estimated(
             self.session.id,
             size.tokens,
-            window=self.window,
+            window=self.model.window,
             threshold=size.budget.threshold,
             is_reported=self.has_report,
         )
@@ -133,7 +126,7 @@ class ConversationState:
     async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and add them to the view, with those that other writers stored since."""
         counted_messages = [
-            replace(item, tokens=self.counter.message(item.body)) for item in new_messages
+            replace(item, tokens=self.model.counter.message(item.body)) for item in new_messages
         ]
         stored_messages = await self.store.append(self.session.id, counted_messages)
         for message in stored_messages:
@@ -185,22 +178,17 @@ class ConversationState:
     @property
     def tokens(self) -> int:
         """Tokens of the next prompt: the provider's last count, and an estimate of the messages since."""
-        return self.learnt.calibration.project(self.route.name, self.estimate)
+        return self.learnt.calibration.project(self.model.name, self.estimate)
 
     @property
     def has_report(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.learnt.calibration.has_report(self.route.name)
-
-    @property
-    def answering_model(self) -> str:
-        """The name of the model that answers: the route's own, or its fallback."""
-        return self.route.name if self.route.model is None else self.route.model.name
+        return self.learnt.calibration.has_report(self.model.name)
 
     @property
     def fixed_tokens(self) -> int:
         """Tokens of system prompt and tools, scaled like `tokens`."""
-        return round(self._fixed_estimate * self.learnt.calibration.factor(self.route.name))
+        return round(self._fixed_estimate * self.learnt.calibration.factor(self.model.name))
 
     @property
     def size(self) -> PromptSize:
@@ -219,74 +207,50 @@ class ConversationState:
         return bool(bodies) and bodies[-1]["role"] == "tool"
 
     @property
-    def prices(self) -> CallPrices:
-        route = self.route
-        return CallPrices(
-            route.name,
-            route.provider,
-            route.caches_by_marks,
-            self.summarizer.summarizer,
-        )
-
-    @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
         return self.policy.find_cold_reason(self.learnt)
 
-    @property
-    def nominal_budget(self) -> Budget:
-        """The budget by the settings, whatever the size of system prompt and tools."""
-        return self.options.for_model(self.route.name).budget(self.window)
-
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
         if self._compute_budget() != self.budget:
-            self.use_window(self.window)
+            self.use_window(self.model.window)
 
     def _compute_budget(self) -> Budget:
-        return self.options.for_model(self.route.name).budget(
-            self.window, fixed_tokens=self.fixed_tokens
-        )
+        return self.model.options.budget(self.model.window, fixed_tokens=self.fixed_tokens)
 
     def _estimate_fixed_tokens(self) -> int:
-        return self.counter.request((), system=self.system, tools=self.tools)
+        return self.model.counter.request((), system=self.system, tools=self.tools)
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
         self.learnt.cache_change = f"the model is {route.name} now"
         self.learnt.pause.unjudged_tokens_before = 0
-        self.route = route
-        self.counter = TokenCounter(route.name)
-        self.summarizer = self._make_summarizer()
+        self.model = self._open_model(route)
         self.last_marked_index = None
         self.last_request = None
         self.learnt.calibration.reset()
-        self.messages.use_counter(self.counter)
+        self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
 
     def use_window(self, window: int) -> None:
         """Apply another window."""
-        self.call_limits = replace(self.call_limits, window=window)
+        self.model = self.model.with_window(window)
         self.budget = self._compute_budget()
         self.engine.call(ContextEngine.update_model, self._make_services())
 
     @property
     def limit_key(self) -> LimitKey:
-        """The key under which limits of the model are kept."""
-        return LimitKey(
-            self.route.base_url,
-            self.route.name,
-            tenant=self.session.tenant,
-            headers=self.route.headers,
-        )
+        return self.model.make_limit_key(self.session.tenant)
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
-        previous_window = self.window
-        self.call_limits = await self.limits.load(self.limit_key, self.route.window)
-        if self.window != previous_window:
-            self.use_window(self.window)
+        previous_window = self.model.window
+        limits = await self.limits.load(self.limit_key, self.model.route.window)
+        self.model = replace(self.model, limits=limits)
+        if limits.window != previous_window:
+            self.use_window(limits.window)
 
     @property
     def next_tools(self) -> list[dict[str, Any]]:
@@ -296,19 +260,19 @@ class ConversationState:
     @property
     def can_free_enough_tools(self) -> bool:
         """Whether a new choice of tools brings system prompt and tools below the threshold."""
-        fixed_tokens = self.counter.request((), system=self.system, tools=self.next_tools)
-        factor = self.learnt.calibration.factor(self.route.name)
-        return fixed_tokens * factor < self.nominal_budget.threshold
+        fixed_tokens = self.model.counter.request((), system=self.system, tools=self.next_tools)
+        factor = self.learnt.calibration.factor(self.model.name)
+        return fixed_tokens * factor < self.model.nominal_budget.threshold
 
     def choose_left_out_tools(self, system: System) -> tuple[str, ...]:
         """Return the tools that a compaction should leave out, with this system prompt."""
         if not self.options.enabled:
             return ()
-        factor = self.learnt.calibration.factor(self.route.name)
+        factor = self.learnt.calibration.factor(self.model.name)
         user_texts = (text for body in reversed(self.messages.bodies) if (text := user_text(body)))
         room = ToolRoom(
-            self.counter,
-            round(self.nominal_budget.threshold / factor),
+            self.model.counter,
+            round(self.model.nominal_budget.threshold / factor),
             self.options.tools_share,
             system=system,
             task_text="\n".join(islice(user_texts, TASK_MESSAGES)),
@@ -319,7 +283,7 @@ class ConversationState:
         self, left_out: Sequence[str], reason: str, *, is_immediate: bool = False
     ) -> None:
         """Leave these tools out, and emit an event if the choice changed."""
-        change = self.toolbox.leave_out(left_out, self.route.name, forget_requests=not is_immediate)
+        change = self.toolbox.leave_out(left_out, self.model.name, forget_requests=not is_immediate)
         if change is None:
             return
         self.offer_tools(self.toolbox.schemas)
@@ -332,7 +296,7 @@ class ConversationState:
                 removed_names=change.removed_names,
                 returned_names=change.returned_names,
                 tool_count=len(self.toolbox.all_tools),
-                tokens_saved=self.toolbox.count_saved_tokens(self.counter),
+                tokens_saved=self.toolbox.count_saved_tokens(self.model.counter),
                 reason=reason,
                 is_immediate=is_immediate,
             )
@@ -349,15 +313,12 @@ class ConversationState:
         self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
 
-    def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(
-            self.setup.make_summarizer(self._make_summarizer_context()), self.counter
-        )
-
-    def _make_summarizer_context(self) -> SummarizerContext:
-        return SummarizerContext(
-            self.route,
-            self.counter,
+    def _open_model(self, route: Route) -> ActiveModel:
+        """Return the model of a route, with its usual window and a summariser."""
+        counter = TokenCounter(route.name)
+        context = SummarizerContext(
+            route,
+            counter,
             get_last_request=lambda: self.last_request,
             report=self.emit_report,
             report_abandoned=lambda request: self.accounting.note_cancelled(
@@ -365,14 +326,21 @@ class ConversationState:
             ),
             is_warm=lambda: not self.cold_reason,
         )
+        return ActiveModel(
+            route,
+            CallLimits(route.window),
+            self.options.for_model(route.name),
+            counter=counter,
+            summarizer=LoopSummarizer(self.setup.make_summarizer(context), counter),
+        )
 
     def _make_services(self) -> Services:
         archive = SessionArchive(
             self.store, self.session.tenant, self.session.thread, lambda: self.messages.stored
         )
         return Services(
-            self.summarizer,
-            self.counter,
+            self.model.summarizer,
+            self.model.counter,
             budget=self.budget,
             clock=self.setup.clock,
             events=self._report_in_loop,
@@ -387,10 +355,10 @@ class ConversationState:
         store = self.store
         session = self.session.id
         used_window = UsedWindow(
-            self.route.name,
-            self.window,
+            self.model.name,
+            self.model.window,
             threshold=self.budget.threshold,
-            source=describe_window(self.window, self.route),
+            source=describe_window(self.model.window, self.model.route),
         )
         saved_state = {**self.learnt.dump(), **used_window.dump()}
         if self.toolbox.all_tools:
@@ -444,7 +412,7 @@ class ConversationState:
         own_state = await store.get_state(session.id, CONVERSATION_STATE)
         if (
             own_state is None
-            and self.toolbox.is_settled(self.route.name)
+            and self.toolbox.is_settled(self.model.name)
             and session.kind != "continuation"
         ):
             return  # no process has saved a state: keep the choice made here

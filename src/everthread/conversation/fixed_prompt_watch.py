@@ -20,7 +20,7 @@ class FixedPromptWatch:
     async def choose_tools(self) -> None:
         """Leave out tools before a session's first request if they take too much of the window."""
         state = self._state
-        if state.toolbox.is_settled(state.route.name):
+        if state.toolbox.is_settled(state.model.name):
             return
         fixed_tokens = state.fixed_tokens
         is_new = not state.toolbox.has_chosen
@@ -28,7 +28,7 @@ class FixedPromptWatch:
             state.choose_left_out_tools(state.system),
             "the session begins" if is_new else "another model or other tools",
         )
-        if fixed_tokens >= state.nominal_budget.threshold > state.fixed_tokens:
+        if fixed_tokens >= state.model.nominal_budget.threshold > state.fixed_tokens:
             self._report(
                 fixed_tokens,
                 f"{len(state.toolbox.left_out)} tools that it does not use are left out.",
@@ -40,10 +40,12 @@ class FixedPromptWatch:
         """Report system prompt and tools that reach the threshold alone."""
         state = self._state
         fixed_tokens = state.size.fixed_tokens
-        if fixed_tokens >= state.nominal_budget.threshold and not state.can_free_enough_tools:
+        if fixed_tokens >= state.model.nominal_budget.threshold and not state.can_free_enough_tools:
             self._report(fixed_tokens, "Offer fewer tools, or use a model with a larger window.")
 
     def _report(self, fixed_tokens: int, advice: str) -> None:
         if not self._is_reported:
             self._is_reported = True
-            self._state.notify(make_fixed_size_notice(fixed_tokens, self._state.window, advice))
+            self._state.notify(
+                make_fixed_size_notice(fixed_tokens, self._state.model.window, advice)
+            )

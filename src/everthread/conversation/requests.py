@@ -60,7 +60,7 @@ def build_request(
     cap: int | None = None,
 ) -> PreparedRequest:
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
-    route = state.route
+    route = state.model.route
     options = state.options
     messages = state.messages.bodies[:]
     system = without_note_marks(state.system)
@@ -70,7 +70,7 @@ def build_request(
     elif route.accepts_breakpoints:
         system = mark_system_breakpoint(system)
     messages += injected
-    injected_tokens = state.counter.messages(injected)
+    injected_tokens = state.model.counter.messages(injected)
     limit = _limit_output(state, cap or options.max_tokens, injected_tokens)
     request = Request(
         model=route.name,
@@ -98,7 +98,7 @@ async def find_excerpts(state: ConversationState) -> list[Message]:
     finder = ExcerptFinder(
         state.store,
         state.options.recall,
-        state.counter,
+        state.model.counter,
     )
     session = state.session
     view = VisibleThread(
@@ -121,11 +121,11 @@ def _limit_output(
     if not requested_cap:
         return None
     calibration = state.learnt.calibration
-    unreported_tokens = calibration.count_unreported_tokens(state.route.name, state.estimate)
-    max_output = state.call_limits.compute_max_output(
+    unreported_tokens = calibration.count_unreported_tokens(state.model.name, state.estimate)
+    max_output = state.model.limits.compute_max_output(
         state.tokens + injected_tokens, unreported_tokens=unreported_tokens + injected_tokens
     )
-    caps = (requested_cap, state.call_limits.output_cap, max_output)
+    caps = (requested_cap, state.model.limits.output_cap, max_output)
     return min(cap for cap in caps if cap)
 
 
@@ -139,7 +139,7 @@ def _mark_messages(state: ConversationState, messages: list[Message]) -> None:
     marked_messages = apply_cache_control(
         messages[start:],
         ttl=state.options.cache_ttl,
-        native_anthropic=state.route.api == "anthropic",
+        native_anthropic=state.model.route.api == "anthropic",
         previous_index=None if previous_index is None else previous_index - start,
         mark_tool_results=True,
     )
