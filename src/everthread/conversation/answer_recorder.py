@@ -160,7 +160,7 @@ class AnswerRecorder:
         is_own_model = model_name == state.model.name
         state.last_answer_id = reply.id if is_own_model else ""
         if self.sent_request and not is_estimated and is_own_model:
-            state.learnt.calibration.observe(
+            state.learnt_usage.calibration.observe(
                 model_name, usage.prompt_tokens, self.sent_request.estimate
             )
         state.engine.call(ContextEngine.update_from_response, usage)

@@ -412,7 +412,7 @@ class Conversation:
         state = self._state
         if state.cold_reason:
             return f"no cached prompt is lost by it: {state.cold_reason}"
-        miss_cost = state.policy.find_miss_cost(state.size, state.learnt, state.model.prices)
+        miss_cost = state.policy.find_miss_cost(state.size, state.learnt_usage, state.model.prices)
         explanation = (
             f"the {state.tokens:,} tokens of the prompt have to be read anew "
             "instead of from the provider's cache"
@@ -444,12 +444,14 @@ class Conversation:
         async with self._hold_turn():
             if not state.policy.is_due_before_incoming(state.size, len(state.messages.stored)):
                 return
-            previous_limit = state.learnt.retry_above_tokens
+            previous_limit = state.learnt_usage.retry_above_tokens
             try:
                 await self._thread.compact_now(CompactionOrder(CompactionReason.BEFORE_INCOMING))
             except EverthreadError as error:
                 state.report_failure(error)
-            state.learnt.retry_above_tokens = min(state.learnt.retry_above_tokens, previous_limit)
+            state.learnt_usage.retry_above_tokens = min(
+                state.learnt_usage.retry_above_tokens, previous_limit
+            )
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""
@@ -462,11 +464,11 @@ class Conversation:
             state.last_marked_index = None
             state.last_request = None
             await state.restore()
-            state.learnt.calibration.reset()
+            state.learnt_usage.calibration.reset()
             self._forget_failures()
             if state.tokens >= state.budget.threshold and not state.size.is_full:
                 # Otherwise the next call would compact again.
-                state.learnt.record_failure(state.tokens)
+                state.learnt_usage.record_failure(state.tokens)
             state.notify("The last compaction was taken back.")
             return session
 
@@ -539,7 +541,7 @@ class Conversation:
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
-        self._state.learnt.retry_above_tokens = 0
+        self._state.learnt_usage.retry_above_tokens = 0
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:

@@ -62,8 +62,8 @@ class ConversationPrompt:
         return self._state.model.name
 
     @property
-    def learnt(self) -> LearntUsage:
-        return self._state.learnt
+    def learnt_usage(self) -> LearntUsage:
+        return self._state.learnt_usage
 
     @property
     def size(self) -> PromptSize:

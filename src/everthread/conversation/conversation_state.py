@@ -56,7 +56,7 @@ class ConversationState:
         self.store = setup.store
         self.options = setup.options
         self.session = session
-        self.learnt = LearntUsage()
+        self.learnt_usage = LearntUsage()
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
@@ -165,7 +165,7 @@ class ConversationState:
         tip = await store.get_compression_tip(self.session.id)
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
-            self.learnt.calibration.reset()
+            self.learnt_usage.calibration.reset()
             self.last_marked_index = None
             self.last_request = None
         self.show_session(session, stored_messages)
@@ -178,17 +178,17 @@ class ConversationState:
     @property
     def tokens(self) -> int:
         """Tokens of the next prompt: the provider's last count, and an estimate of the messages since."""
-        return self.learnt.calibration.project(self.model.name, self.estimate)
+        return self.learnt_usage.calibration.project(self.model.name, self.estimate)
 
     @property
     def has_report(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.learnt.calibration.has_report(self.model.name)
+        return self.learnt_usage.calibration.has_report(self.model.name)
 
     @property
     def fixed_tokens(self) -> int:
         """Tokens of system prompt and tools, scaled like `tokens`."""
-        return round(self._fixed_estimate * self.learnt.calibration.factor(self.model.name))
+        return round(self._fixed_estimate * self.learnt_usage.calibration.factor(self.model.name))
 
     @property
     def size(self) -> PromptSize:
@@ -209,7 +209,7 @@ class ConversationState:
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.find_cold_reason(self.learnt)
+        return self.policy.find_cold_reason(self.learnt_usage)
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
@@ -224,12 +224,12 @@ class ConversationState:
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.learnt.cache_change = f"the model is {route.name} now"
-        self.learnt.pause.unjudged_tokens_before = 0
+        self.learnt_usage.cache_change = f"the model is {route.name} now"
+        self.learnt_usage.pause.unjudged_tokens_before = 0
         self.model = self._open_model(route)
         self.last_marked_index = None
         self.last_request = None
-        self.learnt.calibration.reset()
+        self.learnt_usage.calibration.reset()
         self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
@@ -261,14 +261,14 @@ class ConversationState:
     def can_free_enough_tools(self) -> bool:
         """Whether a new choice of tools brings system prompt and tools below the threshold."""
         fixed_tokens = self.model.counter.request((), system=self.system, tools=self.next_tools)
-        factor = self.learnt.calibration.factor(self.model.name)
+        factor = self.learnt_usage.calibration.factor(self.model.name)
         return fixed_tokens * factor < self.model.nominal_budget.threshold
 
     def choose_left_out_tools(self, system: System) -> tuple[str, ...]:
         """Return the tools that a compaction should leave out, with this system prompt."""
         if not self.options.enabled:
             return ()
-        factor = self.learnt.calibration.factor(self.model.name)
+        factor = self.learnt_usage.calibration.factor(self.model.name)
         user_texts = (text for body in reversed(self.messages.bodies) if (text := user_text(body)))
         room = ToolRoom(
             self.model.counter,
@@ -288,7 +288,7 @@ class ConversationState:
             return
         self.offer_tools(self.toolbox.schemas)
         if self.last_request is not None:
-            self.learnt.cache_change = "other tools are offered"
+            self.learnt_usage.cache_change = "other tools are offered"
         self.emit(
             events.ToolsChanged(
                 self.session.id,
@@ -303,7 +303,7 @@ class ConversationState:
         )
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.learnt.cache_change = "other tools are offered"
+        self.learnt_usage.cache_change = "other tools are offered"
         self.toolbox.replace_tools(tools)
         self.offer_tools(self.toolbox.schemas)
 
@@ -360,7 +360,7 @@ class ConversationState:
             threshold=self.budget.threshold,
             source=describe_window(self.model.window, self.model.route),
         )
-        saved_state = {**self.learnt.dump(), **used_window.dump()}
+        saved_state = {**self.learnt_usage.dump(), **used_window.dump()}
         if self.toolbox.all_tools:
             saved_state[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
@@ -387,7 +387,7 @@ class ConversationState:
             store.get_state(session.id, ENGINE_KEY),
             store.get_state(session.id, CONVERSATION_STATE),
         )
-        self.learnt = LearntUsage.load(calibration)
+        self.learnt_usage = LearntUsage.load(calibration)
         if (
             engine is None
             and session.parent is not None
@@ -395,10 +395,10 @@ class ConversationState:
         ):
             engine = await store.get_state(session.parent, ENGINE_KEY)
         if calibration is None and session.parent is not None and session.kind == "continuation":
-            self.learnt = LearntUsage.load(
+            self.learnt_usage = LearntUsage.load(
                 await store.get_state(session.parent, CONVERSATION_STATE)
             )
-            self.learnt.calibration.reset()
+            self.learnt_usage.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.call(ContextEngine.load_state, engine.get("state") or {})

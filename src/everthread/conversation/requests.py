@@ -120,7 +120,7 @@ def _limit_output(
     """
     if not requested_cap:
         return None
-    calibration = state.learnt.calibration
+    calibration = state.learnt_usage.calibration
     unreported_tokens = calibration.count_unreported_tokens(state.model.name, state.estimate)
     max_output = state.model.limits.compute_max_output(
         state.tokens + injected_tokens, unreported_tokens=unreported_tokens + injected_tokens

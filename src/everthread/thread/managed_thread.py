@@ -70,13 +70,13 @@ class ManagedThread(Generic[DraftT]):
         prompt = self.prompt
         decision = self._policy.decide(
             prompt.size,
-            prompt.learnt,
+            prompt.learnt_usage,
             prompt.prices,
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
-        if decision.timing is CompactionTiming.LATER and not prompt.learnt.is_wait_reported:
-            prompt.learnt.is_wait_reported = True
+        if decision.timing is CompactionTiming.LATER and not prompt.learnt_usage.is_wait_reported:
+            prompt.learnt_usage.is_wait_reported = True
             self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
@@ -86,7 +86,7 @@ class ManagedThread(Generic[DraftT]):
         if decision.timing is CompactionTiming.NOW and (
             self.preparation.is_under_way or await prompt.can_compact(order)
         ):
-            prompt.learnt.is_wait_reported = False
+            prompt.learnt_usage.is_wait_reported = False
             self._report_cost_decision(decision)
             await self._run_order(order, must_wait=decision.must_wait)
         return decision
@@ -118,7 +118,7 @@ class ManagedThread(Generic[DraftT]):
         size = prompt.size
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._policy.should_prepare(size, prompt.learnt, prompt.prices):
+        if self._policy.should_prepare(size, prompt.learnt_usage, prompt.prices):
             await self._prepare_summary(CompactionReason.IN_LOOP)
 
     async def recover(
@@ -180,7 +180,7 @@ class ManagedThread(Generic[DraftT]):
             return
         size = self.prompt.size
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt)
+            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt_usage)
             self.preparation.idle_timer = self._timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
@@ -204,11 +204,13 @@ class ManagedThread(Generic[DraftT]):
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        learnt = self.prompt.learnt
+        learnt_usage = self.prompt.learnt_usage
         now = self._policy.wall_clock()
         ttl = find_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
-        learnt.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and learnt.pause.begin_if_ineffective(usage.prompt_tokens, now):
+        learnt_usage.observe(usage, now, ttl=ttl)
+        if usage.prompt_tokens and learnt_usage.pause.begin_if_ineffective(
+            usage.prompt_tokens, now
+        ):
             self.prompt.emit(
                 events.Notice(self.prompt.session_id, make_pause_notice(usage.prompt_tokens))
             )
@@ -219,10 +221,10 @@ class ManagedThread(Generic[DraftT]):
         prompt = self.prompt
         policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(prompt.size, prompt.learnt):
+        if policy.should_compact_when_idle(prompt.size, prompt.learnt_usage):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            prompt.size, prompt.learnt, prompt.prices
+            prompt.size, prompt.learnt_usage, prompt.prices
         ):
             work = self._prepare_summary(CompactionReason.COLD_CACHE)
         if work is not None:
@@ -323,7 +325,7 @@ class ManagedThread(Generic[DraftT]):
         if is_done:
             self._record_success()
         else:
-            prompt.learnt.record_failure(tokens)
+            prompt.learnt_usage.record_failure(tokens)
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
@@ -334,7 +336,7 @@ class ManagedThread(Generic[DraftT]):
 
     def _record_success(self) -> None:
         size = self.prompt.size
-        self.prompt.learnt.record_success(size.tokens, size.budget.threshold)
+        self.prompt.learnt_usage.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
         cost_decision = decision.cost_decision

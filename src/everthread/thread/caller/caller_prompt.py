@@ -72,14 +72,16 @@ class CallerPrompt:
         return self._call.model
 
     @property
-    def learnt(self) -> LearntUsage:
-        return self._call.memory.learnt
+    def learnt_usage(self) -> LearntUsage:
+        return self._call.memory.learnt_usage
 
     @property
     def size(self) -> PromptSize:
         call = self._call
         tokens = self._count_tokens(call.rewrite) + self.answer_tokens
-        fixed_tokens = round(call.settings.tokens * self.learnt.calibration.factor(call.model))
+        fixed_tokens = round(
+            call.settings.tokens * self.learnt_usage.calibration.factor(call.model)
+        )
         return PromptSize(
             tokens,
             fixed_tokens,
@@ -110,10 +112,10 @@ class CallerPrompt:
         call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
         [undone_state, *rounds] = states
         if call.rewrite is None:
-            self.learnt.tokens_after_compaction = 0  # none was made, or it was undone
+            self.learnt_usage.tokens_after_compaction = 0  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
             # Another process made this rewrite: the last failed attempt here says nothing about it.
-            self.learnt.retry_above_tokens = 0
+            self.learnt_usage.retry_above_tokens = 0
         call.is_compaction_undone = isinstance(
             undone_state, dict
         ) and call.caller_history.size < undone_state.get("until", 0)
@@ -181,7 +183,7 @@ class CallerPrompt:
             if call.rewrite.depth >= MIN_REPEATED_COMPACTIONS:
                 notice = make_repeated_compaction_notice(call.rewrite.depth)
                 self.emit(events.Notice(self.session_id, notice))
-        self.learnt.record_compaction(tokens_before, is_automatic=order.is_automatic)
+        self.learnt_usage.record_compaction(tokens_before, is_automatic=order.is_automatic)
         return ""
 
     async def _refit_if_needed(self, draft: RewriteDraft, order: CompactionOrder) -> RewriteDraft:
@@ -219,7 +221,7 @@ class CallerPrompt:
         call.limits = await limits.load(key, call.limits.window)
         if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
             # The prompt stays the same, and the provider has counted it.
-            self.learnt.calibration.observe(call.model, verdict.input_tokens, call.estimate)
+            self.learnt_usage.calibration.observe(call.model, verdict.input_tokens, call.estimate)
         return learnt_window
 
     def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:

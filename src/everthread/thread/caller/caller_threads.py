@@ -212,15 +212,15 @@ class CallerThreads:
         key = None if call.rewrite is None else rewrite_key(call.rewrite)
         is_new = key is not None and key != call.memory.last_rewrite_key
         call.memory.last_rewrite_key = key
-        learnt = call.memory.learnt
+        learnt_usage = call.memory.learnt_usage
         call.estimate = self._services.sizer.estimate_tokens(call, call.rewrite)
         tokens_before = self._services.sizer.count_tokens(call, None)
         tokens_after = self._services.sizer.count_tokens(call, call.rewrite)
         if is_new:
-            learnt.tokens_after_compaction = tokens_after
+            learnt_usage.tokens_after_compaction = tokens_after
             unreported_tokens = tokens_after
         else:
-            unreported_tokens = learnt.calibration.count_unreported_tokens(
+            unreported_tokens = learnt_usage.calibration.count_unreported_tokens(
                 call.model, call.estimate
             )
         call.max_output = call.limits.compute_max_output(
@@ -340,7 +340,7 @@ class CallerThreads:
         """Store the answer and its usage, and learn from the usage."""
         reported = outcome.usage if outcome.is_success and not outcome.estimated else None
         if reported is not None:
-            calibration = call.memory.learnt.calibration
+            calibration = call.memory.learnt_usage.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
             thread = self._make_managed_thread(call)
             for observed in (*earlier_usage, reported):

@@ -22,7 +22,7 @@ _REWRITE_FIELD = "rewrite"
 class ThreadMemory:
     """The memory of a thread in one process; not needed to continue the thread."""
 
-    learnt: LearntUsage = field(default_factory=LearntUsage)
+    learnt_usage: LearntUsage = field(default_factory=LearntUsage)
     is_payload_shrunk: bool = False
     """Whether a request had too many bytes, so that its smaller form is used regardless of tokens."""
     last_rewrite_key: str | None = None
@@ -48,7 +48,7 @@ class ThreadMemory:
 
     def dump(self) -> dict[str, Any]:
         """Return the part that is stored with the thread, as JSON values."""
-        return {**self.learnt.dump(), _REWRITE_FIELD: self.last_rewrite_key}
+        return {**self.learnt_usage.dump(), _REWRITE_FIELD: self.last_rewrite_key}
 
 
 class ThreadMemories:
