@@ -17,10 +17,10 @@ from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import CompactionDone, Notice, Slimmed
+from everthread.wire.codecs import CODECS
+from tests.apis import APIS
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
-    APIS,
-    CODECS,
     HistoryClient,
     Managers,
     ask,

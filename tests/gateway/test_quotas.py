@@ -34,7 +34,7 @@ from everthread.lab.provider import Provider
 from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
 from tests.gateway.gateway_setup import (
-    CHAT,
+    CHAT_MODEL,
     FILLER,
     HELLO,
     MIDNIGHT,
@@ -135,7 +135,7 @@ async def test_limits_the_tokens_and_dollars_of_a_day(
 
 def write_summaries(provider: Provider) -> str:
     """Return settings with which a chat model of the provider writes the summaries."""
-    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT}}}"
+    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT_MODEL}}}"
     return (
         f"auxiliary: {{compression: {model}}}\ncompression: {{economics: false, background: false}}"
     )
@@ -204,14 +204,14 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
 async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) -> None:
     token = await gateways.create_key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
-    await caller.authorize(CanonicalUsage(900), CHAT)
-    await caller.authorize(CanonicalUsage(900), CHAT)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
     with pytest.raises(Refused, match="tokens"):
-        await caller.authorize(CanonicalUsage(1_001), CHAT)
+        await caller.authorize(CanonicalUsage(1_001), CHAT_MODEL)
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = Request(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = Request(CHAT_MODEL, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))
