@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -96,10 +97,12 @@ class ClientRequest:
     def _read_history(self) -> CallerHistory:
         client = read_client(self.incoming.headers, self.sliced_body.fields)
         has_tools = bool(self.parsed_request.settings.tools)
+        body = self.sliced_body.body
         elements = self.elements
 
+        @functools.cache
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_unchanged_files(self.sliced_body.body, elements, covered_count)
+            return restore_unchanged_files(body, elements, covered_count)
 
         return CallerHistory(
             self.client_scope,
