@@ -19,6 +19,7 @@ from everthread.gateway.access.authentication import (
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.store.store import Store
+from tests.apis import CHAT_PATH
 from tests.gateway.gateway_setup import Clock
 from tests.gateway.raw_http import (
     JSON,
@@ -34,14 +35,13 @@ from tests.gateway.raw_http import (
     send_post,
 )
 
-CHAT = "/v1/chat/completions"
 BODY = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}'
 FINE = b'{"id": "x", "model": "gpt-4o", "choices": [{"message": {"role": "assistant", "content": "Hello"}}]}'
 
 
 def shown(key: bytes) -> bytes:
     return post_request(
-        CHAT,
+        CHAT_PATH,
         BODY,
         (b"authorization", b"Bearer " + key),
         *JSON,
@@ -217,7 +217,7 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
         for number in range(3):
             key = (b"authorization", b"Bearer made-up-%d" % number)
             for path, sent in (
-                (CHAT, BODY),
+                (CHAT_PATH, BODY),
                 ("/v1/responses", json.dumps(trigger).encode()),
                 ("/v1/responses/compact", json.dumps(trigger).encode()),
             ):
@@ -260,6 +260,6 @@ async def test_refuses_requests_without_a_credential(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
     async with raw_gateway(answer, authenticator=auth) as (url, upstream):
-        response = await send_post(url, CHAT, BODY, (b"x-other", broken))
+        response = await send_post(url, CHAT_PATH, BODY, (b"x-other", broken))
     assert response.status == 401
     assert upstream.received == []

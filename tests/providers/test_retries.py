@@ -17,6 +17,7 @@ from everthread.lab.provider.faults import Fault
 from everthread.providers.resilience import (
     RetryingModel,
 )
+from tests.apis import APIS
 from tests.providers.fake_model import (
     BUSY,
     REQUEST,
@@ -28,13 +29,7 @@ from tests.providers.fake_model import (
     text_delta,
     usage_delta,
 )
-from tests.providers.http_models import (
-    APIS,
-    both_ways,
-    collect_pieces,
-    make_request,
-    open_model,
-)
+from tests.providers.http_models import both_ways, collect_pieces, make_request, open_model
 
 
 def retrying(model: StreamingModel, watch: EventRecorder) -> RetryingModel:

@@ -18,6 +18,7 @@ from everthread.providers.resilience import (
     TimeLimitedModel,
     TimeLimits,
 )
+from tests.apis import APIS
 from tests.providers.fake_model import (
     REQUEST,
     ScriptedModel,
@@ -26,13 +27,7 @@ from tests.providers.fake_model import (
     text_delta,
     usage_delta,
 )
-from tests.providers.http_models import (
-    APIS,
-    both_ways,
-    failure_of,
-    make_request,
-    open_model,
-)
+from tests.providers.http_models import both_ways, failure_of, make_request, open_model
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from everthread.conversation.compaction_commit import (
 )
 from everthread.conversation.conversation_state import ConversationState
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ContextOverflowError
 from everthread.providers.catalog import get_output_cap
 from everthread.thread import events
@@ -50,7 +50,7 @@ class ConversationPrompt:
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state
-        self.request: Request | None = None
+        self.request: ModelRequest | None = None
         """The request that was sent last."""
 
     @property
@@ -95,7 +95,7 @@ class ConversationPrompt:
             state.emit(
                 events.CompactionStarted(session, order.reason.value, tokens, order.is_background)
             )
-        pins = await state.store.pins(state.session.thread)
+        pins = await state.store.state.list_pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
         compaction = await run_engine(
             state.engine.engine, engine_input, state.model.summarizer, wait

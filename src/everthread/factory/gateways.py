@@ -160,7 +160,9 @@ async def _open_authenticator(
     if auth == "passthrough":
         credentials = AcceptedCredentials(store)
         stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(await store.shared_secret(TENANT_SECRET_NAME), credentials)
+        return PassthroughAuthenticator(
+            await store.keys.load_shared_secret(TENANT_SECRET_NAME), credentials
+        )
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():
@@ -236,7 +238,7 @@ async def _open_proxy(parts: _GatewayParts) -> tuple[ProxyManager, Proxy]:
     # Closed after the manager.
     models = await parts.stack.enter_async_context(AsyncExitStack())
     metrics = Metrics()
-    failures = FailureLog(parts.store.add_failures)
+    failures = FailureLog(parts.store.state.add_failures)
     parts.stack.push_async_callback(failures.close)
     manager = await _make_manager(parts, models, EventReporter(metrics, failures))
     parts.stack.push_async_callback(manager.close)
@@ -319,7 +321,7 @@ async def _open_app(
     compact_app = CompactApp(
         manager.requested_compactions, parts.limits, parts.upstreams[0].root_url
     )
-    tenant_secret = await parts.store.shared_secret(TENANT_SECRET_NAME)
+    tenant_secret = await parts.store.keys.load_shared_secret(TENANT_SECRET_NAME)
     return GatewayApp(
         proxy,
         authenticator=authenticator,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from everthread.compaction.engine import ContextEngine, ReportProgress, Services
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.store import Store
 from everthread.thread.engines.summary_wait import StartTimer, call_later
 from everthread.thread.events import Listener, ignore_event
 from everthread.thread.options import SessionOptions
 from everthread.thread.route import Route
 
-CheckPermission = Callable[[Request], Awaitable[None]]
+CheckPermission = Callable[[ModelRequest], Awaitable[None]]
 """Raises `SummaryError` if the owner of a conversation may not spend a call."""
 
 
@@ -26,10 +26,10 @@ class SummarizerContext:
 
     route: Route
     counter: TokenCounter
-    get_last_request: Callable[[], Request | None]
+    get_last_request: Callable[[], ModelRequest | None]
     """The last request that was sent, whose prefix is cached."""
     report: ReportProgress
-    report_abandoned: Callable[[Request], None]
+    report_abandoned: Callable[[ModelRequest], None]
     """Called with a request that was cancelled in flight."""
     is_warm: Callable[[], bool] = lambda: True
     """Whether the provider's cache may still hold the last request."""

@@ -11,7 +11,7 @@ from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.rewrite_records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
@@ -314,7 +314,7 @@ class CallerPrompt:
         def report(kind: str, **details: Any) -> None:
             self.emit(events.make_engine_event(thread, kind, details))
 
-        def note_cancelled(request: Request) -> None:
+        def note_cancelled(request: ModelRequest) -> None:
             self._services.accounting.note_cancelled(thread, request, call.settings.charge)
 
         return SummarizerContext(

@@ -159,13 +159,15 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = await store.get_state(source, CALLER_STATE) if match.matched_count else None
+        state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
         new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
         new_memory.has_hidden_rounds = await self._services.hidden_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
-            new_memory.continues_other = await store.continues_other_thread(match.thread)
+            new_memory.continues_other = await store.client_histories.continues_other_thread(
+                match.thread
+            )
         return new_memory
 
     # Before the call
