@@ -15,7 +15,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.setup import Setup
-from everthread.core.types import ModelReply, ModelRequest
+from everthread.core.types import ModelRequest
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
@@ -24,7 +24,7 @@ from everthread.thread.events import CompactionDone, Event
 from everthread.thread.options import SessionOptions
 from everthread.thread.route import Route
 from everthread.thread.thread_setup import SummarizerContext
-from tests.chat_messages import calls_reply, function_call, result_message
+from tests.chat_messages import result_message
 
 EventT = TypeVar("EventT", bound=Event)
 Script = Iterable[ScriptStep] | Callable[[ModelRequest], ScriptStep]
@@ -125,11 +125,6 @@ async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
     return ScriptedModel(script, **settings)
-
-
-def call_reply(name: str, arguments: str, call_id: str = "call_1") -> ModelReply:
-    """Return a reply that calls a tool."""
-    return calls_reply(function_call(call_id, name, arguments))
 
 
 def tool_result(text: str, call_id: str = "call_1") -> Any:

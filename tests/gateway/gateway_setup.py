@@ -28,16 +28,9 @@ CHAT_MODEL = "gpt-4o"
 CLAUDE_MODEL = "claude-sonnet-5"
 UPSTREAM_KEY = "sk-upstream-0123456789-upstream"
 MIDNIGHT = 86_400 * 20_000.0
+LATE_EVENING = MIDNIGHT + 86_000
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
-
-
-@dataclass
-class Clock:
-    now: float = MIDNIGHT + 86_000
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

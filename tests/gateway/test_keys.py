@@ -25,13 +25,14 @@ from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.key_records import KeyLimits
 from everthread.store.search_records import SearchQuery
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
     CHAT_MODEL,
     CLAUDE_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -82,7 +83,7 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
 async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways: Gateways,
 ) -> None:
-    clock = Clock()
+    clock = SteppedClock(LATE_EVENING)
     authenticator = KeyAuthenticator(gateways.store, clock=clock)
     gateways.exit_stack.push_async_callback(authenticator.close)
     url = await gateways.start(authenticator=authenticator)

@@ -33,13 +33,14 @@ from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider
 from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
     CHAT_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     MIDNIGHT,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -64,7 +65,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     gateways: Gateways,
 ) -> None:
     store = gateways.store
-    wall_clock = Clock()
+    wall_clock = SteppedClock(LATE_EVENING)
     authenticators = []
     for _ in range(2):
         counter = KeyUsageCounter(store, wall_clock=wall_clock)
@@ -305,7 +306,7 @@ async def test_a_trailing_slash_evades_no_limit(gateways: Gateways) -> None:
     assert answers[0].header_values["x-everthread-thread"]
 
 
-class FailingStore:
+class UnavailableStore:
     """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
@@ -323,8 +324,8 @@ class FailingStore:
 
 
 async def test_keeps_counts_and_limits_while_the_store_is_down() -> None:
-    store = FailingStore()
-    wall_clock = Clock()
+    store = UnavailableStore()
+    wall_clock = SteppedClock(LATE_EVENING)
     counter = KeyUsageCounter(cast("Store", store), wall_clock=wall_clock)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):

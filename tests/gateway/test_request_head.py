@@ -140,7 +140,7 @@ async def test_forwards_the_bytes_of_a_path_unchanged(
     assert upstream.received[0].line.split()[1] == path.encode()
 
 
-class Keys:
+class GoodKeys:
     """Accepts the key `good`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -161,7 +161,7 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
         + offer
         + b"Transfer-Encoding: chunked\r\n"
     )
-    async with raw_gateway(authenticator=Keys()) as (url, upstream):
+    async with raw_gateway(authenticator=GoodKeys()) as (url, upstream):
         hidden = (
             start + b"\r\n" + encode_chunk(b"{}") + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
         )
@@ -177,7 +177,7 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
 
 async def test_refuses_two_credentials_in_one_header() -> None:
     """Which of two counts each server decides for itself."""
-    async with raw_gateway(authenticator=Keys()) as (url, _):
+    async with raw_gateway(authenticator=GoodKeys()) as (url, _):
         two = await send_bytes(
             url,
             post_request(
@@ -209,7 +209,7 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
         await done.wait()
         await fixed_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=Keys()) as (
+    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=GoodKeys()) as (
         url,
         upstream,
     ):

@@ -18,7 +18,7 @@ from everthread.gateway.identify import find_body_session, find_scope, read_clie
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import ClientSession, Outcome
-from tests.chat_messages import calls_reply, function_call
+from tests.chat_messages import calls_reply, function_call, user_message
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import CHAT_MODEL, CLAUDE_MODEL, Gateways, open_gateways
 from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
@@ -61,10 +61,6 @@ async def claude_code(
     )
     assert answer.status_code == 200, answer.text
     return answer
-
-
-def user_message(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
