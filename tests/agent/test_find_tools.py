@@ -11,10 +11,11 @@ from everthread.agent.approval import Approvals
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import ToolFinished
 from everthread.conversation.offered_tools import FIND_TOOLS
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
+from tests.chat_messages import call_reply
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (
@@ -45,7 +46,7 @@ def tools() -> list[FakeTool]:
     return [DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS]
 
 
-def offered_names(request: Request) -> list[str]:
+def offered_names(request: ModelRequest) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
@@ -101,7 +102,7 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
     assert ("did not allow to show them at once" in result) != is_allowed
     assert ("next compaction" in result) != is_allowed
     assert agents.events_of(ToolFinished)[-1].refused != is_allowed
-    changes = [event.now for event in agents.events_of(ToolsChanged)]
+    changes = [event.is_immediate for event in agents.events_of(ToolsChanged)]
     assert changes == ([False, True] if is_allowed else [False])
     [permission] = permissions
     assert permission.kind == "cache"

@@ -13,9 +13,15 @@ from everthread import open_store
 from everthread.core.summary_marks import is_summary, recognize_summaries
 from everthread.core.validation import validate_messages
 from everthread.factory.stores import STORE_FILE
-from tests.chat_messages import calls_message, function_call, result_message
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    function_call,
+    result_message,
+    user_message,
+)
 from tests.cli.conftest import Command, configure
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.compaction.histories import tool_turns
 
 TALK = [
     user_message("Tidy up. Never touch the docs folder."),
@@ -52,7 +58,7 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     home.mkdir()
     store = open_store(f"sqlite:///{home / STORE_FILE}")
     out = tmp_path / "small.json"
-    key = await store.shared_secret("summary")
+    key = await store.keys.load_shared_secret("summary")
     await store.close()
     everthread.succeeds("compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}")
     messages = json.loads(out.read_text("utf-8"))

@@ -17,17 +17,16 @@ from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import text_of
 from everthread.core.summary_marks import mark_summary, without_summary
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from tests.chat_messages import result_message
+from tests.chat_messages import call_reply, result_message
 from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     TOOL,
     HttpConversations,
     answer_script,
-    call_reply,
     open_http_conversations,
     served_model,
 )
@@ -121,11 +120,13 @@ class Soak:
         self.conversation = None
 
 
-def answer(request: Request) -> Reply | str:
+def answer(request: ModelRequest) -> ModelReply | str:
     """Call a tool if the request asks for tools, else answer in text."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
-        return call_reply("make", f"call_{abs(hash(text_of(last))) % 10**9}")
+        return call_reply(
+            ("terminal", {"command": "make"}, f"call_{abs(hash(text_of(last))) % 10**9}")
+        )
     return make_text(60, f"answer to {len(request.messages)}")
 
 
@@ -172,7 +173,7 @@ async def compare(conversations: HttpConversations, soak: Soak) -> None:
     )
     lost_answers = answer_texts - stored_answers
     assert sum(lost_answers.values()) <= interrupted, lost_answers
-    usage_records = await conversations.store.usage(soak.thread)
+    usage_records = await conversations.store.usage.list_usage(soak.thread)
     reported = [item for item in usage_records if not item.estimated]
     answered_tokens = [
         record.canonical_usage.total_tokens

@@ -15,7 +15,7 @@ from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRe
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.summary_note import find_note
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel
 from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS
@@ -24,10 +24,10 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     SYSTEM,
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     route_to_model,
@@ -41,7 +41,7 @@ async def open_filled(
     tokens: int,
     *,
     window: int = 16_000,
-    script: Callable[[Any], str | Reply] = lambda _: make_text(200, "answer"),
+    script: Callable[[Any], str | ModelReply] = lambda _: make_text(200, "answer"),
     **options: Any,
 ) -> Conversation:
     """Open a conversation with about this many tokens of context, in turns of five hundred."""
@@ -102,7 +102,7 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     slow = HeldSummarizer()
     conversation = await open_filled(conversations, 8_500, summarizer=slow)
     assert slow.asked == 1, "it was begun at 80 % of the threshold"
-    assert conversations.events(CompactionStarted)[0].background
+    assert conversations.events(CompactionStarted)[0].is_background
     assert not conversations.compactions
     slow.released.set()
     await asyncio.sleep(0)
@@ -194,12 +194,12 @@ async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the
 async def test_compacts_by_the_reported_tokens(
     conversations: Conversations,
 ) -> None:
-    def heavy(_request: Any) -> Reply:
+    def heavy(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": 9_000,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": "ok",
@@ -241,16 +241,16 @@ async def test_disabled_compression_changes_nothing(conversations: Conversations
     assert not conversations.events(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     assert not conversations.events(CompactionStarted)
 
 
-async def test_compact_for_hygiene_compacts_at_85_percent(
+async def test_compact_before_incoming_compacts_at_85_percent(
     conversations: Conversations,
 ) -> None:
     conversation = await open_filled(conversations, 13_800, threshold=1.0, background=False)
     assert not conversations.compactions
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     (done,) = conversations.compactions
     assert done.reason == "hygiene"
 
@@ -260,12 +260,12 @@ async def test_notifies_once_about_a_pause(
 ) -> None:
     size = 9_000
 
-    def stubborn(_request: Any) -> Reply:
+    def stubborn(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": size,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": make_text(100),
@@ -287,12 +287,12 @@ async def test_notifies_once_about_a_pause(
 async def test_manual_compactions_never_cause_a_pause(
     conversations: Conversations,
 ) -> None:
-    def stubborn(_request: Any) -> Reply:
+    def stubborn(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": 7_000,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": make_text(100),
@@ -441,7 +441,7 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
 
 async def test_open_calls_are_never_touched(conversations: Conversations) -> None:
     conversation = await open_filled(conversations, 5_000)
-    model = ScriptedModel([call_reply("ls", "{}"), "done"], window=16_000)
+    model = ScriptedModel([call_reply(("ls", "{}")), "done"], window=16_000)
     await conversation.use_model(route_to_model(model))
     await conversation.send("List the files.")
     await conversation.compress()

@@ -11,7 +11,7 @@ import pytest
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import InputError, ModelError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -20,10 +20,10 @@ from everthread.thread.events import (
     OutputStored,
     UsageRecorded,
 )
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     SYSTEM,
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     tool_result,
@@ -44,7 +44,7 @@ async def test_a_message_is_answered_stored_and_accounted_for(
         ("user", "Hi"),
         ("assistant", "Hello!"),
     ]
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
     assert answer.cost is not None
     assert usage.cost == answer.cost
@@ -81,7 +81,7 @@ async def test_the_same_event_is_stored_once(conversations: Conversations) -> No
 
 
 async def test_tool_results_must_answer_an_open_call(conversations: Conversations) -> None:
-    conversation = await conversations.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
+    conversation = await conversations.open(ScriptedModel([call_reply(("ls", "{}")), "Done."]))
     answer = await conversation.send("List the files")
     assert [item.name for item in answer.calls] == ["ls"]
     with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
@@ -93,7 +93,7 @@ async def test_tool_results_must_answer_an_open_call(conversations: Conversation
 async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     conversations: Conversations,
 ) -> None:
-    model = ScriptedModel([call_reply("terminal", '{"command": "make"}'), "ok"])
+    model = ScriptedModel([call_reply(("terminal", '{"command": "make"}')), "ok"])
     conversation = await conversations.open(model)
     await conversation.send("Build it")
     text = make_text(120_000, "object file")
@@ -132,7 +132,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
     await stream.aclose()
     stored = await conversations.store.messages(conversation.session.id)
     assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
     assert usage.usage.prompt_tokens > 0
     assert (await conversation.send("go on")).text == "on we go"
@@ -141,7 +141,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
 async def test_usage_of_a_broken_call_is_accounted_for(
     conversations: Conversations,
 ) -> None:
-    partial = Reply(
+    partial = ModelReply(
         {
             "role": "assistant",
             "content": "half",
@@ -155,7 +155,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
     conversation = await conversations.open(ScriptedModel([broken]))
     with pytest.raises(ModelError, match="reset"):
         await conversation.send("Hi")
-    (spent,) = await conversations.store.usage(conversation.id)
+    (spent,) = await conversations.store.usage.list_usage(conversation.id)
     assert spent.usage.prompt_tokens == 70
     assert len(await conversations.store.messages(conversation.session.id)) == 1, (
         "the user's message is safe"
@@ -163,7 +163,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
 
 
 async def test_without_a_report_usage_is_estimated(conversations: Conversations) -> None:
-    silent = Reply(
+    silent = ModelReply(
         {
             "role": "assistant",
             "content": "words " * 20,
@@ -174,7 +174,7 @@ async def test_without_a_report_usage_is_estimated(conversations: Conversations)
     conversation = await conversations.open(ScriptedModel([silent]))
     answer = await conversation.send("Hi")
     assert answer.usage.output_tokens >= 20
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
 
 
@@ -226,7 +226,7 @@ async def test_a_branch_knows_the_state_at_its_start(conversations: Conversation
             "role": "user",
             "content": "Build it.",
         },
-        call_reply("bash", '{"command": "make release"}').message,
+        call_reply(("bash", '{"command": "make release"}')).message,
         tool_result("built\nexit code: 0"),
         {
             "role": "assistant",
@@ -276,7 +276,9 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
     for turn in range(3):
         for step in range(40):
             call_id = f"call_{turn}_{step}"
-            call = call_reply("bash", json.dumps({"command": f"make part{step}"}), call_id).message
+            call = call_reply(
+                ("bash", json.dumps({"command": f"make part{step}"}), call_id)
+            ).message
             await conversation.add(
                 {
                     **call,

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory import fit_request
@@ -23,10 +23,10 @@ from everthread.thread.events import (
     LimitLearnt,
     Recovery,
 )
-from everthread.thread.options import Route
+from everthread.thread.route import Route
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     overflow_error,
@@ -41,7 +41,7 @@ def refusing_model(limit: int, *, stated: bool = True) -> Any:
     """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
-    def answer(request: Request) -> Any:
+    def answer(request: ModelRequest) -> Any:
         size = counter.request(request.messages, system=request.system, tools=request.tools)
         if size > limit:
             return overflow_error(limit if stated else None, size)
@@ -79,8 +79,8 @@ async def test_a_stated_limit_is_learnt_and_kept(conversations: Conversations) -
     assert answer.text
     assert conversation.window == 8_000
     (learnt,) = conversations.events(LimitLearnt)
-    assert learnt.stored
-    assert (await conversations.store.limits())[0].limit == 8_000
+    assert learnt.is_stored
+    assert (await conversations.store.limits.list_limits())[0].limit == 8_000
     assert conversations.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
     again = await conversations.open(ScriptedModel(["ok"]), resume=conversation.id)
@@ -127,22 +127,22 @@ async def test_guesses_a_usual_window_if_no_limit_is_stated(
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
-    assert not any(item.stored for item in conversations.events(LimitLearnt))
-    assert await conversations.store.limits() == []
+    assert not any(item.is_stored for item in conversations.events(LimitLearnt))
+    assert await conversations.store.limits.list_limits() == []
 
 
 async def test_drops_a_learnt_limit_after_a_success_above_it(
     conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: "fine")
-    await conversations.store.learn_limit(
+    await conversations.store.limits.learn_limit(
         LimitKey(model.base_url, model.name), 4_000, source="an error"
     )
     conversation = await conversations.open(model, enabled=False)
     assert conversation.window == 4_000
     await conversation.send(make_text(4_500))
     assert conversation.window == 128_000
-    assert await conversations.store.limits() == []
+    assert await conversations.store.limits.list_limits() == []
 
 
 async def test_gives_up_after_three_stronger_attempts(
@@ -181,7 +181,7 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
 ) -> None:
     big = make_text(5_000, "line")
     refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
-    model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
+    model = ScriptedModel([call_reply(("cat", "{}")), "seen", refusal, "fine"])
     conversation = await conversations.open(model)
     image = {
         "type": "image_url",
@@ -251,7 +251,7 @@ async def test_recover_returns_a_smaller_request(conversations: Conversations) -
 async def test_does_not_apply_the_limit_of_a_fallback_model(
     conversations: Conversations,
 ) -> None:
-    def other(request: Request) -> Any:
+    def other(request: ModelRequest) -> Any:
         return overflow_error(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
     outage = ModelError("it is down", status=503)
@@ -265,7 +265,7 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
     assert (
-        await conversations.store.load_limits(LimitKey(first.base_url, first.name))
+        await conversations.store.limits.load_limits(LimitKey(first.base_url, first.name))
     ).window is None
     assert not conversations.events(LimitLearnt)
 
@@ -279,4 +279,4 @@ async def test_a_model_switch_forgets_the_counts_of_the_other_server(
         Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
     )
     await conversation.prepare("Again")
-    assert [event.reported for event in conversations.events(Estimated)] == [False, False]
+    assert [event.is_reported for event in conversations.events(Estimated)] == [False, False]

@@ -9,16 +9,12 @@ import pytest
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.given_messages import UNFINISHED_RESULT
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
-from everthread.thread.options import Route
-from tests.chat_messages import calls_reply, function_call, result_message
-from tests.conversation.conversation_setup import (
-    Conversations,
-    call_reply,
-    tool_result,
-)
+from everthread.thread.route import Route
+from tests.chat_messages import call_reply, calls_reply, function_call, result_message
+from tests.conversation.conversation_setup import Conversations, tool_result
 from tests.conversation.http_setup import (
     NAMES,
     TOOL,
@@ -28,7 +24,7 @@ from tests.conversation.http_setup import (
 )
 
 
-def calls_with_ids(*ids: Any) -> Reply:
+def calls_with_ids(*ids: Any) -> ModelReply:
     calls: Any = [function_call(each, "terminal") for each in ids]
     return calls_reply(*calls)
 
@@ -140,7 +136,7 @@ async def test_results_may_come_as_blocks_of_a_user_message(
 async def test_a_call_has_one_result(conversations: Conversations) -> None:
     conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
-    await conversation.record(call_reply("terminal", "{}"))
+    await conversation.record(call_reply(("terminal", "{}")))
     with pytest.raises(InputError, match="several for call_1"):
         await conversation.add_results(
             [
@@ -171,7 +167,7 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(calls_with_ids("c"))
     await conversation.record(
-        Reply(
+        ModelReply(
             {
                 "role": "assistant",
                 "content": "Never mind.",
@@ -209,7 +205,7 @@ async def test_sends_valid_requests_after_an_empty_answer(
 ) -> None:
     replies = iter(
         [
-            Reply(
+            ModelReply(
                 {
                     "role": "assistant",
                     "content": said,

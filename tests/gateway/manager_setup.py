@@ -17,7 +17,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.managed_handler import ManagedHandler
@@ -28,22 +28,13 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.engines.summary_wait import call_later
 from everthread.thread.events import Event
-from everthread.thread.options import SessionOptions, SummarizerContext
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.thread.options import SessionOptions
+from everthread.thread.thread_setup import SummarizerContext
+from everthread.wire.codecs import CODECS
+from tests.apis import PATHS
 from tests.chat_messages import result_message
 from tests.gateway.store_wrappers import StoreWrapper
 
-APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
-PATHS: dict[Api, str] = {
-    "openai_chat": "/v1/chat/completions",
-    "openai_responses": "/v1/responses",
-    "anthropic": "/v1/messages",
-}
-CODECS: dict[Api, Any] = {
-    "openai_chat": openai_chat,
-    "openai_responses": openai_responses,
-    "anthropic": anthropic,
-}
 NAMES: dict[Api, str] = {
     "openai_chat": "gpt-4o",
     "openai_responses": "gpt-5",
@@ -86,8 +77,8 @@ class Managers:
 
         proxy_manager = ProxyManager(
             CallerSetup(
-                cast("Store", store) if store is not None else self.store,
-                engine,
+                store=cast("Store", store) if store is not None else self.store,
+                make_engine=engine,
                 engine_key="compressor",
                 make_summarizer=writer,
                 find_window=window,
@@ -181,7 +172,7 @@ class HistoryClient:
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
         frame = codec.encode_request(
-            Request(
+            ModelRequest(
                 self.model,
                 [],
                 system=self.system,
@@ -215,7 +206,7 @@ class HistoryClient:
         """Add an answer as the API writes it."""
         self.add_reply(text_reply(text))
 
-    def add_reply(self, reply: Reply) -> None:
+    def add_reply(self, reply: ModelReply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
         self.messages += [message for message in written if message.get("role") != "user"]
 
@@ -320,8 +311,8 @@ async def ask(
     return await answer_request(manager, client, text)
 
 
-def text_reply(text: str) -> Reply:
-    return Reply({"role": "assistant", "content": text}, "stop")
+def text_reply(text: str) -> ModelReply:
+    return ModelReply({"role": "assistant", "content": text}, "stop")
 
 
 def text_of_tokens(count: int, topic: str) -> str:

@@ -32,7 +32,7 @@ from tests.gateway.dashboard_setup import (
     open_dashboard,
     read_page,
 )
-from tests.gateway.gateway_setup import CHAT, HELLO, Gateways
+from tests.gateway.gateway_setup import CHAT_MODEL, HELLO, Gateways
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
@@ -202,7 +202,7 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         theirs = await make_thread(dashboard.store, tenant="b", title="Secret plan")
         await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
-        await dashboard.store.create_key(new)
+        await dashboard.store.keys.create_key(new)
         response = await visitor.post("/dashboard/login", {"key": f" {token} "})
         assert response.status == 200
         listed = await visitor.get("/")
@@ -245,7 +245,7 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         overview = await visitor.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.visible_text
         assert "Secret plan" not in overview.text
-        await dashboard.store.revoke_key(new.id)
+        await dashboard.store.keys.revoke_key(new.id)
         response = await visitor.get("/dashboard/overview")
         assert response.status == 401
 
@@ -400,7 +400,7 @@ async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: Gateway
         login = await http.post("/dashboard/login", data={"key": key})
         cookie = login.headers["set-cookie"].split(";")[0]
         headers = {"authorization": f"Bearer {key}", "cookie": f"a=1; {cookie}"}
-        body = {"model": CHAT, "messages": HELLO}
+        body = {"model": CHAT_MODEL, "messages": HELLO}
         response = await http.post("/v1/chat/completions", json=body, headers=headers)
     assert response.status_code == 200
     assert gateways.provider.log[-1].headers["cookie"] == "a=1"

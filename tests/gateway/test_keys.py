@@ -25,13 +25,14 @@ from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.key_records import KeyLimits
 from everthread.store.search_records import SearchQuery
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
-    CHAT,
-    CLAUDE,
+    CHAT_MODEL,
+    CLAUDE_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -49,7 +50,7 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     await ask_chat(gateways.openai_client(url, key))
     await ask_claude(gateways.anthropic_client(url, key))
     body = {
-        "model": CLAUDE,
+        "model": CLAUDE_MODEL,
         "max_tokens": 100,
         "messages": HELLO,
     }
@@ -82,14 +83,14 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
 async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways: Gateways,
 ) -> None:
-    clock = Clock()
+    clock = SteppedClock(LATE_EVENING)
     authenticator = KeyAuthenticator(gateways.store, clock=clock)
     gateways.exit_stack.push_async_callback(authenticator.close)
     url = await gateways.start(authenticator=authenticator)
     revoked = await gateways.create_key()
     valid_key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, revoked))
-    await gateways.store.revoke_key(revoked.split("_")[1])
+    await gateways.store.keys.revoke_key(revoked.split("_")[1])
     clock.now += KEY_CACHE_SECONDS
     almost = valid_key[:-1] + ("A" if valid_key[-1] != "A" else "B")
     for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
@@ -134,7 +135,7 @@ async def ask_for_headers(gateways: Gateways, url: str, key: str, **options: Any
     """Ask Claude and return the answer with its headers."""
     client = gateways.anthropic_client(url, key)
     return await client.messages.with_raw_response.create(
-        model=CLAUDE,
+        model=CLAUDE_MODEL,
         max_tokens=100,
         **options,
     )
@@ -206,7 +207,7 @@ async def test_each_passed_through_credential_is_a_tenant(
         for url in urls:
             raw = await gateways.anthropic_client(
                 url, credential
-            ).messages.with_raw_response.create(model=CLAUDE, max_tokens=100, messages=HELLO)
+            ).messages.with_raw_response.create(model=CLAUDE_MODEL, max_tokens=100, messages=HELLO)
             threads.append(raw.headers["x-everthread-thread"])
             assert gateways.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
     anns_threads, bobs_threads = threads[:2], threads[2:]
@@ -235,7 +236,7 @@ async def test_without_authentication_sends_only_the_clients_credential(
         await http.post(
             f"{url}{path}",
             json={
-                "model": CLAUDE,
+                "model": CLAUDE_MODEL,
                 "max_tokens": 9,
                 "messages": HELLO,
             },
@@ -259,7 +260,7 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: Gateways)
         await gateways.start("passthrough")
     token = await gateways.create_key()
     revoked = token.split("_")[1]
-    await gateways.store.revoke_key(revoked)
+    await gateways.store.keys.revoke_key(revoked)
     with pytest.raises(InputError, match="everthread keys create"):
         await gateways.start(host="0.0.0.0")  # noqa: S104
     key = await gateways.create_key()
@@ -279,7 +280,7 @@ async def use_credential(gateways: Gateways, auth: Auth, key: str) -> list[str]:
     unreachable_url = await gateways.start(auth, upstreams=[unreachable])
     headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
     message: Any = {
-        "model": CLAUDE,
+        "model": CLAUDE_MODEL,
         "max_tokens": 50,
         "messages": HELLO,
     }
@@ -288,7 +289,7 @@ async def use_credential(gateways: Gateways, auth: Auth, key: str) -> list[str]:
         for root in (url, unreachable_url):
             answers.append(await http.post(f"{root}/v1/messages", json=message))
             await http.post(f"{root}/v1/messages", json={"model": key})
-            answers.append(await http.post(f"{root}/v1/{CHAT}", json={}))
+            answers.append(await http.post(f"{root}/v1/{CHAT_MODEL}", json={}))
         answers += [await http.post(f"{url}/v1/messages", json=message) for _ in range(5)]
         assert answers[-1].status_code == (429 if auth == "keys" else 200)
         answers.append(await http.get(f"{url}/metrics"))
@@ -390,7 +391,7 @@ async def test_a_busy_event_loop_does_not_count_as_an_unavailable_store(
     """The store's answer is used though the loop read it after the time limit of one second."""
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
-    await store.create_key(new)
+    await store.keys.create_key(new)
     request = asyncio.create_task(
         KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"})
     )

@@ -10,15 +10,9 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire import anthropic
-from tests.gateway.gateway_setup import (
-    CLAUDE,
-    FILLER,
-    ClaudeClient,
-    Gateways,
-    open_gateways,
-)
+from tests.gateway.gateway_setup import CLAUDE_MODEL, FILLER, ClaudeClient, Gateways, open_gateways
 
 BLOCK = {
     "type": "compaction",
@@ -33,13 +27,13 @@ TOOL = {
 }
 
 
-def summarize_if_asked(request: Request) -> Any:
+def summarize_if_asked(request: ModelRequest) -> Any:
     if "compaction" in request.params:
         body = {
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "model": CLAUDE,
+            "model": CLAUDE_MODEL,
             "content": [BLOCK],
             "stop_reason": "compaction",
             "usage": {"input_tokens": 10, "output_tokens": 20},
@@ -50,7 +44,7 @@ def summarize_if_asked(request: Request) -> Any:
 
 async def wait_for_record(gateways: Gateways, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
-    while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
+    while len(await gateways.store.usage.list_usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

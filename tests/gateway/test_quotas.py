@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
@@ -33,13 +33,14 @@ from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider
 from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
-    CHAT,
+    CHAT_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     MIDNIGHT,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -64,7 +65,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     gateways: Gateways,
 ) -> None:
     store = gateways.store
-    wall_clock = Clock()
+    wall_clock = SteppedClock(LATE_EVENING)
     authenticators = []
     for _ in range(2):
         counter = KeyUsageCounter(store, wall_clock=wall_clock)
@@ -92,7 +93,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     await authenticators[0].close()
     uses = []
     for day in ("2024-10-04", "2024-10-05"):
-        keys = await store.list_keys(day, tenant="acme")
+        keys = await store.keys.list_keys(day, tenant="acme")
         uses += [one.use_of_day.requests for one in keys if one.key.limits.requests]
     assert uses == [4, 1]
 
@@ -135,7 +136,7 @@ async def test_limits_the_tokens_and_dollars_of_a_day(
 
 def write_summaries(provider: Provider) -> str:
     """Return settings with which a chat model of the provider writes the summaries."""
-    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT}}}"
+    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT_MODEL}}}"
     return (
         f"auxiliary: {{compression: {model}}}\ncompression: {{economics: false, background: false}}"
     )
@@ -168,7 +169,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
             if record.usage
         ]
         assert count_protocols(gateways)["openai_chat"], "summaries were written"
-        (key,) = await gateways.store.list_keys(format_utc_day(time.time()))
+        (key,) = await gateways.store.keys.list_keys(format_utc_day(time.time()))
         assert key.use_of_day.requests == 12
         assert key.use_of_day.tokens == sum(reported)
         assert key.use_of_day.dollars > 0
@@ -204,14 +205,14 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
 async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) -> None:
     token = await gateways.create_key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
-    await caller.authorize(CanonicalUsage(900), CHAT)
-    await caller.authorize(CanonicalUsage(900), CHAT)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
     with pytest.raises(Refused, match="tokens"):
-        await caller.authorize(CanonicalUsage(1_001), CHAT)
+        await caller.authorize(CanonicalUsage(1_001), CHAT_MODEL)
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = Request(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = ModelRequest(CHAT_MODEL, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))
@@ -305,14 +306,15 @@ async def test_a_trailing_slash_evades_no_limit(gateways: Gateways) -> None:
     assert answers[0].header_values["x-everthread-thread"]
 
 
-class FailingStore:
-    """A store that takes nothing while it is down."""
+class UnavailableStore:
+    """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
         self.down = True
         self.days: dict[str, KeyUse] = {}
+        self.keys = self
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def add_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")
@@ -322,8 +324,8 @@ class FailingStore:
 
 
 async def test_keeps_counts_and_limits_while_the_store_is_down() -> None:
-    store = FailingStore()
-    wall_clock = Clock()
+    store = UnavailableStore()
+    wall_clock = SteppedClock(LATE_EVENING)
     counter = KeyUsageCounter(cast("Store", store), wall_clock=wall_clock)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from everthread.store.records import NewSession
 from everthread.store.rewrite_records import NewThreadLink, ThreadLink
 from everthread.store.store import Store
-from tests.store.messages import user_message
+from tests.store.messages import new_user_message
 
 
 def new_link(
@@ -32,7 +32,7 @@ def new_link(
         tenant=tenant,
         platform="gateway",
     )
-    messages = [user_message(f"said {digest}", event=digest)]
+    messages = [new_user_message(f"said {digest}", event=digest)]
     return NewThreadLink(
         link,
         previous,
@@ -52,5 +52,5 @@ def new_chain(length: int) -> list[NewThreadLink]:
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
     """Store one link; return the stored one, or None if its thread does not end at the link that it follows."""
-    [link] = await store.extend_thread(new.link.thread, [new])
+    [link] = await store.client_histories.extend_thread(new.link.thread, [new])
     return link

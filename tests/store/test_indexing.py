@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.core.search.indexed_terms import encode_term
-from everthread.core.search.terms import phrase_terms, terms
+from everthread.core.search.terms import list_phrase_terms, list_terms
 from everthread.store.records import NewSession
 from everthread.store.search.background_indexer import DELAY_SECONDS
 from everthread.store.search.index_queue import (
@@ -34,7 +34,7 @@ from everthread.store.search.text_chunks import (
 )
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.messages import new_thread, user_message
+from tests.store.messages import new_thread, new_user_message
 from tests.store.searching import search
 from tests.store.tables import count_rows, stop_background_indexing, transaction
 
@@ -71,7 +71,7 @@ def test_chunks_cover_the_text_and_are_distinct(text: str) -> None:
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
-        assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
+        assert cut.terms.split() == [encode_term(term) for term in list_terms(cut.text)]
         assert len(cut.text) <= CHUNK_CHARS
         words = cut.terms.split()
         assert len(words) <= MAX_CHUNK_TERMS
@@ -102,9 +102,9 @@ def test_chunks_cut_no_words() -> None:
 )
 def test_every_phrase_of_a_text_is_in_a_chunk(words: list[str]) -> None:
     text = " ".join(words)
-    chunks = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
+    chunks = [" ".join(list_phrase_terms(cut.text)) for cut in split_text(text)]
     for first in range(len(words)):
-        phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
+        phrase = " ".join(list_phrase_terms(" ".join(words[first : first + 2])))
         assert any(phrase in chunk for chunk in chunks)
 
 
@@ -176,7 +176,7 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     lines = [f"line{number} " + "0 " * 120 for number in range(CHUNKS_PER_WRITE * 6)]
-    await store.put_output(thread.id, "\n".join(lines), tool="terminal")
+    await store.outputs.put_output(thread.id, "\n".join(lines), tool="terminal")
     batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
@@ -227,7 +227,7 @@ async def test_two_stores_index_a_text_once(store: Store, stores: list[Store]) -
     for parts in first:
         index(store, parts)
     await store.delete_thread(thread)
-    await new_thread(store, user_message("needle left"))
+    await new_thread(store, new_user_message("needle left"))
     for parts in second:
         index(other, parts)
     hits = await search(other, "needle")
@@ -238,7 +238,9 @@ async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     big = "x" * (MAX_BATCH_CHARS // 2)
-    await store.append(thread.id, [user_message(f"{big} needle{number}") for number in range(4)])
+    await store.append(
+        thread.id, [new_user_message(f"{big} needle{number}") for number in range(4)]
+    )
     batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     hits = await search(store, "needle*")
@@ -260,7 +262,7 @@ async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = await new_thread(store, "needle one")
-    await store.put_output(thread, "needle two", tool="terminal")
+    await store.outputs.put_output(thread, "needle two", tool="terminal")
     if indexed:
         stored_hits = await search(store, "needle")
         assert len(stored_hits) == 2

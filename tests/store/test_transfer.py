@@ -13,13 +13,14 @@ from everthread.errors import EverthreadError, InputError, StoreError, Transcrip
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     append_texts,
     commit_compaction,
     compact_session,
     make_node,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     read_context,
@@ -27,7 +28,6 @@ from tests.store.messages import (
     store_nodes,
     texts_of,
     tool_result,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
@@ -35,7 +35,7 @@ from tests.store.searching import search
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
 
-async def rich_thread(store: Store, clock: Clock) -> str:
+async def rich_thread(store: Store, clock: SteppedClock) -> str:
     """Create a thread with a line of every kind."""
     system: Any = [{"type": "text", "text": "S\0\ud800"}]
     odd: Any = {
@@ -82,7 +82,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
         key = reverted if number == 1 else tip
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 key,
                 "m",
@@ -93,7 +93,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
             )
         )
     for call in ("c1", "c2"):
-        await store.put_output(
+        await store.outputs.put_output(
             thread,
             "out\0put \ud800",
             call_id=call,
@@ -112,14 +112,14 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         degraded=True,
     )
     tip = await store_nodes(store, thread, leaf, root)
-    await store.put_pin(thread, "Never push to main.")
-    await store.put_state(thread, "engine", {"last": "\ud800"})
-    await store.put_state(tip, "engine", [1])
+    await store.state.put_pin(thread, "Never push to main.")
+    await store.state.put_state(thread, "engine", {"last": "\ud800"})
+    await store.state.put_state(tip, "engine", [1])
     return thread
 
 
 async def test_export_and_import_keep_everything(
-    store: Store, other_store: Store, clock: Clock
+    store: Store, other_store: Store, clock: SteppedClock
 ) -> None:
     await new_thread(other_store, "so that ids differ")
     thread = await rich_thread(store, clock)
@@ -142,14 +142,14 @@ async def test_export_and_import_keep_everything(
     assert await other_store.export(thread) == lines
     assert await read_context(other_store, thread) == await read_context(store, thread)
     assert await read_history(other_store, thread) == await read_history(store, thread)
-    assert [u.cost for u in await other_store.usage(thread)] == [
-        u.cost for u in await store.usage(thread)
+    assert [u.cost for u in await other_store.usage.list_usage(thread)] == [
+        u.cost for u in await store.usage.list_usage(thread)
     ]
-    assert await other_store.get_state(thread, "engine") == {"last": "\ud800"}
+    assert await other_store.state.get_state(thread, "engine") == {"last": "\ud800"}
     for each in (store, other_store):
         [hit] = await search(each, "carried", tenant="t")
         assert hit.thread == thread
-    [node, _] = await other_store.nodes(thread)
+    [node, _] = await other_store.state.list_nodes(thread)
     first_three = (await other_store.history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
     assert node.first_message == first_three[0].id
@@ -182,7 +182,9 @@ async def test_imports_several_threads_of_one_file(store: Store, other_store: St
     assert await read_history(other_store, two) == "m4, m5, m6"
 
 
-async def test_existing_threads_are_refused_and_nothing_changes(store: Store, clock: Clock) -> None:
+async def test_existing_threads_are_refused_and_nothing_changes(
+    store: Store, clock: SteppedClock
+) -> None:
     thread = await rich_thread(store, clock)
     other = await new_thread(store, "x")
     lines = await store.export(thread)
@@ -198,12 +200,12 @@ async def test_existing_threads_are_refused_and_nothing_changes(store: Store, cl
     await store.delete_thread(thread)
     await store.import_lines(lines)
     assert await store.export(thread) == lines
-    insights = await store.insights(since=0, until=1e12)
+    insights = await store.usage.load_insights(since=0, until=1e12)
     assert insights.total.calls == 3, "accounts are not doubled"
 
 
 async def test_malformed_lines_are_refused_and_nothing_is_stored(
-    store: Store, other_store: Store, clock: Clock
+    store: Store, other_store: Store, clock: SteppedClock
 ) -> None:
     """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
@@ -329,7 +331,7 @@ async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     assert await read_history(store, "early") == "three"
     [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
-    assert await store.append("early", [user_message("e")])
+    assert await store.append("early", [new_user_message("e")])
     messages = await store.messages("early")
     assert texts_of(messages) == ["three", "e"]
 

@@ -17,9 +17,9 @@ from everthread.store.store import Store
 from everthread.thread.lookup import pattern_matcher
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.lookup.word_search import EXCERPT_CHARS
-from tests.chat_messages import calls_message, function_call, result_message
+from tests.chat_messages import calls_message, function_call, result_message, user_message
 from tests.conversation.conversation_setup import make_text
-from tests.thread.stored_threads import append, look_up, user_message
+from tests.thread.stored_threads import append, look_up
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -169,7 +169,7 @@ async def test_finds_stored_outputs_but_not_earlier_searches(store: Store) -> No
     call = function_call("c1", "recall", '{"query": "E-7731"}')
     result = result_message("c1", "E-7731 was found")
     await append(store, thread, calls_message(call, text=""), result)
-    stored_output = await store.put_output(
+    stored_output = await store.outputs.put_output(
         thread,
         f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
         tool="dump",
@@ -218,7 +218,7 @@ async def test_searches_other_threads_only_if_allowed(
     thread = await store_thread(store, "Here.")
     other = await store_thread(store, "The vault is behind the mirror.")
     foreign = await store_thread(store, "The vault is in the cellar.", tenant="rival")
-    foreign_output = await store.put_output(foreign, "vault number 9", tool="dump")
+    foreign_output = await store.outputs.put_output(foreign, "vault number 9", tool="dump")
     other_message = (await store.history(other))[0].id
     foreign_message = (await store.history(foreign))[0].id
     thread_lookup = look_up(store, thread)

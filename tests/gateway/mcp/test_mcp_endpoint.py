@@ -51,7 +51,7 @@ class TwoRequestAccount:
         """The requests that a model got."""
 
 
-class Keys:
+class TenantKeys:
     """The key `key-NAME` belongs to the tenant NAME; `key-proxy` may not read conversations."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -76,7 +76,7 @@ async def gateway(folder: Path, *, keys: bool = True) -> AsyncIterator[tuple[Sto
                 f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}"
             )
             async with open_gateway(
-                config, store=store, authenticator=Keys() if keys else None
+                config, store=store, authenticator=TenantKeys() if keys else None
             ) as served:
                 yield store, served.url
     finally:
@@ -128,7 +128,7 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
         anns_thread = await make_thread(store, text, tenant="ann")
         theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
         secret = f"message:{(await store.history(theirs))[0].id}"
-        output = await store.put_output(theirs, "vault number nine")
+        output = await store.outputs.put_output(theirs, "vault number nine")
         ways: list[dict[str, str]] = [
             {},
             {"mode": "regex"},

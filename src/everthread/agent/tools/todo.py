@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
@@ -38,7 +38,7 @@ TODO_SCHEMA = build_schema(
 TodoItems = list[dict[str, str]]
 
 
-class Todo(FreeTool):
+class Todo(PreapprovedTool):
     """The tool `todo`."""
 
     name = "todo"
@@ -49,14 +49,14 @@ class Todo(FreeTool):
         store = context.conversation.store
         thread = context.conversation.id
         if arguments.get("items") is not None:
-            await store.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
+            await store.state.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
         return ToolReply(format_todo(items) if items else "The list is empty.")
 
 
 async def load_todo(store: Store, thread: str) -> TodoItems:
     """Return the to-do list of a thread."""
-    items = await store.get_state(thread, TODO_KEY)
+    items = await store.state.get_state(thread, TODO_KEY)
     return items if isinstance(items, list) else []
 
 

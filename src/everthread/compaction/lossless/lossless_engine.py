@@ -270,7 +270,9 @@ class LosslessEngine(PlanningEngine):
         next_pending = replace(
             pending, written_texts=(*pending.written_texts, *texts), current_batch=()
         )
-        outcome = Growth(next_pending.growth_input, writer.count_tokens).run(next_pending.written_texts)
+        outcome = Growth(next_pending.growth_input, writer.count_tokens).run(
+            next_pending.written_texts
+        )
         if isinstance(outcome, GrownGraph):
             return self._compose_summary(next_pending, outcome)
         return replace(next_pending, current_batch=tuple(map(writer.begin_node, outcome)))

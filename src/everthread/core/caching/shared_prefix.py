@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from everthread.core.fingerprints import byte_form, byte_form_text
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 
 RequestSection = Literal["tools", "system", "messages"]
 
@@ -18,7 +18,7 @@ class PrefixDiff:
     """The part of a request that the next one repeats, and their first difference."""
 
     shared_messages: int
-    """Messages repeated byte for byte; 0 if the tools or the system prompt before them changed."""
+    """Messages repeated byte for byte, or 0 if the tools or the system prompt before them changed."""
     is_extension: bool
     """Whether the second request begins with all of the first."""
     section: RequestSection | None = None
@@ -37,7 +37,7 @@ class PrefixDiff:
         return f"{self.section}{index}{path}: {self.old_excerpt} became {self.new_excerpt}"
 
 
-def compare_prefixes(first: Request, second: Request) -> PrefixDiff:
+def compare_prefixes(first: ModelRequest, second: ModelRequest) -> PrefixDiff:
     """Compare two requests byte for byte, without marks; a string equals one text block."""
     for section, index, old, new in _pair_sections(first, second):
         difference = _find_difference(old, new)
@@ -59,7 +59,7 @@ _ABSENT: Any = object()
 
 
 def _pair_sections(
-    first: Request, second: Request
+    first: ModelRequest, second: ModelRequest
 ) -> Iterator[tuple[RequestSection, int | None, Any, Any]]:
     """Yield the parts to compare, in the order in which a provider reads a request."""
     yield "tools", None, byte_form(first.tools), byte_form(second.tools)
@@ -80,7 +80,7 @@ def _make_system_form(system: System) -> Any:
 
 
 def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """Return the path of the first difference with an excerpt of both values; None if the bytes are equal."""
+    """Return the path of the first difference with an excerpt of both values, or None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
         return path, _make_excerpt(old), _make_excerpt(new)
     if byte_form_text(old) == byte_form_text(new):

@@ -19,7 +19,7 @@ from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadRead
 from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
 from everthread.store.store import Store
 from everthread.store.usage_records import CallRow
-from everthread.thread.compaction_records import REASON_TEXTS
+from everthread.thread.policy.compaction_reason import describe_reason
 
 EXCERPT_CHARS = 300
 MAX_SIDE_MESSAGES = 60
@@ -47,7 +47,7 @@ class CompactionItem:
 
     @property
     def reason(self) -> str:
-        return REASON_TEXTS.get(self.record.reason, self.record.reason)
+        return describe_reason(self.record.reason)
 
     @property
     def share(self) -> float:
@@ -80,7 +80,9 @@ async def load_compaction_page(
 ) -> dict[str, Any]:
     store = threads.store
     row = await threads.load_thread(viewer, thread)
-    records, calls = await asyncio.gather(store.compactions(thread), store.call_rows([thread]))
+    records, calls = await asyncio.gather(
+        store.compactions(thread), store.overview.list_calls([thread])
+    )
     record = next((record for record in records if record.id == number), None)
     if record is None:
         raise NotFoundError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     NOTICE_HEADER,
@@ -29,8 +29,8 @@ from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_TIM
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
-    MIN_FADING_COMPACTIONS,
-    make_fading_notice,
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
 )
 from everthread.thread.recovery import ProviderRefusal
 from everthread.thread.wire_messages import encode_messages
@@ -99,7 +99,7 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
         await self.wait_until_read()
         rounds = self.call.rounds
@@ -116,7 +116,7 @@ class ManagedHandler:
         )
         return self.outgoing
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return a smaller request after the request of `resume_after_recall` was refused, without offering the tool.
 
         The first call returns a request that tells the model that its calls have no answer. The second one returns a
@@ -215,8 +215,8 @@ class ManagedHandler:
             self._setup.listener(CompactionReceipt(self.thread, receipt))
         self._headers[COMPACTIONS_HEADER] = str(depth)
         self._headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
-        if depth >= MIN_FADING_COMPACTIONS:
-            self._headers[NOTICE_HEADER] = make_fading_notice(depth)
+        if depth >= MIN_REPEATED_COMPACTIONS:
+            self._headers[NOTICE_HEADER] = make_repeated_compaction_notice(depth)
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""

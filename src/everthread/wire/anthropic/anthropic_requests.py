@@ -1,4 +1,4 @@
-"""Requests of Anthropic's protocol <-> core requests, with their tools."""
+"""Decode and encode requests of Anthropic's protocol, with their tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everthread.core.json_values import without_keys
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.wire.anthropic.anthropic_blocks import API
 from everthread.wire.anthropic.anthropic_decoding import decode_messages
 from everthread.wire.anthropic.anthropic_encoding import (
@@ -25,7 +25,7 @@ DEFAULT_MAX_TOKENS = 8192
 """Anthropic requires `max_tokens`; every model in service can write this much."""
 
 
-def decode_request(body: Mapping[str, Any]) -> Request:
+def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. Its assistant messages count as written by the requested model."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
@@ -34,11 +34,11 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(params.get("tools") or [])
     if tools:
         del params["tools"]
-    return Request(model, messages, system, tools, params)
+    return ModelRequest(model, messages, system, tools, params)
 
 
 def encode_request(
-    request: Request, *, encoded_history: EncodedHistory | None = None
+    request: ModelRequest, *, encoded_history: EncodedHistory | None = None
 ) -> dict[str, Any]:
     """Return the body to send. Instructions at the start of the messages are added to the system prompt.
 
@@ -101,7 +101,7 @@ def _encode_tool_choice(value: Any) -> Any:
 
 
 def _encode_output_config(value: Any) -> Any:
-    """Return a JSON schema for the answer; None for OpenAI's other formats, which Anthropic does not have."""
+    """Return a JSON schema for the answer, or None for OpenAI's other formats, which Anthropic does not have."""
     inner = value.get("json_schema") if isinstance(value, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     return {"format": {"type": "json_schema", "schema": schema}} if schema else None
@@ -174,11 +174,11 @@ _FREE_TEXT_SCHEMA = {
 _OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
 
 
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode_tools(wire_tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return core tools. A custom tool keeps its native value only if its core form would not restore it."""
     return [
         _decode_tool(tool, f"tools[{index}]")
-        for index, tool in enumerate(require_objects(wire, "tools"))
+        for index, tool in enumerate(require_objects(wire_tools, "tools"))
     ]
 
 
