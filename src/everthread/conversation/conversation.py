@@ -461,8 +461,7 @@ class Conversation:
             session = await state.store.undo(state.session.id)
             state.show_session(session, await state.store.messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
-            state.last_marked_index = None
-            state.last_request = None
+            state.forget_last_request()
             await state.restore()
             state.learnt_usage.calibration.reset()
             self._forget_failures()
