@@ -82,8 +82,8 @@ class ConversationEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteSearch:
-    """A finished search for the rewrites of a history; the search for a longer history resumes from it."""
+class RewriteSearchState:
+    """The result of a search for the rewrites of a history, from which the search for a longer history resumes."""
 
     engines: tuple[str, ...]
     message_count: int

@@ -15,7 +15,7 @@ from everthread.store.rewrite_records import (
     NewRewrite,
     ProxiedContext,
     Rewrite,
-    RewriteSearch,
+    RewriteSearchState,
     RewriteState,
 )
 from everthread.store.sql.branches import list_history_ids
@@ -204,8 +204,8 @@ def match_rewrites(
     engines: Sequence[str],
     digests: Sequence[str],
     skeletons: Sequence[str],
-    last_search: RewriteSearch | None = None,
-) -> tuple[RewriteMatches, RewriteSearch | None]:
+    last_search: RewriteSearchState | None = None,
+) -> tuple[RewriteMatches, RewriteSearchState | None]:
     """For each engine, find rewrites of an exact beginning, and of longer beginnings by skeleton; stop at a match.
 
     `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, only the new part is
@@ -266,7 +266,7 @@ def _match_rewrites(
 
 
 def _continues_search(
-    last_search: RewriteSearch,
+    last_search: RewriteSearchState,
     engines: Sequence[str],
     digests: Sequence[str],
     newest_rewrite: Row | None,
@@ -284,14 +284,14 @@ def _remember_search(
     digests: Sequence[str],
     newest_rewrite: Row | None,
     matches: RewriteMatches,
-) -> RewriteSearch | None:
+) -> RewriteSearchState | None:
     """Return the state from which the next search resumes; None if it must search for everything again."""
     if not digests or any(similar for _, similar in matches):
         return None
     found_digests = [
         rewrite.digest for exact_matches, _ in matches for rewrite in reversed(exact_matches)
     ]
-    return RewriteSearch(
+    return RewriteSearchState(
         tuple(engines), len(digests), digests[-1], newest_rewrite, tuple(found_digests)
     )
 

@@ -12,7 +12,7 @@ from everthread.store.rewrite_records import (
     NewRewrite,
     NewThreadLink,
     Rewrite,
-    RewriteSearch,
+    RewriteSearchState,
     ThreadLink,
     ThreadLinkMatch,
 )
@@ -127,10 +127,10 @@ class ClientHistoryStore(StoreTopic):
         engines: Sequence[str],
         digests: Sequence[str],
         skeletons: Sequence[str],
-        last_search: RewriteSearch | None = None,
+        last_search: RewriteSearchState | None = None,
         *,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_rewrites.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+    ) -> tuple[client_rewrites.RewriteMatches, RewriteSearchState | None, list[Any | None]]:
         """Return the rewrites of a history, and the states under these keys, in one snapshot.
 
         `state_keys`: scope and key of each state. `last_search`: the search for a beginning of the history. A long
@@ -139,7 +139,7 @@ class ClientHistoryStore(StoreTopic):
 
         def work(
             tx: Tx,
-        ) -> tuple[client_rewrites.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+        ) -> tuple[client_rewrites.RewriteMatches, RewriteSearchState | None, list[Any | None]]:
             stored_states = [session_state.get_state(tx, scope, key) for scope, key in state_keys]
             matches, search = client_rewrites.match_rewrites(
                 tx, tenant, engines, digests, skeletons, last_search=last_search
