@@ -42,6 +42,9 @@ class UsageRecord:
     cost: Decimal | None
     estimated: bool
     created: float
+    tenant: str
+    client: str
+    """The client's own name if it gave one, or the platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +131,6 @@ class ThreadFigures:
     compactions: int = 0
     last_compacted: float | None = None
     """When it was compacted last."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """One call to a model."""
-
-    thread: str
-    created: float
-    model: str
-    task: UsageTask
-    tenant: str
-    client: str
-    """The client's own name if it gave one, else the platform."""
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    cost: Decimal | None
-    estimated: bool = False
-    cache_miss: str = ""
-    """The provider's reason for a cache miss; empty if the provider gave none."""
-
-    @property
-    def prompt(self) -> int:
-        return self.input + self.cache_read + self.cache_write
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import Tx, make_equality_condition, placeholders
+from everthread.store.database import Row, Tx, make_equality_condition, placeholders
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.usage_records import (
     Insights,
@@ -44,6 +44,15 @@ USAGE_SUMS = ", ".join(
         *(f"COALESCE(SUM(u.{column}), 0)" for column in SUMMED_COLUMNS),
         "COALESCE(SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), 0)",
     ]
+)
+
+
+CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
+"""SQL for the name of a client, or the platform if the client gave no name."""
+SELECT_USAGE = (
+    "SELECT u.id, u.session_id, u.thread_id, u.model, u.task, u.input, u.output, u.cache_read, u.cache_write, "
+    f"u.reasoning, u.raw, u.pico_dollars, u.estimated, u.created, u.tenant, {CLIENT_NAME} "
+    "FROM usage u JOIN sessions s ON s.id = u.thread_id"
 )
 
 
@@ -95,28 +104,43 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
 
 def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
     """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
-    rows = tx.all(
-        "SELECT id, session_id, thread_id, model, task, input, output, cache_read, cache_write, reasoning, "
-        "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
-        (find_thread(tx, thread),),
+    return list_usage_of_threads(tx, [find_thread(tx, thread)])
+
+
+def list_usage_of_threads(tx: Tx, threads: Sequence[str]) -> list[UsageRecord]:
+    """Return every call of these threads, each thread's calls in order."""
+    rows = tx.all_for_keys(
+        f"{SELECT_USAGE} WHERE u.thread_id IN ({{}}) ORDER BY u.thread_id, u.id", threads
     )
-    records = []
-    for row in rows:
-        raw_usage = decode_json(row[13])
-        usage = CanonicalUsage(
-            input_tokens=row[5],
-            output_tokens=row[6],
-            cache_read_tokens=row[7],
-            cache_write_tokens=row[8],
-            reasoning_tokens=row[9],
-            cache_write_1h_tokens=raw_usage["cache_write_1h"],
-            raw=raw_usage["raw"],
-            cache_miss=raw_usage.get("cache_miss", ""),
-        )
-        records.append(
-            UsageRecord(*[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]])
-        )
-    return records
+    return [decode_usage(row) for row in rows]
+
+
+def decode_usage(row: Row) -> UsageRecord:
+    """Return the call in a row of `SELECT_USAGE`."""
+    raw_usage = decode_json(row[10])
+    usage = CanonicalUsage(
+        input_tokens=row[5],
+        output_tokens=row[6],
+        cache_read_tokens=row[7],
+        cache_write_tokens=row[8],
+        reasoning_tokens=row[9],
+        cache_write_1h_tokens=raw_usage["cache_write_1h"],
+        raw=raw_usage["raw"],
+        cache_miss=raw_usage.get("cache_miss", ""),
+    )
+    return UsageRecord(
+        id=row[0],
+        session=row[1],
+        thread=row[2],
+        model=row[3],
+        task=row[4],
+        usage=usage,
+        cost=from_pico_dollars(row[11]),
+        estimated=bool(row[12]),
+        created=row[13],
+        tenant=row[14],
+        client=row[15],
+    )
 
 
 def load_insights(

@@ -12,28 +12,16 @@ from everthread.store.database import (
     split_batches,
 )
 from everthread.store.records import CompactionRecord, StoredMessage
-from everthread.store.sql.accounts import make_period_condition, sum_calls_by
+from everthread.store.sql.accounts import CLIENT_NAME, make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.sql.stored_messages import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.thread_rows import IS_LISTED_TIP
-from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
-from everthread.store.value_codec import (
-    PICO_DOLLARS_PER_DOLLAR,
-    decode_json,
-    from_pico_dollars,
-)
+from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
+from everthread.store.value_codec import PICO_DOLLARS_PER_DOLLAR
 
 MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """SQL for the tokens of a message: if they were not counted, a quarter of its characters."""
-
-
-CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
-"""SQL for the name of a client, or the platform if the client gave no name."""
-CALL_COLUMNS = (
-    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, "
-    "u.cache_write, u.pico_dollars, u.estimated, u.raw"
-)
 
 
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
@@ -84,23 +72,6 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     return {
         thread: ThreadFigures(thread, **figures) for thread, figures in figures_by_thread.items()
     }
-
-
-def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
-    """Return every call of these threads in order."""
-    rows = tx.all_for_keys(
-        f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
-        "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
-        threads,
-    )
-    return [decode_call(row) for row in rows]
-
-
-def decode_call(row: Sequence[Any]) -> CallRow:
-    """Return the call in a row of `CALL_COLUMNS`."""
-    has_miss_reason = '"cache_miss"' in row[12]
-    cache_miss = decode_json(row[12])["cache_miss"] if has_miss_reason else ""
-    return CallRow(*[*row[:10], from_pico_dollars(row[10]), bool(row[11]), cache_miss])
 
 
 def list_recent_compactions(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from everthread.store.sql import accounts
 from everthread.store.store_access import StoreTopic
 from everthread.store.usage_records import Insights, NewUsage, UsageRecord
@@ -22,6 +24,10 @@ class UsageStore(StoreTopic):
     async def list_usage(self, thread_id: str) -> list[UsageRecord]:
         """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
         return await self._access.read(accounts.list_usage, thread_id)
+
+    async def list_usage_of_threads(self, threads: Sequence[str]) -> list[UsageRecord]:
+        """Return every call of these threads, each thread's calls in order."""
+        return await self._access.read(accounts.list_usage_of_threads, threads)
 
     async def load_insights(
         self, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
