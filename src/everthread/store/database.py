@@ -234,10 +234,10 @@ class Database(ABC):
     def vacuum(self, connection: Connection) -> None: ...
 
 
-def notify(tx: Tx, thread: str) -> None:
+def notify(tx: Tx, thread_id: str) -> None:
     """Wake other processes that wait for this thread."""
     if tx.dialect.notify:
-        tx.run(tx.dialect.notify, (thread,))
+        tx.run(tx.dialect.notify, (thread_id,))
 
 
 def missing_store_error(location: str) -> NoStoreError:

@@ -153,18 +153,18 @@ def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
                 yield IndexEntry(*row[:4])
 
 
-def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
+def _load_output_fields(tx: Tx, thread_id: str, output_id: str) -> Row:
     """Return the fields of `IndexEntry` from `thread_number` on for an output; empty if the thread does not cite it."""
     row = tx.one(
         "SELECT s.number, c.tenant, MIN(c.tool), MIN(c.created) FROM citations c JOIN sessions s ON s.id = c.thread_id "
         "WHERE c.thread_id = ? AND c.output_id = ? GROUP BY s.number, c.tenant",
-        (thread, output_id),
+        (thread_id, output_id),
     )
     if row is None:
         return ()
     number, tenant, tool, created = row
     text = load_output_text(tx, output_id, tenant)
-    return number, tenant, thread, "tool", tool, created, text
+    return number, tenant, thread_id, "tool", tool, created, text
 
 
 def load_output_text(tx: Tx, output_id: str, tenant: str) -> str:
@@ -279,11 +279,11 @@ def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _make_filter_terms(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
+def _make_filter_terms(tenant: str, thread_id: str, *, role: str, tool: str) -> tuple[str, ...]:
     tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
         make_filter_term("tenant", tenant),
-        make_filter_term("thread", thread),
+        make_filter_term("thread", thread_id),
         make_filter_term("role", role),
         *(make_filter_term("tool", tool_name) for tool_name in tools),
     )

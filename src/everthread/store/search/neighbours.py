@@ -51,8 +51,8 @@ def find_neighbours(
         for shown, side, message, role, tool, body in tx.all_for_keys(SELECT_NEIGHBOURS, ids)
     }
 
-    def find_unshown(message: int | None, side: int, shown_text: str) -> Neighbour | None:
-        neighbour = neighbours.get((message, side))
+    def find_unshown(message_id: int | None, side: int, shown_text: str) -> Neighbour | None:
+        neighbour = neighbours.get((message_id, side))
         if (
             neighbour is None
             or not neighbour.text

@@ -99,16 +99,16 @@ def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
     return row[:3]
 
 
-def list_source_threads(tx: Tx, thread: str) -> list[str]:
+def list_source_threads(tx: Tx, thread_id: str) -> list[str]:
     """Return the thread, and for a branch the threads whose messages and outputs it shares."""
-    if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread,)) != "branch":
-        return [thread]
+    if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread_id,)) != "branch":
+        return [thread_id]
     rows = tx.all(
         "SELECT m.thread_id FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? UNION "
         "SELECT p.thread_id FROM citations c JOIN piece_details p ON p.output_id = c.output_id WHERE c.thread_id = ?",
-        (thread, thread),
+        (thread_id, thread_id),
     )
-    return [thread, *sorted({row[0] for row in rows} - {thread})]
+    return [thread_id, *sorted({row[0] for row in rows} - {thread_id})]
 
 
 MAX_PATH_CALLS = 500

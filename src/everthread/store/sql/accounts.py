@@ -102,9 +102,9 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
     )
 
 
-def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
+def list_usage(tx: Tx, thread_id: str) -> list[UsageRecord]:
     """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
-    return list_usage_of_threads(tx, [find_thread(tx, thread)])
+    return list_usage_of_threads(tx, [find_thread(tx, thread_id)])
 
 
 def list_usage_of_threads(tx: Tx, threads: Sequence[str]) -> list[UsageRecord]:

@@ -78,12 +78,12 @@ def commit_rewrite(tx: Tx, new: NewRewrite, now: float) -> Rewrite:
     return stored_rewrite
 
 
-def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | None:
+def _find_session_rewrite(tx: Tx, session_id: str, new: NewRewrite) -> Rewrite | None:
     """Return the rewrite of the same history that another process made in this session, or None."""
     digests = set(new.digests)
     rows = tx.all(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY replaced_count DESC",
-        (session, new.rewrite.engine),
+        (session_id, new.rewrite.engine),
     )
     return next(
         (rewrite for rewrite in map(decode_rewrite, rows) if rewrite.digest in digests),
@@ -100,12 +100,12 @@ def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     return message
 
 
-def _count_shown_until(tx: Tx, session: str, message: int | None) -> int:
+def _count_shown_until(tx: Tx, session_id: str, message_id: int | None) -> int:
     """Count the messages that a session shows up to a message; count all if the session does not show it."""
     sql = "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?"
-    count = tx.value(sql, (session, message))
+    count = tx.value(sql, (session_id, message_id))
     if not count:
-        count = tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,))
+        count = tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session_id,))
     return int(count)
 
 
@@ -170,10 +170,10 @@ def _find_own_ids(tx: Tx, context: ProxiedContext, history: Sequence[int]) -> li
     return ids
 
 
-def _has_role(tx: Tx, message: int, stored_role: str, role: str) -> bool:
+def _has_role(tx: Tx, message_id: int, stored_role: str, role: str) -> bool:
     """Return whether a stored message has this role, `CLIENT_NOTES_ROLE` included."""
     if role == CLIENT_NOTES_ROLE:
-        return stored_role == "user" and not user_text(load_message(tx, message).body)
+        return stored_role == "user" and not user_text(load_message(tx, message_id).body)
     return stored_role == role
 
 
@@ -189,11 +189,11 @@ RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
 """For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
 
 
-def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
+def list_rewrite_engines(tx: Tx, thread_id: str) -> list[str]:
     """Return the engines, each with its options and tools, whose rewrites a thread has."""
     rows = tx.all(
         "SELECT DISTINCT engine FROM rewrites WHERE thread_id = ? ORDER BY engine",
-        (thread,),
+        (thread_id,),
     )
     return [row[0] for row in rows]
 

@@ -90,7 +90,7 @@ def _insert_continuation(tx: Tx, parent: Session, system: System, now: float) ->
         client_session=parent.client_session,
         system=parent.system if system is None else system,
     )
-    insert_session(tx, new, thread=parent.thread, now=now)
+    insert_session(tx, new, thread_id=parent.thread, now=now)
     return new.id
 
 
@@ -101,7 +101,7 @@ def _set_end(tx: Tx, session_id: str, ended_at: float | None, reason: str | None
     )
 
 
-def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
+def _keep_or_insert(tx: Tx, thread_id: str, entry: int | NewMessage, now: float) -> int:
     """Return the id of a kept message, or insert a new one and return its id."""
     if isinstance(entry, int):
         # The thread's own message, or one that it inherited as a branch.
@@ -109,16 +109,16 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
             "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
         )
-        if tx.one(select_if_in_thread, (entry, thread, thread)) is None:
-            raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
+        if tx.one(select_if_in_thread, (entry, thread_id, thread_id)) is None:
+            raise UnknownIdError(f"thread {thread_id} has no message {entry}; nothing was changed")
         return entry
     if entry.kind == "message":
         raise InputError("a compaction makes summaries and derived messages; append other messages")
-    message_id = insert_message(tx, thread, prepare_message(entry), now)
+    message_id = insert_message(tx, thread_id, prepare_message(entry), now)
     if message_id is None:
         message_id = tx.value(
             "SELECT id FROM messages WHERE thread_id = ? AND event = ?",
-            (thread, entry.event),
+            (thread_id, entry.event),
         )
     return int(message_id)
 
@@ -188,11 +188,11 @@ MIN_GROWTH_AFTER_UNDO = 1.1
 """Growth of a history after an undo, as a ratio, from which it is compacted again."""
 
 
-def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
+def list_compactions(tx: Tx, thread_id: str) -> list[CompactionRecord]:
     rows = tx.all(
         "SELECT id, thread_id, parent_id, session_id, created, reverted_at, record FROM compactions "
         "WHERE thread_id = ? ORDER BY id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [decode_compaction_row(row) for row in rows]
 

@@ -94,22 +94,22 @@ def list_recent_compactions(
     return [decode_compaction_row(row) for row in rows]
 
 
-def list_largest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
+def list_largest_messages(tx: Tx, thread_id: str, limit: int = 10) -> list[MessageSize]:
     """Return the largest messages of a thread's own history."""
     rows = tx.all(
         f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS}, m.created FROM messages m "
         "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
-        (find_thread(tx, thread), limit),
+        (find_thread(tx, thread_id), limit),
     )
     return [MessageSize(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
 
-def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
+def list_tool_sizes(tx: Tx, thread_id: str) -> list[tuple[str, int, int]]:
     """Return the name, number and tokens of each tool's results, the largest first."""
     rows = tx.all(
         f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
         "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [(row[0], int(row[1]), int(row[2])) for row in rows]
 
@@ -178,10 +178,10 @@ def sum_usage_by(
     return sum_calls_by(tx, GROUP_COLUMNS[group], source, (*values, limit))
 
 
-def make_change_marker(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
+def make_change_marker(tx: Tx, *, tenant: str | None = None, thread_id: str | None = None) -> str:
     """Return a text that changes with every message, call and compaction, and is cheap to compute."""
-    if thread is not None:
-        thread_id = find_thread(tx, thread)
+    if thread_id is not None:
+        thread_id = find_thread(tx, thread_id)
         rows = [
             tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)),
             tx.one(

@@ -56,11 +56,11 @@ class PreparedMessage(NamedTuple):
     answered_calls: tuple[str, ...] = ()
     """Ids of the calls whose results the message holds, if the results do not name their tools."""
 
-    def make_row(self, thread: str, now: float) -> Row:
+    def make_row(self, thread_id: str, now: float) -> Row:
         """Return the values of `INSERT_COLUMNS`."""
         new = self.new
         return (
-            thread,
+            thread_id,
             new.event,
             new.kind,
             self.role,
@@ -132,12 +132,12 @@ def decode_message(row: Row) -> StoredMessage:
     return StoredMessage(*[*row[:4], decode_body(row[4]), *row[5:]])
 
 
-def insert_message(tx: Tx, thread: str, message: PreparedMessage, now: float) -> int | None:
+def insert_message(tx: Tx, thread_id: str, message: PreparedMessage, now: float) -> int | None:
     """Return the new message's id; None if its event is already stored."""
     message_id: int | None = tx.value(
         f"INSERT INTO messages ({INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
-        message.make_row(thread, now),
+        message.make_row(thread_id, now),
     )
     if message_id is not None and message.new.kind == "message":
         tx.run("INSERT INTO unindexed (message_id) VALUES (?)", (message_id,))
@@ -176,12 +176,12 @@ def list_messages(
     return [decode_message(row) for row in rows]
 
 
-def list_visible_ids(tx: Tx, thread: str) -> list[int]:
+def list_visible_ids(tx: Tx, thread_id: str) -> list[int]:
     """Return the ids of the messages that a compacted thread still shows; empty if nothing has left its context."""
     rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE s.id = ? AND s.kind = 'continuation' AND p.seq >= 0",
-        (find_tip(tx, thread),),
+        (find_tip(tx, thread_id),),
     )
     return [row[0] for row in rows]
 

@@ -72,4 +72,6 @@ class OverviewStore(StoreTopic):
         self, *, tenant: str | None = None, thread_id: str | None = None
     ) -> str:
         """Return a text that changes with every message, call and compaction, and is cheap to compute."""
-        return await self._access.read(overview.make_change_marker, tenant=tenant, thread=thread_id)
+        return await self._access.read(
+            overview.make_change_marker, tenant=tenant, thread_id=thread_id
+        )
