@@ -74,7 +74,7 @@ class UsageRow:
 
     @property
     def cache_share(self) -> float | None:
-        """The share of the prompt that was read from the cache; None without a prompt."""
+        """The share of the prompt that was read from the cache, or None without a prompt."""
         return self.cache_read / self.prompt if self.prompt else None
 
 
@@ -119,7 +119,7 @@ class ThreadFigures:
     calls: int = 0
     """Calls to the main model."""
     cost: Decimal | None = None
-    """Dollars of all calls with a known price; None if no call has one."""
+    """Dollars of all calls with a known price, or None if no call has one."""
     unpriced_calls: int = 0
     prompt_tokens: int = 0
     cache_read_tokens: int = 0

@@ -43,7 +43,7 @@ class _WriteItem:
 
     run_work: Callable[[Tx], Any]
     batch_work: BatchWork | None
-    """Work that is done once for several requests; None if the item cannot be combined with others."""
+    """Work that is done once for several requests, or None if the item cannot be combined with others."""
     request: Any
     """The argument of `batch_work`."""
     thread_id: str | None
@@ -361,7 +361,7 @@ def _prepare_item(item: _WriteItem) -> None:
 
 
 def _reset_connection(connection: Connection | None) -> Connection | None:
-    """Return the connection ready for another transaction; None if it cannot be used again."""
+    """Return the connection ready for another transaction, or None if it cannot be used again."""
     if connection is None:
         return None
     try:

@@ -12,7 +12,7 @@ from everthread.store.database import Tx, placeholders
 from everthread.store.search.index_query import IndexQuery
 from everthread.store.search.search_scope import list_source_threads
 from everthread.store.search.text_chunks import make_filter_term
-from everthread.store.sql.session_rows import THREAD_NUMBERS
+from everthread.store.sql.session_rows import SELECT_THREAD_NUMBERS
 
 MAX_CHUNKS_PER_WORD = 1_000
 """Maximum chunks to read for a word, the newest: a more frequent word hardly distinguishes texts."""
@@ -34,7 +34,7 @@ class RecallWord:
     is_distinguishing: bool
     """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
     user_chunks: frozenset[int] = frozenset()
-    """The chunks of users' messages that hold the word; empty if the caller did not ask for them."""
+    """The chunks of users' messages that hold the word, or an empty list if the caller did not ask for them."""
 
 
 def look_up_words(
@@ -172,7 +172,7 @@ def _count_chunks(tx: Tx, thread_id: str | None) -> int:
     return int(
         tx.value(
             "SELECT COUNT(*) FROM pieces WHERE thread IN "
-            f"({THREAD_NUMBERS.format(placeholders(sources))})",
+            f"({SELECT_THREAD_NUMBERS.format(placeholders(sources))})",
             sources,
         )
     )

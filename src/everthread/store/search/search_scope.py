@@ -27,7 +27,7 @@ IN_SESSION = (
 
 
 def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
-    """Return the bounds of a search as an index query without words; None if no text can be within the bounds."""
+    """Return the bounds of a search as an index query without words, or None if no text can be within the bounds."""
     filter_terms = [_make_tenant_filter(tx, query.tenant)]
     speaker_filters = (("role", query.role), ("tool", query.tool))
     filter_terms += [
@@ -79,7 +79,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
 
 
 def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
-    """Return the filter term of a tenant; empty if the store has no other tenant, because filtering has a cost."""
+    """Return the filter term of a tenant, or none if the store has no other tenant, because filtering has a cost."""
     tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
     )

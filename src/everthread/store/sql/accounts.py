@@ -38,7 +38,7 @@ SUMMED_COLUMNS = (
     "pico_dollars",
 )
 SUM_NAMES = ("calls", *SUMMED_COLUMNS, "unpriced_calls")
-USAGE_SUMS = ", ".join(
+USAGE_SUM_COLUMNS = ", ".join(
     [
         "COUNT(*)",
         *(f"COALESCE(SUM(u.{column}), 0)" for column in SUMMED_COLUMNS),
@@ -47,24 +47,24 @@ USAGE_SUMS = ", ".join(
 )
 
 
-CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
+CLIENT_NAME_SQL = "COALESCE(NULLIF(s.client, ''), u.platform)"
 """SQL for the name of a client, or the platform if the client gave no name."""
 SELECT_USAGE = (
     "SELECT u.id, u.session_id, u.thread_id, u.model, u.task, u.input, u.output, u.cache_read, u.cache_write, "
-    f"u.reasoning, u.raw, u.pico_dollars, u.estimated, u.created, u.tenant, {CLIENT_NAME} "
+    f"u.reasoning, u.raw, u.pico_dollars, u.estimated, u.created, u.tenant, {CLIENT_NAME_SQL} "
     "FROM usage u JOIN sessions s ON s.id = u.thread_id"
 )
 
 
-def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
-    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new.session,)) is None:
-        raise UnknownIdError(f"there is no thread or session {new.session!r}")
-    insert_usage(tx, new, now)
+def record_usage(tx: Tx, new_usage: NewUsage, now: float) -> None:
+    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new_usage.session,)) is None:
+        raise UnknownIdError(f"there is no thread or session {new_usage.session!r}")
+    insert_usage(tx, new_usage, now)
 
 
-def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
+def insert_usage(tx: Tx, new_usage: NewUsage, now: float) -> None:
     """Record a call's usage for a session that certainly exists."""
-    usage = new.usage
+    usage = new_usage.usage
     if usage.total_tokens > MAX_TOKENS:
         raise InputError(
             f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded"
@@ -76,19 +76,19 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
     if usage.cache_miss:
         raw_usage["cache_miss"] = usage.cache_miss
     values = (
-        new.event,
-        new.session,
-        new.model,
-        new.task,
+        new_usage.event,
+        new_usage.session,
+        new_usage.model,
+        new_usage.task,
         usage.input_tokens,
         usage.output_tokens,
         usage.cache_read_tokens,
         usage.cache_write_tokens,
         usage.reasoning_tokens,
-        to_pico_dollars(new.cost),
-        int(new.estimated),
+        to_pico_dollars(new_usage.cost),
+        int(new_usage.estimated),
         encode_json(raw_usage),
-        now if new.created is None else new.created,
+        now if new_usage.created is None else new_usage.created,
     )
     session_columns = ", ".join(
         f"(SELECT {name} FROM sessions WHERE id = ?)"
@@ -98,7 +98,7 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
         "INSERT INTO usage (event, session_id, model, task, input, output, cache_read, cache_write, reasoning, "
         "pico_dollars, estimated, raw, created, thread_id, tenant, platform) "
         f"VALUES ({placeholders(values)}, {session_columns}) ON CONFLICT (thread_id, event) DO NOTHING",
-        (*values, *[new.session] * 3),
+        (*values, *[new_usage.session] * 3),
     )
 
 
@@ -238,7 +238,7 @@ def sum_calls_by(
 ) -> list[UsageRow]:
     """Return the sums of calls for each key. `from_clause`: the SQL after FROM."""
     rows = []
-    for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
+    for row in tx.all(f"SELECT {key_column}, {USAGE_SUM_COLUMNS} FROM {from_clause}", values):
         sums = dict(zip(SUM_NAMES, map(int, row[1:]), strict=True))
         cost = sums.pop("pico_dollars") / PICO_DOLLARS_PER_DOLLAR
         rows.append(UsageRow(str(row[0]), cost=cost, **sums))

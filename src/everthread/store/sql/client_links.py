@@ -187,7 +187,7 @@ def find_link(tx: Tx, tenant: str, scope: str, digests: Sequence[str]) -> Thread
 
 
 def load_last_link(tx: Tx, thread_id: str) -> ThreadLink | None:
-    """Return the last link of a thread; None if the thread has no links."""
+    """Return the last link of a thread, or None if the thread has no links."""
     row = tx.one(
         f"SELECT {LINK_COLUMNS} FROM links l WHERE thread_id = ? AND NOT EXISTS "
         "(SELECT 1 FROM links n WHERE n.thread_id = l.thread_id AND n.follows = l.digest)",
@@ -199,7 +199,7 @@ def load_last_link(tx: Tx, thread_id: str) -> ThreadLink | None:
 def load_conversation_end(
     tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
-    """Return the end of a client's conversation; None without a conversation, or while results of calls are missing."""
+    """Return the end of a client's conversation, or None if there is none or if results of calls are missing."""
     thread_id = find_conversation(tx, tenant, client_session, platform)
     if thread_id is None or has_open_calls(tx, thread_id):
         return None

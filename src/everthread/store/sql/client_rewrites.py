@@ -66,7 +66,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, now: float) -> Rewrite:
         tx,
         tip.id,
         entries,
-        seen_count=_count_shown_until(tx, tip.id, last_message),
+        seen_count=_count_messages_through(tx, tip.id, last_message),
         now=now,
         compaction=record,
     )
@@ -100,8 +100,8 @@ def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     return message
 
 
-def _count_shown_until(tx: Tx, session_id: str, message_id: int | None) -> int:
-    """Count the messages that a session shows up to a message; count all if the session does not show it."""
+def _count_messages_through(tx: Tx, session_id: str, message_id: int | None) -> int:
+    """Count the messages that a session shows up to and including this one, or all if it does not show this one."""
     sql = "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?"
     count = tx.value(sql, (session_id, message_id))
     if not count:
@@ -149,7 +149,7 @@ def resolve_stored_context(
 
 
 def _find_own_ids(tx: Tx, context: ProxiedContext, history: Sequence[int]) -> list[int | None]:
-    """Return the stored id of each of the client's own compacted messages; None for one that is not stored.
+    """Return the stored id of each of the client's own compacted messages, or None for a message that is not stored.
 
     Pair them with the stored messages from the end backwards, by their roles: a client may have added a message that
     holds only its own notes, or split an answer, and such messages are not stored.
@@ -285,7 +285,7 @@ def _remember_search(
     newest_rewrite: Row | None,
     matches: RewriteMatches,
 ) -> RewriteSearchState | None:
-    """Return the state from which the next search resumes; None if it must search for everything again."""
+    """Return the state from which the next search resumes, or None if it must search for everything again."""
     if not digests or any(similar for _, similar in matches):
         return None
     found_digests = [

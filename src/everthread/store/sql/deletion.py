@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everthread.store.database import Tx, placeholders, split_batches
-from everthread.store.sql.session_rows import THREAD_NUMBERS, lock_thread
+from everthread.store.sql.session_rows import SELECT_THREAD_NUMBERS, lock_thread
 from everthread.store.sql.stored_outputs import queue_output
 
 
@@ -124,7 +124,7 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
         f"DELETE FROM unindexed WHERE thread_id IN ({thread_placeholders}) AND output_id IS NOT NULL",
         threads,
     )
-    thread_numbers = THREAD_NUMBERS.format(thread_placeholders)
+    thread_numbers = SELECT_THREAD_NUMBERS.format(thread_placeholders)
     _delete_chunks(tx, f"thread IN ({thread_numbers}) AND output_id IS NOT NULL", threads)
     cited_outputs = tx.all(
         f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({thread_placeholders})",

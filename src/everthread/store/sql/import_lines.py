@@ -146,8 +146,6 @@ class _ThreadImport:
                     reason = f"it does not fit the others ({type(error).__name__}: {error})"
                     raise TranscriptError(f"line {number} cannot be imported: {reason}") from error
 
-    # Sessions
-
     def _import_session(self, line: SessionLine) -> None:
         """Store a session and, before it, those of its ancestors that are not stored yet."""
         unstored_lines: list[SessionLine] = []
@@ -220,8 +218,6 @@ class _ThreadImport:
                 (chain[-1],),
             )
 
-    # Messages
-
     def _assign_threads(self, line: PlacesLine) -> None:
         for number in (*line.messages, *line.taken_over):
             self.threads_by_number.setdefault(number, self.threads_by_session[line.session])
@@ -266,8 +262,6 @@ class _ThreadImport:
             "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
             (len(line.messages), branched_at, line.session),
         )
-
-    # Records beside the messages
 
     def _import_compaction(self, line: CompactionLine) -> None:
         covered_ids = [self.ids_by_number[number] for number in line.record.covered]

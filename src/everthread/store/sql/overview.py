@@ -12,7 +12,7 @@ from everthread.store.database import (
     split_batches,
 )
 from everthread.store.records import CompactionRecord, StoredMessage
-from everthread.store.sql.accounts import CLIENT_NAME, make_period_condition, sum_calls_by
+from everthread.store.sql.accounts import CLIENT_NAME_SQL, make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.sql.stored_messages import MESSAGE_COLUMNS, decode_message
@@ -20,7 +20,7 @@ from everthread.store.sql.thread_rows import IS_LISTED_TIP
 from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
 from everthread.store.value_codec import PICO_DOLLARS_PER_DOLLAR
 
-MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
+MESSAGE_TOKENS_SQL = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """SQL for the tokens of a message: if they were not counted, a quarter of its characters."""
 
 
@@ -97,7 +97,7 @@ def list_recent_compactions(
 def list_largest_messages(tx: Tx, thread_id: str, limit: int = 10) -> list[MessageSize]:
     """Return the largest messages of a thread's own history."""
     rows = tx.all(
-        f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS}, m.created FROM messages m "
+        f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS_SQL}, m.created FROM messages m "
         "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
         (find_thread(tx, thread_id), limit),
     )
@@ -107,8 +107,8 @@ def list_largest_messages(tx: Tx, thread_id: str, limit: int = 10) -> list[Messa
 def list_tool_sizes(tx: Tx, thread_id: str) -> list[tuple[str, int, int]]:
     """Return the name, number and tokens of each tool's results, the largest first."""
     rows = tx.all(
-        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
-        "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
+        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS_SQL}) FROM messages m WHERE m.thread_id = ? "
+        "AND m.kind = 'message' AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
         (find_thread(tx, thread_id),),
     )
     return [(row[0], int(row[1]), int(row[2])) for row in rows]
@@ -122,7 +122,7 @@ def list_context_sizes(
     Each row has the kind and the role of messages, whether they have a tool, and the sum of their tokens.
     """
     rows = tx.all(
-        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS}) FROM places p "
+        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS_SQL}) FROM places p "
         "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
         (session_id, start),
     )
@@ -157,7 +157,7 @@ def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
     return [decode_message(row) for row in rows]
 
 
-GROUP_COLUMNS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT_NAME}
+GROUP_COLUMNS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT_NAME_SQL}
 
 
 def sum_usage_by(

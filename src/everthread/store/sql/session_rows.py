@@ -20,7 +20,7 @@ SELECT_SESSION = (
     f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
 )
 
-THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
+SELECT_THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
 """The numbers of threads, used instead of their ids in the table `pieces`."""
 
 

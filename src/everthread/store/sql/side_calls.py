@@ -11,7 +11,7 @@ from everthread.store.value_codec import clean_text, decode_body
 
 
 def find_conversation(tx: Tx, tenant: str, client_session: str, platform: str) -> str | None:
-    """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
+    """Return the last used conversation of a client's session, to which its side calls belong, or None."""
     thread_id: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND platform = ? "
         "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY last_active DESC, started DESC, id DESC LIMIT 1",

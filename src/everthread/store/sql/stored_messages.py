@@ -133,7 +133,7 @@ def decode_message(row: Row) -> StoredMessage:
 
 
 def insert_message(tx: Tx, thread_id: str, message: PreparedMessage, now: float) -> int | None:
-    """Return the new message's id; None if its event is already stored."""
+    """Return the new message's id, or None if its event is already stored."""
     message_id: int | None = tx.value(
         f"INSERT INTO messages ({INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
@@ -177,7 +177,7 @@ def list_messages(
 
 
 def list_visible_ids(tx: Tx, thread_id: str) -> list[int]:
-    """Return the ids of the messages that a compacted thread still shows; empty if nothing has left its context."""
+    """Return the ids of the messages that a compacted thread still shows, or none if it was never compacted."""
     rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE s.id = ? AND s.kind = 'continuation' AND p.seq >= 0",
@@ -204,11 +204,11 @@ def load_history(
     *,
     start: int = 0,
     limit: int | None = None,
-    after: int = 0,
+    after_id: int = 0,
 ) -> list[StoredMessage]:
     """Return the history of a thread: every message said in it, in order, once.
 
-    `start`: skip this many messages. `after`: return only messages with a larger id; not together with `start`.
+    `start`: skip this many messages. `after_id`: return only messages with a larger id; not together with `start`.
 
     A continuation adds the messages after those it inherited. A branch begins with its parent's history up to the
     message at which it branched. Summaries and derived messages are context, not history.
@@ -225,7 +225,7 @@ def load_history(
         row_limit = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {FROM_SESSION_HISTORY} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
-            (session, inherited_count, after, row_limit, max(start, 0)),
+            (session, inherited_count, after_id, row_limit, max(start, 0)),
         )
         messages += [decode_message(row) for row in rows]
         start = 0
@@ -367,7 +367,7 @@ class _ThreadAppend:
     tools_by_call: dict[str, str] = field(default_factory=dict)
     """The tool of each call, by call id: calls of the batch, and stored calls as far back as needed."""
     first_read_seq: int | None = MAX_ID
-    """The session's stored calls were read back to this position; None if all were read."""
+    """The session's stored calls were read back to this position, or None if all were read."""
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
         """Add a message, or return the stored one of the same event.

@@ -17,7 +17,7 @@ from everthread.store.sql.session_rows import (
 
 IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
 """SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
-THREAD_MESSAGES = (
+FROM_THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
     "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.inherited_count) "
     "AND m.kind = 'message'"
@@ -78,7 +78,7 @@ def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
 def recount_thread(tx: Tx, thread_id: str) -> None:
     """Count the messages and tokens of a thread that was created with its messages: a branch or an import."""
     [row] = tx.all(
-        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}",
+        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {FROM_THREAD_MESSAGES.format(thread='?')}",
         (thread_id,),
     )
     tx.run(

@@ -32,7 +32,7 @@ _IS_QUEUED = "state = 'queued' AND ended_at IS NULL"
 
 
 def queue_turn(tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float) -> QueuedTurn | None:
-    """Queue a turn and return it, or return the stored turn with the same key; None if the queue is full."""
+    """Queue a turn and return it, or return the stored turn with the same key, or None if the queue is full."""
     thread_id = lock_thread(tx, new.thread)
     key = clean_text(new.key)
     row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND key = ?", (thread_id, key))

@@ -78,13 +78,13 @@ class ClientHistoryStore(StoreTopic):
         return await self._access.read(client_links.find_link, tenant, scope, digests)
 
     async def load_last_link(self, thread_id: str) -> ThreadLink | None:
-        """Return the last link of a thread; None if the thread has no links."""
+        """Return the last link of a thread, or None if the thread has no links."""
         return await self._access.read(client_links.load_last_link, thread_id)
 
     async def find_conversation(
         self, tenant: str, client_session: str, platform: str
     ) -> str | None:
-        """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
+        """Return the last used conversation of a client's session, to which its side calls belong, or None."""
         return await self._access.read(
             side_calls.find_conversation, tenant, client_session, platform
         )

@@ -12,12 +12,12 @@ from everthread.store.usage_records import Insights, NewUsage, UsageRecord
 class UsageStore(StoreTopic):
     """Usage and cost of calls to models."""
 
-    async def record_usage(self, new: NewUsage, *, return_before_sync: bool = False) -> None:
+    async def record_usage(self, new_usage: NewUsage, *, return_before_sync: bool = False) -> None:
         """Record a call's usage. `return_before_sync`: do not wait until the record is on the disk."""
         now = self._access.clock()
         await self._access.writer.write(
-            lambda tx: accounts.record_usage(tx, new, now),
-            thread_id=new.session,
+            lambda tx: accounts.record_usage(tx, new_usage, now),
+            thread_id=new_usage.session,
             return_before_sync=return_before_sync,
         )
 
