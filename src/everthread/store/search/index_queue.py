@@ -63,7 +63,7 @@ class IndexEntry(NamedTuple):
     thread_number: int = 0
     """The number of the thread's first session."""
     tenant: str = ""
-    thread: str = ""
+    thread_id: str = ""
     role: str = ""
     tool: str = ""
     created: float = 0.0
@@ -274,7 +274,7 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
 def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:
     """Return the filter terms of the chunks of a part."""
     entry = part.entry
-    terms = _make_filter_terms(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    terms = _make_filter_terms(entry.tenant, entry.thread_id, role=entry.role, tool=entry.tool)
     return (*terms, PART_OF_LONG_TEXT) if part.is_of_long_text else terms
 
 

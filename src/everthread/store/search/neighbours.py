@@ -71,7 +71,7 @@ def find_neighbours(
 
 
 def _first_words(body: bytes) -> str:
-    """Return the beginning of a message on one line, or an empty text if it is damaged: the search must still succeed."""
+    """Return the beginning of a message on one line, or an empty text if it is damaged, so that no search fails."""
     try:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:

@@ -51,7 +51,7 @@ class PreparedLink:
 class ThreadExtension:
     """Links to append to one thread, with the usage and the state to store in the same transaction."""
 
-    thread: str
+    thread_id: str
     """The thread for usage and state if there are no links."""
     links: Sequence[PreparedLink]
     usage: Sequence[NewUsage] = ()
@@ -69,7 +69,7 @@ class ThreadExtension:
         first_link = stored_links[0] if stored_links else None
         if stored_links and first_link is None:
             return stored_links
-        thread_id = first_link.thread if first_link is not None else self.thread
+        thread_id = first_link.thread if first_link is not None else self.thread_id
         # The thread of a stored link exists; any other must be looked up.
         store_usage = insert_usage if stored_links else record_usage
         for call in self.usage:

@@ -118,7 +118,7 @@ def resolve_stored_context(
     messages of the last rewrite are those that its session shows.
     """
     context = new.context
-    history = list_history_ids(tx, tip.thread, last_message)
+    history = list_history_ids(tx, tip.thread_id, last_message)
     own_ids = _find_own_ids(tx, context, history)
     shown_ids: list[int] = []
     if tip.id == new.base_session:

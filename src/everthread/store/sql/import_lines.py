@@ -97,7 +97,7 @@ class _ThreadImport:
 
     tx: Tx
     now: float
-    thread: str
+    thread_id: str
     lines: list[NumberedLine]
     unstored_sessions: dict[str, SessionLine] = field(default_factory=dict)
     """The lines of sessions that are not stored yet, by session id."""
@@ -119,8 +119,8 @@ class _ThreadImport:
                     raise TranscriptError(f"session {line.id} is listed twice")
                 self.unstored_sessions[line.id] = line
         self._apply_lines(SessionLine, self._import_session)
-        if self.thread not in self.threads_by_session:
-            raise TranscriptError(f"the thread {self.thread} has no session of that id")
+        if self.thread_id not in self.threads_by_session:
+            raise TranscriptError(f"the thread {self.thread_id} has no session of that id")
         self._apply_lines(PlacesLine, self._assign_threads)
         self._apply_lines(MessageLine, self._import_message)
         self._apply_lines(PlacesLine, self._import_places)
@@ -304,12 +304,12 @@ class _ThreadImport:
         record_usage(self.tx, new, self.now)
 
     def _import_pin(self, line: PinLine) -> None:
-        put_pin(self.tx, line.created, self.thread, line.text, max_pins=MAX_ID)
+        put_pin(self.tx, line.created, self.thread_id, line.text, max_pins=MAX_ID)
 
     def _import_output(self, line: OutputLine) -> None:
         put_output(
             self.tx,
-            self.thread,
+            self.thread_id,
             line.text,
             compress_output(line.text),
             call_id=line.call_id,
@@ -322,7 +322,7 @@ class _ThreadImport:
         if line.level == 0:
             sources = [str(self.ids_by_number[int(source)]) for source in sources]
         values = structs.asdict(line) | {
-            "thread": self.threads_by_session[self.thread],
+            "thread": self.threads_by_session[self.thread_id],
             "first_message": self.ids_by_number.get(line.first_message, 0),
             "last_message": self.ids_by_number.get(line.last_message, 0),
             "sources": tuple(sources),

@@ -175,9 +175,9 @@ class ThreadTip:
     """The last session of a locked thread."""
 
     id: str
-    thread: str
+    thread_id: str
     kind: SessionKind
-    parent: str | None
+    parent_id: str | None
     ended_at: float | None
     end_reason: str | None
     next_seq: int

@@ -151,7 +151,7 @@ def load_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
         "JOIN sessions s ON s.id = p.session_id "
         "WHERE m.thread_id = ? AND m.event = ? "
         f"ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {ORIGINAL_PLACE_FIRST} LIMIT 1",
-        (current.thread, event, current.id),
+        (current.thread_id, event, current.id),
     )
     return decode_message(row)
 
@@ -254,7 +254,7 @@ SELECT_EVENTS = (
 class AppendRequest:
     """The messages that one caller wants to append."""
 
-    session: str
+    session_id: str
     """Any session of the thread."""
     new: Sequence[NewMessage]
     now: float
@@ -272,20 +272,20 @@ def append_messages(tx: Tx, requests: Sequence[AppendRequest]) -> list[list[Stor
     appends_by_thread: dict[str, _ThreadAppend] = {}
     stored_messages = []
     for request in requests:
-        tip = locked_threads.tips_by_session.get(request.session)
+        tip = locked_threads.tips_by_session.get(request.session_id)
         if tip is None:
-            raise UnknownIdError(f"there is no thread or session {request.session!r}")
+            raise UnknownIdError(f"there is no thread or session {request.session_id!r}")
         if request.lease is not None:
             require_newest_lease(
                 request.lease,
-                tip.thread,
+                tip.thread_id,
                 locked_threads.leases_by_thread.get(request.lease.thread),
             )
-        if tip.thread not in appends_by_thread:
-            appends_by_thread[tip.thread] = _ThreadAppend(tx, tip, locked_threads)
+        if tip.thread_id not in appends_by_thread:
+            appends_by_thread[tip.thread_id] = _ThreadAppend(tx, tip, locked_threads)
         stored_messages.append(
             [
-                appends_by_thread[tip.thread].add(message, request.now)
+                appends_by_thread[tip.thread_id].add(message, request.now)
                 for message in request.prepared
             ]
         )
@@ -308,7 +308,7 @@ class _LockedThreads:
 
 
 def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
-    session_ids = list(dict.fromkeys(request.session for request in requests))
+    session_ids = list(dict.fromkeys(request.session_id for request in requests))
     leased_threads = list(
         dict.fromkeys(request.lease.thread for request in requests if request.lease is not None)
     )
@@ -345,7 +345,7 @@ def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]
     """Yield queries for the events that are stored already."""
     events_by_session: dict[str, dict[str, None]] = {}
     for request in requests:
-        events_by_session.setdefault(request.session, {}).update(
+        events_by_session.setdefault(request.session_id, {}).update(
             dict.fromkeys(message.new.event for message in request.prepared)
         )
     for session, session_events in events_by_session.items():
@@ -379,7 +379,7 @@ class _ThreadAppend:
         message = add_tool_names(message, self._find_tool)
         if event in self.stored_by_event:
             return self.stored_by_event[event]
-        if (self.tip.thread, event) in self.locked_threads.stored_events:
+        if (self.tip.thread_id, event) in self.locked_threads.stored_events:
             stored_message = load_by_event(self.tx, self.tip, event)
         else:
             stored_message = self._place_message(message, now)
@@ -414,7 +414,7 @@ class _ThreadAppend:
             origin=new.origin,
         )
         self.added_messages.append(added_message)
-        self.rows.append((added_message.id, *message.make_row(self.tip.thread, now)))
+        self.rows.append((added_message.id, *message.make_row(self.tip.thread_id, now)))
         return added_message
 
     def make_session_values(self) -> Row:
