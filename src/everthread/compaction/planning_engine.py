@@ -215,6 +215,7 @@ class PlanningEngine(ContextEngine):
         appended = append_new_messages(
             refit_input.prepared_compaction, refit_input.new_messages, refit_input.prepared_count
         )
+        # The copy gets the state after the prepared compaction, which is not committed yet.
         engine_copy = copy.copy(self)
         engine_copy.on_compacted(refit_input.prepared_compaction)
         compaction = engine_copy._prune_kept_messages(history)

@@ -68,12 +68,12 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
     if message.get("role") == "tool" and loads_tools(message):
         return ShortenedMessage(message)
     outputs_to_store: list[OutputToStore] = []
-    room = max(max_tokens, MIN_RESULT_TOKENS)
+    max_result_tokens = max(max_tokens, MIN_RESULT_TOKENS)
 
     def edit(result: ToolResult, _: Mapping[str, Any]) -> Any:
         text = result.text
-        tokens = counter.text(text) if len(text) > room else 0
-        if tokens <= room or has_tool_reference(result.content):
+        tokens = counter.text(text) if len(text) > max_result_tokens else 0
+        if tokens <= max_result_tokens or has_tool_reference(result.content):
             return result.content
         answers_lookup = is_lookup_answer(
             result.tool_name or tool_names.get(result.call_id, ""), text
@@ -81,12 +81,12 @@ def cut_results(  # noqa: PLR0913 - every input of the cut
         if answers_lookup and not cut_lookups:
             return result.content
         must_store = not answers_lookup and not is_persisted(text)
-        short_text = shorten_result(text, tokens, room, cite=must_store)
-        excess = counter.text(short_text) - room
+        short_text = shorten_result(text, tokens, max_result_tokens, cite=must_store)
+        excess = counter.text(short_text) - max_result_tokens
         # Its start and end have more tokens than the average of the text.
         if excess > 0:
             short_text = shorten_result(
-                text, tokens, max(room - excess - excess // 2, 1), cite=must_store
+                text, tokens, max(max_result_tokens - excess - excess // 2, 1), cite=must_store
             )
         if len(short_text) >= len(text):
             return result.content
