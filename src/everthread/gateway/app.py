@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
@@ -16,8 +18,8 @@ from everthread.gateway.api.http import make_error_response
 from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
 from everthread.gateway.error_answers import Refused
-from everthread.gateway.monitoring.health import FindProblem, Health
 from everthread.gateway.monitoring.log_lines import add_request_id
+from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request.client_connection import ClientGone, limit_send_time
@@ -55,6 +57,47 @@ class RoutePolicy:
     """Whether its answers show threads, so that delayed records are made first."""
     is_threads_api: bool = False
     """Whether this is the threads API, whose requests are counted here and whose errors have their own form."""
+
+
+FindProblem = Callable[[], Awaitable[str | None]]
+"""Return why the gateway cannot serve now; None if it can."""
+
+
+class Health:
+    """Answer `/healthz`, `/readyz` and `/metrics`: whether the gateway is alive and ready, and its metrics."""
+
+    def __init__(self, metrics: Metrics, find_problem: FindProblem | None) -> None:
+        self._metrics = metrics
+        self._find_own_problem = find_problem
+        self.is_ending = False
+        """Whether the gateway is shutting down, so that it is no longer ready."""
+
+    async def answer_alive(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _make_health_answer(None)(scope, receive, send)
+
+    async def answer_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _make_health_answer(await self._find_problem())(scope, receive, send)
+
+    async def show_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Response(
+            self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+        await answer(scope, receive, send)
+
+    async def _find_problem(self) -> str | None:
+        if self.is_ending:
+            return "the gateway is shutting down"
+        return await self._find_own_problem() if self._find_own_problem else None
+
+
+def _make_health_answer(problem: str | None) -> Response:
+    if problem is None:
+        return Response(json.dumps({"status": "ok"}), media_type="application/json")
+    return Response(
+        json.dumps({"status": "unavailable", "reason": problem}),
+        503,
+        media_type="application/json",
+    )
 
 
 class GatewayApp:

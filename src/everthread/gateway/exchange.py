@@ -154,9 +154,13 @@ class Exchange:
 
     def begin_filters(self) -> None:
         for feature in self.services.features:
-            new_filter = feature.make_filter(self)
+            new_filter = self.make_filter(feature)
             if new_filter is not None:
                 self.filters.append(new_filter)
+
+    def make_filter(self, feature: Feature) -> Filter | None:
+        """Return a feature's filter for this exchange; None if the exchange does not concern the feature."""
+        return feature.make_filter(self)
 
     def _make_request(self) -> UpstreamRequest:
         """Return the client's own request."""
@@ -240,21 +244,19 @@ class Exchange:
     async def _start_response(self, answer: Answer) -> bool:
         """Send the status and headers of an answer. Return False if the answer is complete after that.
 
-        If the stream was started early to keep it alive, send the headers as comments, and an error as an event.
+        If the stream was started early to keep it alive, send only an error, as an event.
         """
-        has_started = self.keep_alive.has_started
-        if has_started and not (answer.is_stream and answer.status < 300):
+        if self.keep_alive.has_started:
+            if answer.is_stream and answer.status < 300:
+                return True
             error = await answer.read_error() or b""
             await self.end_with_error(answer.status, error)
             return False
         own_headers = answer.own_headers
         if own_headers is None:
             own_headers = await self.make_own_headers()
-        if has_started:
-            await self.writer.send_late_headers(own_headers)
-        else:
-            await self.writer.start(answer.status, answer.client_headers, own_headers)
-            self.keep_alive.has_started = answer.is_stream
+        await self.writer.start(answer.status, answer.client_headers, own_headers)
+        self.keep_alive.has_started = answer.is_stream
         return True
 
     async def make_own_headers(self) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.error_answers import Refused, make_error_body
 from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
@@ -86,6 +87,9 @@ class ManagedExchange(Exchange):
     def thread(self) -> str:
         """The id of the request's thread; empty if the request is not managed."""
         return "" if self.handler is None else self.handler.thread
+
+    def make_filter(self, feature: Feature) -> Filter | None:
+        return feature.make_managed_filter(self)
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the handler, keeping the headers for the client."""

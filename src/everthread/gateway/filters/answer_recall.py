@@ -15,7 +15,7 @@ from everthread.errors import WireError
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
 from everthread.gateway.error_answers import make_error_event
-from everthread.gateway.exchange import Exchange, UpstreamRequest
+from everthread.gateway.exchange import UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.recall.merge_anthropic import (
@@ -59,8 +59,8 @@ MAX_WATCHED_BYTES = 4 * 1024 * 1024
 class RecallFeature(Feature):
     """Answer the rounds in which the model calls the gateway's own tool."""
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
-        return _RecallFilter(exchange) if isinstance(exchange, ManagedExchange) else None
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
+        return _RecallFilter(exchange)
 
 
 class _RecallFilter(Filter):

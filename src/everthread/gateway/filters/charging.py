@@ -33,11 +33,11 @@ class ChargingFeature(Feature):
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
         account = exchange.request.head.caller.account
-        if account is None:
-            return None
-        if isinstance(exchange, ManagedExchange):
-            return _ManagedChargeFilter(exchange, account)
-        return _UnmanagedChargeFilter(exchange, account)
+        return None if account is None else _UnmanagedChargeFilter(exchange, account)
+
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
+        account = exchange.request.head.caller.account
+        return None if account is None else _ManagedChargeFilter(exchange, account)
 
 
 class _ManagedChargeFilter(Filter):

@@ -17,7 +17,6 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.log_lines import get_request_id
@@ -100,10 +99,8 @@ class TelemetryFeature(Feature):
             ),
         )
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
         """Begin the span of a managed request; it continues the client's own trace."""
-        if not isinstance(exchange, ManagedExchange):
-            return None
         model = exchange.request.model
         address = urlsplit(exchange.request.upstream.root_url)
         shared_attributes: dict[str, Any] = {

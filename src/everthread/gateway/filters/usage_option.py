@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.gateway.answers import Answer
-from everthread.gateway.exchange import Exchange, UpstreamRequest
+from everthread.gateway.exchange import UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
@@ -26,9 +26,7 @@ class UsageOptionFeature(Feature):
         self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
-        if not isinstance(exchange, ManagedExchange):
-            return None
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
         incoming = exchange.incoming
         if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None

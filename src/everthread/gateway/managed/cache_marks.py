@@ -55,7 +55,8 @@ def choose_cache_method(
     return None
 
 
-def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
+def make_cache_edits(  # noqa: PLR0913 - a body and facts about it
+    method: CacheMethod | None,
     api: Api,
     sliced: SlicedBody,
     ttl: str,
@@ -63,11 +64,37 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     memory: MarkMemory,
     leading_count: int,
     replacement: bytes = b"",
+    note: str = "",
 ) -> list[BodyEdit]:
-    """Return the edits that put the marks into a body, and remember the index of the last mark.
+    """Return the edits that prepare a body for the provider's cache.
 
     `leading_count`: the number of system messages. `replacement`: the text that replaces the beginning of the history.
+    `note`: our note after the system messages, or an empty string.
     """
+    if method == "marks":
+        return _place_cache_marks(
+            api,
+            sliced,
+            ttl,
+            memory=memory,
+            leading_count=leading_count,
+            replacement=replacement,
+        )
+    if method == "breakpoint":
+        return _place_breakpoint(api, sliced, leading_count, note)
+    return []
+
+
+def _place_cache_marks(  # noqa: PLR0913 - a body and facts about it
+    api: Api,
+    sliced: SlicedBody,
+    ttl: str,
+    *,
+    memory: MarkMemory,
+    leading_count: int,
+    replacement: bytes,
+) -> list[BodyEdit]:
+    """Return the edits that put the marks into a body, and remember the index of the last mark."""
     count = len(sliced.elements)
     replacement_digest = blake2b(replacement, digest_size=8).digest()
     is_known = memory.replacement_digest == replacement_digest and 0 <= memory.last_index < count
@@ -89,8 +116,8 @@ def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     return edits
 
 
-def place_breakpoint(
-    api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
+def _place_breakpoint(
+    api: Api, sliced: SlicedBody, leading_count: int, note: str
 ) -> list[BodyEdit]:
     """Return the edits that set a breakpoint after the system messages and our note, if they end with one."""
     wire_messages = [element.value for element in sliced.elements[: leading_count + 2]]

@@ -25,8 +25,7 @@ from everthread.gateway.contracts import (
 from everthread.gateway.managed.cache_marks import (
     MarkMemory,
     choose_cache_method,
-    place_breakpoint,
-    place_cache_marks,
+    make_cache_edits,
 )
 from everthread.gateway.recall.recall_offer import RECALL_HEADER, offers_recall
 from everthread.gateway.recall.recall_tool import make_tool_edit
@@ -198,7 +197,21 @@ def forward(
     if terms.offers_recall:
         edits.append(make_tool_edit(incoming.api, located_body.sliced_body))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
-        edits += _make_cache_edits(incoming, located_body, memory.marks, model=model, ttl=ttl)
+        method = choose_cache_method(
+            incoming.api,
+            model,
+            incoming.upstream_url,
+            has_marks=located_body.has_cache_marks,
+            has_breakpoints=located_body.has_breakpoints,
+        )
+        edits += make_cache_edits(
+            method,
+            incoming.api,
+            located_body.sliced_body,
+            ttl,
+            memory=memory.marks,
+            leading_count=located_body.system_count,
+        )
     return Outgoing(
         splice(incoming.body, edits) if edits else incoming.raw,
         is_rewritten=bool(edits),
@@ -206,32 +219,6 @@ def forward(
         tokens=tokens,
         offers_recall=terms.offers_recall,
     )
-
-
-def _make_cache_edits(
-    incoming: Incoming,
-    located_body: LocatedBody,
-    memory: MarkMemory,
-    *,
-    model: str,
-    ttl: str,
-) -> list[BodyEdit]:
-    """Return the edits that prepare the request for the provider's cache."""
-    api = incoming.api
-    sliced = located_body.sliced_body
-    leading_count = located_body.system_count
-    method = choose_cache_method(
-        api,
-        model,
-        incoming.upstream_url,
-        has_marks=located_body.has_cache_marks,
-        has_breakpoints=located_body.has_breakpoints,
-    )
-    if method == "marks":
-        return place_cache_marks(api, sliced, ttl, memory=memory, leading_count=leading_count)
-    if method == "breakpoint":
-        return place_breakpoint(api, sliced, leading_count)
-    return []
 
 
 def _may_forward(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from everthread.core.caching.claude_cache_marks import find_cache_route
+from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
+from everthread.core.types import Api
 from everthread.gateway.managed.cache_marks import (
     CacheMethod,
     MarkMemory,
     choose_cache_method,
-    place_breakpoint,
-    place_cache_marks,
+    make_cache_edits,
 )
-from everthread.gateway.managed.system_note import accepts_blocks, make_note_edit
 from everthread.gateway.recall.recall_tool import make_tool_edit
 from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.json_slices import (
@@ -74,8 +76,8 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
         for edit in call.list_edits()
     ]
     if call.note:
-        as_blocks = accepts_blocks(api, call.model, call.settings.upstream)
-        note_edit = make_note_edit(
+        as_blocks = _accepts_blocks(api, call.model, call.settings.upstream)
+        note_edit = _make_note_edit(
             api, sliced, request.system_count, call.note, as_blocks=as_blocks
         )
         if note_edit is not None:
@@ -90,6 +92,57 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
         # Calls in a history need a tool that is described.
         edits.append(make_tool_edit(api, sliced, forbids_calls=True))
     return splice(sliced.body, edits)
+
+
+def _accepts_blocks(api: Api, model: str, upstream: str) -> bool:
+    """Return whether the upstream accepts a system prompt as blocks; some OpenAI-compatible ones accept only text."""
+    if api == "openai_chat":
+        by_marks = find_cache_route(model, base_url=upstream) is not None
+        return by_marks or accepts_breakpoints(api, model, base_url=upstream)
+    return api == "anthropic"
+
+
+def _make_note_edit(
+    api: Api, sliced: SlicedBody, system_count: int, note: str, *, as_blocks: bool
+) -> BodyEdit | None:
+    """Return the edit that adds the note to the system prompt; None if there is no system prompt.
+
+    `system_count`: number of system messages. `as_blocks`: whether a text may be replaced with blocks.
+    """
+    if api == "gemini":
+        return _make_gemini_note_edit(sliced, note)
+    field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
+    if field is not None and sliced.fields.get(field):
+        system = _append_note(sliced.fields[field], note, as_blocks=as_blocks)
+        return BodyEdit(*sliced.spans[field], encode_value(system))
+    if not system_count:
+        return None
+    last = sliced.elements[system_count - 1]
+    content = last.value.get("content")
+    if not content:
+        return None
+    if api == "openai_responses":
+        note_message = {**last.value, "content": note}
+        note_message.pop("id", None)
+        return BodyEdit(last.end, last.end, f",{encode_value(note_message)}")
+    message = {**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}
+    return BodyEdit(last.start, last.end, encode_value(message))
+
+
+def _make_gemini_note_edit(sliced: SlicedBody, note: str) -> BodyEdit | None:
+    field = find_field_name(sliced.fields, "systemInstruction")
+    system = get_object_field(sliced.fields, field)
+    if system is None or not isinstance(system.get("parts"), list):
+        return None
+    noted_system = {**system, "parts": [*system["parts"], {"text": note}]}
+    return BodyEdit(*sliced.spans[field], encode_value(noted_system))
+
+
+def _append_note(system: Any, note: str, *, as_blocks: bool) -> Any:
+    block = {"type": "text", "text": note}
+    if isinstance(system, list):
+        return [*system, block]
+    return [{"type": "text", "text": system}, block] if as_blocks else f"{system}\n\n{note}"
 
 
 def _choose_cache_method(
@@ -115,21 +168,21 @@ def _make_cache_edits(
     sliced: SlicedBody,
 ) -> list[BodyEdit]:
     """Return the edits that prepare a body, the client's own or a rendered one, for the provider's cache."""
-    api = call.settings.api
-    if method == "breakpoint":
-        return place_breakpoint(api, sliced, request.system_count, call.note)
-    if method is None or options.mark_ttl is None:
+    if options.mark_ttl is None:
         return []
+    # The rendered body may have other system messages in front than the client's.
     leading_count = request.system_count
-    if sliced is not request.sliced_body:
+    if method == "marks" and sliced is not request.sliced_body:
         leading_count = count_leading_system(sliced.elements)
-    return place_cache_marks(
-        api,
+    return make_cache_edits(
+        method,
+        call.settings.api,
         sliced,
         options.mark_ttl,
         memory=options.marks,
         leading_count=leading_count,
         replacement=call.rewrite.replacement if call.rewrite else b"",
+        note=call.note,
     )
 
 
