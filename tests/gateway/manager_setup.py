@@ -18,7 +18,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
+from everthread.gateway.contracts import IncomingRequest, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
@@ -192,9 +192,9 @@ class HistoryClient:
         listed = "input" if self.api == "openai_responses" else "messages"
         return {**frame, listed: [*(frame.get(listed) or []), *self.messages]}
 
-    def incoming(self, upstream: str = "http://upstream.test") -> Incoming:
+    def incoming(self, upstream: str = "http://upstream.test") -> IncomingRequest:
         raw = json.dumps(self.body(), ensure_ascii=False).encode()
-        return Incoming(
+        return IncomingRequest(
             self.api,
             PATHS[self.api],
             headers=self.headers,
@@ -235,7 +235,7 @@ class HistoryClient:
 
 @dataclass
 class Exchange:
-    incoming: Incoming
+    incoming: IncomingRequest
     sent: Outgoing
     status: int
     reply: Any
@@ -293,7 +293,7 @@ _HEADERS = {
 }
 
 
-async def prepare_request(manager: ProxyManager, incoming: Incoming) -> ManagedHandler:
+async def prepare_request(manager: ProxyManager, incoming: IncomingRequest) -> ManagedHandler:
     """Prepare a request that has to be managed."""
     handler = await manager.prepare(incoming)
     assert handler is not None

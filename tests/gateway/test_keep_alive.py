@@ -10,7 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest, Outgoing
 from everthread.gateway.keep_alive import KEEPALIVE_COMMENT
 from everthread.gateway.proxy import Proxy
 from tests.gateway.raw_http import (
@@ -32,8 +32,8 @@ from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LON
 
 MESSAGES = "/v1/messages"
 STREAMED = b'{"stream": true}'
-QUICK = Limits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
-LATER = Limits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
+QUICK = GatewayLimits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
+LATER = GatewayLimits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
 
 
 class SlowManager(PassThroughManager):
@@ -44,7 +44,7 @@ class SlowManager(PassThroughManager):
         self.go = asyncio.Event()
         self.hold = hold
 
-    async def outgoing(self, _incoming: Incoming) -> Outgoing:
+    async def outgoing(self, _incoming: IncomingRequest) -> Outgoing:
         if not self.hold:
             await self.go.wait()
         return Outgoing(
@@ -55,7 +55,7 @@ class SlowManager(PassThroughManager):
         )
 
     async def recover_with(
-        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+        self, _incoming: IncomingRequest, sent: Outgoing, _body: bytes
     ) -> Outgoing | None:
         return (
             Outgoing(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.filters.charging import choose_charged_model
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
@@ -218,7 +218,7 @@ async def test_refuses_duplicates_only_of_fields_that_matter(body: bytes, *, fin
     if fine:
         OuterFields(body)
         return
-    with pytest.raises(Refused, match="twice"):
+    with pytest.raises(RequestRefused, match="twice"):
         OuterFields(body)
     async with raw_gateway() as (url, upstream):
         answer = await send_bytes(url, post_request(CHAT, body))

@@ -26,7 +26,7 @@ from everthread.factory.gateway_store import (
 from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.factory.threads_api_factory import make_threads_api
 from everthread.factory.upstreams import add_keys, list_upstreams, start_local_models
-from everthread.gateway.contracts import Auth, Limits
+from everthread.gateway.contracts import Auth, GatewayLimits
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ class _GatewayBuilder:
         self._upstreams = upstreams
         self._stack = stack
         self._worker = worker
-        self._limits = Limits(**options.limits.model_dump())
+        limits = options.limits.model_dump()
+        self._limits = GatewayLimits(max_answer_gap_seconds=limits.pop("answer_seconds"), **limits)
         self._store_watch = make_store_watch(store)
         self._sites = SitePolicy(
             options.allowed_origins,
@@ -396,4 +397,4 @@ def _make_telemetry() -> TelemetryFeature | None:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return TelemetryFeature.from_process()
+    return TelemetryFeature.from_global_providers()

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from everthread.gateway.api.agent_pool import OpenAgent
     from everthread.gateway.api.routes import PreviewThread
     from everthread.gateway.api.threads_api import ThreadsApi
-    from everthread.gateway.contracts import Limits
+    from everthread.gateway.contracts import GatewayLimits
     from everthread.thread.events import Listener
 
 
 def make_threads_api(
-    config: Config, store: Store, limits: Limits, *, has_no_keys: bool
+    config: Config, store: Store, limits: GatewayLimits, *, has_no_keys: bool
 ) -> ThreadsApi:
     """Build the threads API. `has_no_keys`: whether clients have no key, so that the configuration decides on tools."""
     from everthread.gateway.api import QueueOptions

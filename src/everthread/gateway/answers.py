@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everthread.core.types import StreamDelta
 from everthread.gateway.answer_reader import AnswerReader
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.header_selection import (
     Headers,
     ResponseHeaders,
@@ -64,7 +64,7 @@ class Answer:
         encoding = self.headers.get("content-encoding", "")
         try:
             return decode_body(raw, encoding, MAX_ERROR_BYTES)
-        except Refused:
+        except RequestRefused:
             return None
 
 

@@ -31,7 +31,7 @@ Auth = Literal["keys", "passthrough", "none"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class GatewayLimits:
     """Limits of the gateway; the defaults are those of the configuration.
 
     Bytes are counted as received and again after decoding. Seconds limit a single wait, not a whole answer.
@@ -45,8 +45,8 @@ class Limits:
     body_seconds: float = 120.0
     """Time for a request's body to arrive."""
     connect_seconds: float = 10.0
-    answer_seconds: float = 600.0
-    """Time between two pieces of an upstream's answer."""
+    max_answer_gap_seconds: float = 600.0
+    """Maximum time between two pieces of an upstream's answer."""
     write_seconds: float = 60.0
     """Time for a client to read one piece of an answer."""
     manage_seconds: float = 180.0
@@ -63,11 +63,11 @@ class Account(Protocol):
     """The remaining allowance of a client, for the whole day and all processes."""
 
     def admit(self) -> None:
-        """Count a request. Raise `Refused` if a limit is reached."""
+        """Count a request. Raise `RequestRefused` if a limit is reached."""
         ...
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
+        """Raise `RequestRefused` if a call with this usage would exceed a limit. Count nothing."""
         ...
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
@@ -76,11 +76,11 @@ class Account(Protocol):
 
 
 Authorize = Callable[[CanonicalUsage, str], Awaitable[None]]
-"""Raises `Refused` unless a client may spend this usage on the operator's own key (`Caller.authorize`)."""
+"""Raises `RequestRefused` unless a client may spend this usage on the operator's own key (`Caller.authorize`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingRequest:
     """One request of a client in a provider's protocol."""
 
     api: Api
@@ -168,10 +168,10 @@ class RequestManager(Protocol):
         """Reads the bodies of requests; None if only their outer fields are read."""
         ...
 
-    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
+    def forward_first(self, incoming: IncomingRequest) -> RequestHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         ...
 
-    async def prepare(self, incoming: Incoming) -> RequestHandler | None:
+    async def prepare(self, incoming: IncomingRequest) -> RequestHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
         ...

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from everthread.core.types import Api
 from everthread.gateway.answers import Answer, make_answer
-from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature, Filter
@@ -73,7 +73,7 @@ class ProxyServices:
     client: UpstreamClient
     fail_open: FailOpen
     metrics: Metrics
-    limits: Limits
+    limits: GatewayLimits
     features: Sequence[Feature]
     pending_work: PendingWork
 
@@ -109,7 +109,7 @@ class Exchange:
     `run` passes both on unmanaged. A `ManagedExchange` has a `run` of its own, made of the same steps.
     """
 
-    incoming: Incoming | None
+    incoming: IncomingRequest | None
     """The request in the form for the manager and features; None if none of them needs to read it."""
     outer: OuterFields | None
     """The fields of a managed request."""
@@ -120,7 +120,7 @@ class Exchange:
         request: ExchangeRequest,
         writer: ResponseWriter,
         *,
-        incoming: Incoming | None = None,
+        incoming: IncomingRequest | None = None,
         outer: OuterFields | None = None,
     ) -> None:
         self.services = services

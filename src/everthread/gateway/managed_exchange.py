@@ -17,11 +17,11 @@ from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
     NOTICE_HEADER,
     THREAD_HEADER,
-    Incoming,
+    IncomingRequest,
     Outgoing,
     RequestHandler,
 )
-from everthread.gateway.error_answers import Refused, make_error_body
+from everthread.gateway.error_answers import RequestRefused, make_error_body
 from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.keep_alive import ResponseHead
@@ -44,7 +44,7 @@ which has not checked the credential."""
 class ManagedExchange(Exchange):
     """A request of a conversation, with the request that was sent last."""
 
-    incoming: Incoming
+    incoming: IncomingRequest
     outer: OuterFields
 
     def __init__(
@@ -53,7 +53,7 @@ class ManagedExchange(Exchange):
         request: ExchangeRequest,
         writer: ResponseWriter,
         *,
-        incoming: Incoming,
+        incoming: IncomingRequest,
         outer: OuterFields,
     ) -> None:
         super().__init__(services, request, writer, incoming=incoming, outer=outer)
@@ -85,7 +85,7 @@ class ManagedExchange(Exchange):
 
     @property
     def thread(self) -> str:
-        """The id of the request's thread; empty if the request is not managed."""
+        """The id of the request's thread, or an empty string if the request is not managed."""
         return "" if self.handler is None else self.handler.thread
 
     def make_filter(self, feature: Feature) -> Filter | None:
@@ -208,7 +208,7 @@ class ManagedExchange(Exchange):
                     make_answer(response), is_last=attempt == MAX_RESENDS
                 ):
                     return
-        except Refused as refused:
+        except RequestRefused as refused:
             if not keep_alive.has_started:
                 raise
             error = make_error_body(self.incoming.api, refused)

@@ -15,8 +15,14 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
 from everthread.gateway.admission import Admission
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Mode, RequestManager
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import (
+    NOTICE_HEADER,
+    GatewayLimits,
+    IncomingRequest,
+    Mode,
+    RequestManager,
+)
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.exchange import Exchange, ExchangeRequest, PendingWork, ProxyServices
 from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature
@@ -64,7 +70,7 @@ class Proxy:
         manager: RequestManager,
         *,
         features: Sequence[Feature] = (),
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         metrics: Metrics | None = None,
         store_watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
@@ -74,7 +80,7 @@ class Proxy:
 
         `flush_records`: makes all delayed records of the manager now.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or GatewayLimits()
         self.metrics = metrics or Metrics()
         self.feature_paths = frozenset[str]().union(*(feature.paths for feature in features))
         """Paths without a conversation whose requests are read because a feature needs them."""
@@ -107,7 +113,7 @@ class Proxy:
         try:
             head.caller.admit()
             await self._serve(head, scope, receive, writer=writer)
-        except Refused as refused:
+        except RequestRefused as refused:
             with contextlib.suppress(ClientGone):
                 await writer.refuse(refused)
         except ClientGone:
@@ -123,7 +129,7 @@ class Proxy:
             )
             with contextlib.suppress(ClientGone):
                 await writer.refuse(
-                    Refused(502, "upstream_broke_off", "The upstream broke off; try again.")
+                    RequestRefused(502, "upstream_broke_off", "The upstream broke off; try again.")
                 )
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -222,7 +228,7 @@ class Proxy:
     async def _make_read_exchange(
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> Exchange:
-        """Return the exchange of a request that is no conversation but is read, for its model or for a feature."""
+        """Return the exchange of a request that is not a conversation but is read, for its model or for a feature."""
         body = await self._read(head, raw)
         model = body.model or find_model_in_path(head.path)
         if head.path not in self.feature_paths or not body.plain:
@@ -272,8 +278,8 @@ class Proxy:
 
 def _make_incoming(
     head: RequestHead, api: Api, body: RequestBody, *, upstream: Upstream, mode: Mode
-) -> Incoming:
-    return Incoming(
+) -> IncomingRequest:
+    return IncomingRequest(
         api=api,
         path=head.path,
         headers=head.headers,

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Send
 
 from everthread.gateway.error_answers import (
-    Refused,
+    RequestRefused,
     make_error_body,
     make_error_headers,
 )
@@ -85,7 +85,7 @@ class ResponseWriter:
         if not self._is_complete:
             await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: RequestRefused) -> None:
         """Send an error of the gateway in the client's protocol; do nothing if the answer has begun."""
         if self.status is not None:
             return

@@ -19,8 +19,8 @@ from everthread.gateway.compaction_items import (
     asks_for_compaction,
     is_compaction_unsupported,
 )
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import NOTICE_HEADER, IncomingRequest
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.header_selection import ResponseHeaders
@@ -28,7 +28,7 @@ from everthread.wire.sse import SseEvent, encode_event
 
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"
-MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
+MakeItem = Callable[[IncomingRequest], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
 """Make a compaction item for a request; return it with its number of tokens."""
 
 
@@ -48,7 +48,7 @@ class CompactionItemFeature(Feature):
 
 
 class _CompactionItemFilter(Filter):
-    def __init__(self, exchange: Exchange, incoming: Incoming, make_item: MakeItem) -> None:
+    def __init__(self, exchange: Exchange, incoming: IncomingRequest, make_item: MakeItem) -> None:
         self._exchange = exchange
         self._incoming = incoming
         self._make_item = make_item
@@ -81,7 +81,7 @@ class _CompactionItemFilter(Filter):
         if incoming.authorize is not None:
             try:
                 await incoming.authorize(CanonicalUsage(), self._exchange.request.model or "")
-            except Refused as refused:
+            except RequestRefused as refused:
                 _LOG.info("no compaction is made for a client: %s", refused.message)
                 return None
         return await self._exchange.services.fail_open.attempt(

@@ -67,7 +67,7 @@ class TelemetryFeature(Feature):
     seconds: Histogram
 
     @classmethod
-    def from_process(cls) -> TelemetryFeature | None:
+    def from_global_providers(cls) -> TelemetryFeature | None:
         """Use the providers that were set up for the process; return None if there are none."""
         tracer_provider = trace.get_tracer_provider()
         meter_provider = metrics.get_meter_provider()

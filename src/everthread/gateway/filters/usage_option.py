@@ -78,7 +78,7 @@ class _UsageOptionFilter(Filter):
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:
-    """Add `include_usage` to a streaming chat request; return None if the client has set it, or if it is no stream.
+    """Add `include_usage` to a streaming chat request; return None if the client has set it, or asks for no stream.
 
     `outer`: the fields of the body, if they were read before.
     """

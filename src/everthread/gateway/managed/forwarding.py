@@ -19,7 +19,7 @@ from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     THREAD_HEADER,
     TOKENS_HEADER,
-    Incoming,
+    IncomingRequest,
     Outgoing,
 )
 from everthread.gateway.managed.cache_marks import (
@@ -167,7 +167,7 @@ def is_compaction_planned(memory: ThreadMemory) -> bool:
 
 
 def forward(
-    incoming: Incoming,
+    incoming: IncomingRequest,
     located_body: LocatedBody,
     memory: BodyMemory,
     *,
@@ -223,7 +223,7 @@ def forward(
 
 def _may_forward(
     terms: ForwardingTerms,
-    incoming: Incoming,
+    incoming: IncomingRequest,
     located_body: LocatedBody,
     *,
     match: BodyMatch,

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.compaction_items import expand_items, may_have_item
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.identify import find_client_scope
 from everthread.gateway.managed.deferred_records import (
     MAX_DELAY_SECONDS,
@@ -75,7 +75,7 @@ class ProxyManager:
         self.deferred_records = DeferredRecords(self._record_deferred, delay=record_delay)
         self.requested_compactions = RequestedCompactions(self.threads, self._open)
 
-    def forward_first(self, incoming: Incoming) -> ForwardedHandler | None:
+    def forward_first(self, incoming: IncomingRequest) -> ForwardedHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         located_body = incoming.located_body
         if located_body is None or located_body.match is None:
@@ -101,7 +101,7 @@ class ProxyManager:
         handler.outgoing = outgoing
         return handler
 
-    async def prepare(self, incoming: Incoming) -> ManagedHandler | None:
+    async def prepare(self, incoming: IncomingRequest) -> ManagedHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
         if incoming.mode == "off":
             return None
@@ -138,11 +138,11 @@ class ProxyManager:
         located_body = request.located_body
         history = self.reader.read_history(located_body, len(located_body.elements))
         self.reader.remember_history(request.thread, located_body, history)
-        next_terms = continue_terms(
+        next_forwarding_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
         )
-        self._body_memories.find_or_create(request.thread).forwarding_terms = next_terms
-        await self.deferred_records.defer(request, outcome, next_terms.digest)
+        self._body_memories.find_or_create(request.thread).forwarding_terms = next_forwarding_terms
+        await self.deferred_records.defer(request, outcome, next_forwarding_terms.digest)
         return True
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class ProxyManager:
         await self.deferred_records.flush_all()
         await self.threads.close()
 
-    async def _open(self, incoming: Incoming) -> ManagedHandler:
+    async def _open(self, incoming: IncomingRequest) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made.
 
         Compaction items made by a gateway are replaced with their messages first.
@@ -172,7 +172,7 @@ class ProxyManager:
     async def _read_for(
         self,
         handler: ManagedHandler,
-        incoming: Incoming,
+        incoming: IncomingRequest,
         located_body: LocatedBody,
         *,
         client_scope: ClientScope,
@@ -197,13 +197,13 @@ class ProxyManager:
             self.reader.remember(call.thread, parsed_request)
             handler.set_request(request, call, self._body_memories.find_or_create(call.thread))
 
-    def _locate(self, incoming: Incoming) -> LocatedBody:
+    def _locate(self, incoming: IncomingRequest) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
         origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
         match = self.reader.bodies.find(origin, incoming.body)
         return self.reader.locate(origin, incoming.body, match)
 
-    def _expand_own_items(self, incoming: Incoming) -> Incoming:
+    def _expand_own_items(self, incoming: IncomingRequest) -> IncomingRequest:
         """Replace our compaction items in the request with the messages that they represent."""
         if (
             incoming.mode != "managed"

@@ -9,11 +9,11 @@ from typing import Any
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER, make_item, read_item_key
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.thread.caller.caller_threads import CallerThreads
 
-OpenRequest = Callable[[Incoming], Coroutine[Any, Any, ManagedHandler]]
+OpenRequest = Callable[[IncomingRequest], Coroutine[Any, Any, ManagedHandler]]
 """Reads a request and finds its thread."""
 
 
@@ -24,7 +24,7 @@ class RequestedCompactions:
         self._threads = threads
         self._open_request = open_request
 
-    async def compact(self, incoming: Incoming, window: int | None = None) -> dict[str, Any]:
+    async def compact(self, incoming: IncomingRequest, window: int | None = None) -> dict[str, Any]:
         """Compact a conversation now for this window.
 
         Return its messages, a receipt, and the thread for recall.
@@ -50,7 +50,7 @@ class RequestedCompactions:
             "handle": call.thread,
         }
 
-    async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_item(self, incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
         """Return an item that replaces a conversation, and the tokens of the messages in it.
 
         A later history that begins with the item continues the thread.
@@ -62,7 +62,7 @@ class RequestedCompactions:
         await self._threads.keep_replacement(handler.call, read_item_key(item))
         return item, self._threads.sizer.count_tokens(handler.call, handler.call.rewrite)
 
-    async def _open_and_store(self, incoming: Incoming) -> ManagedHandler:
+    async def _open_and_store(self, incoming: IncomingRequest) -> ManagedHandler:
         handler = await self._open_request(incoming)
         await self._threads.recorder.store_request(handler.call)
         if not handler.call.storage.is_stored:
@@ -70,13 +70,13 @@ class RequestedCompactions:
         return handler
 
     async def _compact_unless_forbidden(self, handler: ManagedHandler) -> str:
-        """Compact a conversation; return why it stays as it was, empty if it was compacted."""
+        """Compact a conversation; return why it stays as it was, or an empty string if it was compacted."""
         return self._find_refusal_reason(handler) or await self._threads.compact_manually(
             handler.call, CompactionLevel.NORMAL
         )
 
     def _find_refusal_reason(self, handler: ManagedHandler) -> str:
-        """Return why this conversation may not be compacted; empty if it may."""
+        """Return why this conversation may not be compacted, or an empty string if it may."""
         mode = handler.request.incoming.mode
         reason = handler.request.unmanaged_reason
         if not self._threads.setup.options.enabled:

@@ -16,7 +16,7 @@ from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import SYSTEM_ROLES, content_text, kind_of, parts_of, tool_names
 from everthread.core.recent_dict import RecentDict
 from everthread.core.types import Api, Request
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.request.json_slices import Element, SlicedBody
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -40,7 +40,7 @@ class RecallOffers:
         """By the ids of the settings."""
 
     def choose_tool(
-        self, incoming: Incoming, sliced: SlicedBody, settings: Request
+        self, incoming: IncomingRequest, sliced: SlicedBody, settings: Request
     ) -> Mapping[str, Any] | None:
         """Return the tool; None if the client has a similar tool or has turned ours off.
 

@@ -94,7 +94,7 @@ class BodyCache:
         return len(self._bodies)
 
     def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find the cached body with most messages in common with this one; None if none has any."""
+        """Return the cached body with most messages in common with this one, or None if there is no such body."""
         with self._lock:
             threads = list(self._threads.get(_make_candidate_key(origin, body), ()))
         best_match: BodyMatch | None = None

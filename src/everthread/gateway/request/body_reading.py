@@ -100,7 +100,7 @@ class RequestBody:
     located_body: LocatedBody | None = None
     """The positions of its messages; None if they were not or cannot be located."""
     excess_reason: str = ""
-    """Why reading the body would cost too much; empty if it would not."""
+    """Why reading the body would cost too much, or an empty string if it would not."""
 
     @property
     def model(self) -> str | None:
@@ -115,7 +115,7 @@ async def read_request(
     locator: BodyLocator | None = None,
     path: str = "",
 ) -> RequestBody:
-    """Decode a body and locate its fields and, with a locator, its messages. Raise `Refused` if it exceeds a limit.
+    """Decode a body and locate its fields and, with a locator, its messages. Raise `RequestRefused` over a limit.
 
     The number of new bytes decides whether to use a thread, because most of a known conversation was read before.
     `path`: the path of the request; for Gemini it names the model, which becomes a field of the body.
@@ -162,7 +162,7 @@ def _count_new_bytes(body: bytes, match: BodyMatch | None) -> int:
 
 
 def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
-    """Return why reading a request would cost too much; empty if it would not."""
+    """Return why reading a request would cost too much, or an empty string if it would not."""
     if len(body) > MAX_EXPANSION_FACTOR * len(raw) + ALLOWED_EXPANSION_BYTES:
         return f"its body is more than {MAX_EXPANSION_FACTOR} times as large once decoded"
     if outer.new_size < MIN_EXCESS_BYTES:

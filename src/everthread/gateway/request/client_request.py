@@ -11,7 +11,7 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
-from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, IncomingRequest
 from everthread.gateway.identify import choose_thread_kind, read_client
 from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
 from everthread.gateway.request.request_reader import (
@@ -49,7 +49,7 @@ STATEFUL_FIELDS = (
 class ClientRequest:
     """A client's request, and the facts read from it."""
 
-    incoming: Incoming
+    incoming: IncomingRequest
     parsed_request: ParsedRequest
     client_scope: ClientScope
     recall_tool: Mapping[str, Any] | None
@@ -57,9 +57,9 @@ class ClientRequest:
     caller_history: CallerHistory = field(init=False)
     settings: CallSettings = field(init=False)
     unmanaged_reason: str = field(init=False)
-    """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
+    """The field that shows that the provider keeps or changes the history, so that the request is forwarded unchanged.
 
-    Empty if the request may be rewritten."""
+    An empty string if the request may be rewritten."""
 
     def __post_init__(self) -> None:
         self.unmanaged_reason = find_unmanaged_reason(self.sliced_body)
@@ -162,7 +162,7 @@ class ClientRequest:
 
 
 def make_credential_digest(headers: Mapping[str, str]) -> str:
-    """Return a digest of a client's credential; empty if it sends none."""
+    """Return a digest of a client's credential, or an empty string if it sends none."""
     credential = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
     if not credential:
         return ""
@@ -170,7 +170,7 @@ def make_credential_digest(headers: Mapping[str, str]) -> str:
 
 
 def find_unmanaged_reason(sliced: SlicedBody) -> str:
-    """Return the field that forbids rewriting a request; empty if it may be rewritten."""
+    """Return the field that forbids rewriting a request, or an empty string if it may be rewritten."""
     fields = sliced.fields
     stateful_field = next((name for name in STATEFUL_FIELDS if fields.get(name) is not None), "")
     if stateful_field:

@@ -309,7 +309,7 @@ class _BodySlicer:
         following = _decode_list(fields.pop("", msgspec.Raw(b"null")))
         if not following:
             raise WireError(
-                f"the request is no JSON at byte {position}: a message must follow a comma"
+                f"the request is not JSON at byte {position}: a message must follow a comma"
             )
         position = self._read_elements(start, position, following)
         self._read_fields(fields, position, is_first=False)
@@ -344,7 +344,7 @@ class _BodySlicer:
         fields = _decode_fields(b"{" + self.body[next_position + has_more :])
         if has_more and not fields:
             raise WireError(
-                f"the request is no JSON at byte {next_position}: something must follow a comma"
+                f"the request is not JSON at byte {next_position}: something must follow a comma"
             )
         self._read_fields(fields, position, is_first=False)
 
@@ -362,7 +362,7 @@ class _BodySlicer:
             match = _KEY_PATTERN.match(body, _skip_blank(body, position))
             if match is None or key in self.spans:
                 raise WireError(
-                    f"the request has no usable field {key!r}: a name that is no string, or given twice"
+                    f"the request has no usable field {key!r}: its name is not a string, or it is given twice"
                 )
             start = match.end()
             if key == self.list_field and body[start : start + 1] == b"[":
@@ -393,7 +393,7 @@ class _BodySlicer:
         """Return the start of the message that follows this position, or the end of the list if none follows."""
         match = _AFTER_ELEMENT_PATTERN.match(self.body, position)
         if match is None:
-            raise WireError(f"the request is no JSON at byte {position}: ',' is missing")
+            raise WireError(f"the request is not JSON at byte {position}: ',' is missing")
         return match.end() if match[1] == b"," else match.end(1)
 
     def _close_list(self, start: int, end: int) -> int:
@@ -413,18 +413,18 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             ) from None
         hidden = _ESCAPE_PATTERN.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
         if hidden == body:
-            raise WireError(f"the request is no JSON object: {error}") from None
+            raise WireError(f"the request is not a JSON object: {error}") from None
     try:
         return _FIELDS.decode(hidden)
     except JSON_ERRORS as error:
-        raise WireError(f"the request is no JSON object: {error}") from None
+        raise WireError(f"the request is not a JSON object: {error}") from None
 
 
 def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _LIST.decode(raw)
     except JSON_ERRORS as error:
-        raise WireError(f"the request's messages are no JSON: {error}") from None
+        raise WireError(f"the request's messages are not JSON: {error}") from None
 
 
 def _skip_blank(body: bytes, position: int) -> int:
@@ -437,5 +437,5 @@ def _skip_blank(body: bytes, position: int) -> int:
 def _expect(body: bytes, position: int, sign: bytes) -> int:
     if body[position : position + 1] != sign:
         sign_text = sign.decode()
-        raise WireError(f"the request is no JSON at byte {position}: {sign_text!r} is missing")
+        raise WireError(f"the request is not JSON at byte {position}: {sign_text!r} is missing")
     return position + 1

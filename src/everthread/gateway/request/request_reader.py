@@ -57,7 +57,7 @@ class LocatedBody:
     system_count: int = 0
     """Number of messages at the start that are the system prompt."""
     reminder_count: int = 0
-    """Number of system reminders at the end, which are no part of the conversation's identity."""
+    """Number of system reminders at the end, which do not belong to the conversation's identity."""
     match: BodyMatch | None = None
     """The cached body that partly equals this one; None if there is none."""
     shared_count: int = 0

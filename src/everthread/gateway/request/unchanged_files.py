@@ -46,7 +46,7 @@ def restore_unchanged_files(
     file_reads = {
         call: file_read for value in wire_messages for call, file_read in _list_file_reads(value)
     }
-    contents: dict[FileRead, tuple[int, str]] = {}
+    result_by_file_read: dict[FileRead, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
     for index, value in enumerate(wire_messages):
         new_value = value
@@ -56,14 +56,14 @@ def restore_unchanged_files(
             if file_read is None:
                 continue
             if not is_stub(result_text):
-                contents[file_read] = index, result_text
+                result_by_file_read[file_read] = index, result_text
             elif (
                 index >= covered_count
-                and file_read in contents
-                and contents[file_read][0] < covered_count
-                and len(contents[file_read][1]) <= _MAX_RESTORED_CHARS
+                and file_read in result_by_file_read
+                and result_by_file_read[file_read][0] < covered_count
+                and len(result_by_file_read[file_read][1]) <= _MAX_RESTORED_CHARS
             ):
-                new_value = _with_result(new_value, call, contents[file_read][1])
+                new_value = _with_result(new_value, call, result_by_file_read[file_read][1])
         if new_value is not value:
             restored[index] = new_value
     return restored
