@@ -110,13 +110,12 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     before = slice_body(client.incoming().body, api)
     after = slice_body(sent.body, api)
     assert after.fields == before.fields
-    assert after.elements[-1].text == before.elements[-1].text
-    assert after.elements[0].text == before.elements[0].text
+    assert after.messages[-1].text == before.messages[-1].text
+    assert after.messages[0].text == before.messages[0].text
 
 
-@pytest.mark.parametrize("mode", ["observe", "off"])
-async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> None:
-    client = HistoryClient("openai_chat", mode=mode)
+async def test_an_observed_request_is_recorded_and_not_rewritten(setup: ManagerSetup) -> None:
+    client = HistoryClient("openai_chat", mode="observe")
     add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await prepare_request(setup.manager(background=False), incoming)
@@ -124,7 +123,14 @@ async def test_other_modes_rewrite_nothing(mode: Any, setup: ManagerSetup) -> No
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
     threads = await setup.store.list_threads(tenant="t")
-    assert len(threads) == (mode == "observe"), "only an observed request is recorded"
+    assert len(threads) == 1
+
+
+async def test_a_request_is_not_managed_if_managing_is_off(setup: ManagerSetup) -> None:
+    client = HistoryClient("openai_chat", mode="off")
+    add_old_turns(client, 12)
+    assert await setup.manager().prepare(client.incoming()) is None
+    assert await setup.store.list_threads(tenant="t") == []
 
 
 def manage_context(edit: str, **options: Any) -> dict[str, Any]:
@@ -276,8 +282,8 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
     again = await ask(setup.manager(summarizer=writer), client, "Go on.")
-    first = [one.value for one in slice_body(sent.body, api).elements]
-    second = [one.value for one in slice_body(again.body, api).elements]
+    first = [one.value for one in slice_body(sent.body, api).messages]
+    second = [one.value for one in slice_body(again.body, api).messages]
     assert second[: len(first)] == first
 
 
@@ -480,7 +486,7 @@ async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> Non
 
 def head_of(sent: Outgoing) -> str:
     """Return the summary with which a rewritten request begins."""
-    elements = slice_body(sent.body, "openai_chat").elements
+    elements = slice_body(sent.body, "openai_chat").messages
     return elements[1].text if sent.is_rewritten else ""
 
 

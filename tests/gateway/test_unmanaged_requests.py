@@ -124,7 +124,7 @@ def test_commas_in_texts_do_not_count_as_values() -> None:
         }
     ).encode()
     assert not OuterFields(text).is_excessive
-    assert len(slice_body(text, "openai_chat").elements) == 1
+    assert len(slice_body(text, "openai_chat").messages) == 1
     assert OuterFields(
         b'{"a":"' + b'\\",' * 400_000
     ).is_excessive  # no JSON, and not to be looked at again and again

@@ -72,8 +72,8 @@ MAX_PATH_DECODINGS = 8
 def decode_path(raw: bytes) -> str:
     """Return the canonical path after decoding it until it no longer changes.
 
-    An upstream that decodes more than once, or treats `%2f` as a slash, reads the path in this way. Raise `RequestRefused`
-    if it is encoded too often.
+    An upstream that decodes more than once, or treats `%2f` as a slash, reads the path in this way. Raise
+    `RequestRefused` if it is encoded too often.
     """
     for _ in range(MAX_PATH_DECODINGS):
         decoded = unquote_to_bytes(raw)

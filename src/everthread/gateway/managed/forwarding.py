@@ -70,7 +70,7 @@ class ForwardingTerms:
 
     def estimate(self, located_body: LocatedBody) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown_bytes = len(located_body.sliced_body.body) - self.last_body_bytes
+        grown_bytes = len(located_body.slices.body) - self.last_body_bytes
         return self.last_tokens + max(located_body.added_bytes, grown_bytes)
 
 
@@ -132,10 +132,10 @@ def make_forwarding_terms(
         call.model,
         message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        last_body_bytes=len(request.sliced_body.body),
+        last_body_bytes=len(request.slices.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.compute_budget(options).threshold),
-        offers_recall=offers_recall(call, request.sliced_body),
+        offers_recall=offers_recall(call, request.slices),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
     )
 
@@ -155,7 +155,7 @@ def continue_terms(
         terms,
         message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        last_body_bytes=len(located_body.sliced_body.body),
+        last_body_bytes=len(located_body.slices.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
@@ -195,7 +195,7 @@ def forward(
     }
     edits: list[BodyEdit] = []
     if terms.offers_recall:
-        edits.append(make_tool_edit(incoming.api, located_body.sliced_body))
+        edits.append(make_tool_edit(incoming.api, located_body.slices))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
         method = choose_cache_method(
             incoming.api,
@@ -207,7 +207,7 @@ def forward(
         edits += make_cache_edits(
             method,
             incoming.api,
-            located_body.sliced_body,
+            located_body.slices,
             ttl,
             memory=memory.marks,
             leading_count=located_body.system_count,
@@ -229,7 +229,7 @@ def _may_forward(
     match: BodyMatch,
 ) -> bool:
     """Return whether a request has the settings of the last one, may be changed, and is below half the threshold."""
-    has_same_settings = match.parts.tail_bytes and incoming.upstream_url == terms.upstream
+    has_same_settings = match.tail_bytes and incoming.upstream_url == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
     if terms.estimate(located_body) >= terms.max_tokens:
@@ -238,12 +238,12 @@ def _may_forward(
         return False
     if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
-    return not find_unmanaged_reason(located_body.sliced_body)
+    return not find_unmanaged_reason(located_body.slices)
 
 
 def _continues(terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader) -> bool:
     """Return whether a request continues its thread at the end. Read only the messages since the last request."""
-    if len(located_body.elements) <= terms.message_count:
+    if len(located_body.history_messages) <= terms.message_count:
         return False
     history = reader.read_history(located_body, terms.message_count)
     return history.digest(terms.message_count) == terms.digest

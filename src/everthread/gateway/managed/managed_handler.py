@@ -183,7 +183,7 @@ class ManagedHandler:
     def _render(self) -> Outgoing:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
-        has_recall = offers_recall(call, self.request.sliced_body)
+        has_recall = offers_recall(call, self.request.slices)
         tokens = self._threads.remember_prompt(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS

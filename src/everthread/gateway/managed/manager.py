@@ -92,7 +92,7 @@ class ProxyManager:
         if terms is None or outgoing is None:
             return None
         client_scope = find_client_scope(
-            incoming.tenant, incoming.headers, located_body.sliced_body.fields
+            incoming.tenant, incoming.headers, located_body.slices.fields
         )
         request = ForwardedRequest(
             thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
@@ -136,7 +136,7 @@ class ProxyManager:
         if not identities:
             return False
         located_body = request.located_body
-        history = self.reader.read_history(located_body, len(located_body.elements))
+        history = self.reader.read_history(located_body, len(located_body.history_messages))
         self.reader.remember_history(request.thread, located_body, history)
         next_forwarding_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
@@ -162,7 +162,7 @@ class ProxyManager:
         is_expanded = request is not incoming
         if is_expanded:
             located_body = self._locate(request)
-        fields = located_body.sliced_body.fields
+        fields = located_body.slices.fields
         client_scope = find_client_scope(incoming.tenant, incoming.headers, fields)
         await self.deferred_records.flush_session(client_scope)
         handler = ManagedHandler(self.threads, self._mark_ttl, is_expanded=is_expanded)
@@ -188,13 +188,15 @@ class ProxyManager:
         async with threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(located_body)
             tool = self._recall_offers.choose_tool(
-                incoming, located_body.sliced_body, parsed_request.settings
+                incoming, located_body.slices, parsed_request.settings
             )
-            request = ClientRequest(incoming, parsed_request, client_scope, tool)
+            request = ClientRequest(
+                incoming, located_body, parsed_request, client_scope, recall_tool=tool
+            )
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, parsed_request)
+            self.reader.remember(call.thread, located_body, parsed_request)
             handler.set_request(request, call, self._body_memories.find_or_create(call.thread))
 
     def _locate(self, incoming: IncomingRequest) -> LocatedBody:

@@ -91,7 +91,5 @@ class RequestedCompactions:
 def _list_compacted_messages(handler: ManagedHandler) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = handler.request
-    system_messages = [
-        element.value for element in request.sliced_body.elements[: request.system_count]
-    ]
+    system_messages = [message.value for message in request.slices.messages[: request.system_count]]
     return [*system_messages, *handler.call.list_messages_to_send()]

@@ -30,7 +30,7 @@ MAX_LOOP_BYTES = 64 * 1024
 MAX_MEDIUM_BYTES = 4 * 1024 * 1024
 """Maximum size of texts for the shared threads; larger ones have a separate thread, so that others need not wait."""
 MAX_UNCOUNTED_BYTES = 1024 * 1024
-"""Maximum new bytes of a body that is sliced without counting its values first."""
+"""Maximum new bytes of a body that is slices without counting its values first."""
 MEDIUM_THREADS = 3
 MAX_EXPANSION_FACTOR = 50
 ALLOWED_EXPANSION_BYTES = 4 * 1024 * 1024
@@ -151,7 +151,7 @@ def _read_decoded(
     if located_body is None:
         outer = OuterFields(body)
     else:
-        outer = OuterFields(body, located_body.sliced_body, located_body.cached_bytes)
+        outer = OuterFields(body, located_body.slices, located_body.cached_bytes)
     check_model_name(outer.model)
     return RequestBody(raw, body, outer, located_body, _find_excess(raw, body, outer))
 

@@ -13,7 +13,7 @@ from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, IncomingRequest
 from everthread.gateway.identify import choose_thread_kind, read_client
-from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
+from everthread.gateway.request.json_slices import BodySlices, DecodedMessages, MessageSlice
 from everthread.gateway.request.request_reader import (
     LocatedBody,
     ParsedRequest,
@@ -50,6 +50,7 @@ class ClientRequest:
     """A client's request, and the facts read from it."""
 
     incoming: IncomingRequest
+    located_body: LocatedBody
     parsed_request: ParsedRequest
     client_scope: ClientScope
     recall_tool: Mapping[str, Any] | None
@@ -62,22 +63,18 @@ class ClientRequest:
     An empty string if the request may be rewritten."""
 
     def __post_init__(self) -> None:
-        self.unmanaged_reason = find_unmanaged_reason(self.sliced_body)
+        self.unmanaged_reason = find_unmanaged_reason(self.slices)
         self.settings = self._make_settings()
         self.caller_history = self._read_history()
 
     @property
-    def located_body(self) -> LocatedBody:
-        return self.parsed_request.located_body
-
-    @property
-    def elements(self) -> Sequence[Element]:
+    def history_messages(self) -> Sequence[MessageSlice]:
         """The client's messages, without the system prompt and reminders at the end."""
-        return self.located_body.elements
+        return self.located_body.history_messages
 
     @property
-    def sliced_body(self) -> SlicedBody:
-        return self.located_body.sliced_body
+    def slices(self) -> BodySlices:
+        return self.located_body.slices
 
     @property
     def system_count(self) -> int:
@@ -94,29 +91,29 @@ class ClientRequest:
         return self.unmanaged_reason in (ANTHROPIC_COMPACTION_FIELD, COMPACTION_TRIGGER)
 
     def _read_history(self) -> CallerHistory:
-        client = read_client(self.incoming.headers, self.sliced_body.fields)
+        client = read_client(self.incoming.headers, self.slices.fields)
         has_tools = bool(self.parsed_request.settings.tools)
-        elements = self.elements
+        messages = self.history_messages
 
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_unchanged_files(self.sliced_body.body, elements, covered_count)
+            return restore_unchanged_files(self.slices.body, messages, covered_count)
 
         return CallerHistory(
             self.client_scope,
             self.parsed_request.history,
-            messages=elements,
-            wire_messages=DecodedMessages(elements),
+            messages=messages,
+            wire_messages=DecodedMessages(messages),
             sizes=self.parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=has_tools),
             leading_compaction=self._find_leading_compaction(),
-            is_single_text=self.sliced_body.is_single_text,
+            is_single_text=self.slices.is_single_text,
             restore_messages=restore,
         )
 
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
-        fields = self.sliced_body.fields
+        fields = self.slices.fields
         headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
         limit_key = LimitKey(
             incoming.upstream_url,
@@ -148,14 +145,14 @@ class ClientRequest:
             return replace(
                 own_compaction,
                 message_count=min(
-                    own_compaction.message_count - self.system_count, len(self.elements)
+                    own_compaction.message_count - self.system_count, len(self.history_messages)
                 ),
             )
         if COMPACTION_MARK not in self.located_body.watched_words:
             return None
-        elements = self.elements
-        for index in range(len(elements) - 1, -1, -1):
-            if is_compaction(elements[index].value):
+        messages = self.history_messages
+        for index in range(len(messages) - 1, -1, -1):
+            if is_compaction(messages[index].value):
                 identity = self.parsed_request.history.identities[index]
                 return LeadingCompaction(identity.fingerprint, index + 1)
         return None
@@ -169,9 +166,9 @@ def make_credential_digest(headers: Mapping[str, str]) -> str:
     return blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def find_unmanaged_reason(sliced: SlicedBody) -> str:
+def find_unmanaged_reason(slices: BodySlices) -> str:
     """Return the field that forbids rewriting a request, or an empty string if it may be rewritten."""
-    fields = sliced.fields
+    fields = slices.fields
     stateful_field = next((name for name in STATEFUL_FIELDS if fields.get(name) is not None), "")
     if stateful_field:
         return stateful_field
@@ -179,7 +176,7 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
         return "context_management"
     if isinstance(fields.get(ANTHROPIC_COMPACTION_FIELD), dict):
         return ANTHROPIC_COMPACTION_FIELD
-    last_message = sliced.elements[-1].value if len(sliced.elements) else None
+    last_message = slices.messages[-1].value if len(slices.messages) else None
     if isinstance(last_message, dict) and kind_of(last_message) == COMPACTION_TRIGGER:
         return COMPACTION_TRIGGER
     return ""

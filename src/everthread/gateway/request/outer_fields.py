@@ -13,7 +13,7 @@ from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.json_slices import (
     MAX_ALL_VALUES,
     MAX_FIELDS,
-    SlicedBody,
+    BodySlices,
     SpanByField,
     has_too_many_values,
 )
@@ -64,17 +64,17 @@ class OuterFields:
     Raise `RequestRefused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers
     differ in which of two fields they use, so that one model could be charged while another one answers.
 
-    `sliced`: the sliced body, if there is one. `known_size`: number of bytes that were read with an earlier body.
+    `slices`: the slices body, if there is one. `known_size`: number of bytes that were read with an earlier body.
     """
 
-    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known_size: int = 0) -> None:
+    def __init__(self, body: bytes, slices: BodySlices | None = None, known_size: int = 0) -> None:
         self._body = body
-        self._sliced = sliced
+        self._sliced = slices
         self.new_size = len(body) - known_size
         """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
-        self._spans = None if self.is_excessive or sliced is not None else _outer_spans(body)
-        if self._spans is None and sliced is None:
+        self._spans = None if self.is_excessive or slices is not None else _outer_spans(body)
+        if self._spans is None and slices is None:
             _refuse_duplicates(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:

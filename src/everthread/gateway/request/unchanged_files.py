@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from everthread.core.json_values import json_value
 from everthread.core.messages import content_text, kind_of
-from everthread.gateway.request.json_slices import Element
+from everthread.gateway.request.json_slices import MessageSlice
 
 _STUB_PHRASES = (b"unchanged since", b"already in your context")
 _STUB_PATTERN = re.compile(
@@ -31,18 +31,18 @@ class FileRead(NamedTuple):
 
 
 def restore_unchanged_files(
-    body: bytes, elements: Sequence[Element], covered_count: int
+    body: bytes, messages: Sequence[MessageSlice], covered_count: int
 ) -> dict[int, Any]:
     """Return, by index, the messages after the covered ones that call a file unchanged, with the file's text restored.
 
     Restore a text only if the message that contains it is covered.
     """
-    if not 0 < covered_count < len(elements):
+    if not 0 < covered_count < len(messages):
         return {}
-    start = elements[covered_count].start
+    start = messages[covered_count].start
     if not any(body.find(mark, start) >= 0 for mark in _STUB_PHRASES):
         return {}
-    wire_messages = [element.value for element in elements]
+    wire_messages = [message.value for message in messages]
     file_reads = {
         call: file_read for value in wire_messages for call, file_read in _list_file_reads(value)
     }
