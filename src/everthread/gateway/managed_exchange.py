@@ -77,8 +77,9 @@ class ManagedExchange(Exchange):
             self._log_facts()
             outcome = self.end_filters()
             if self.handler is not None:
-                recording = self._attempt(
-                    "answered", self.handler.record(outcome), is_awaited=False
+                # Not `self._attempt`, which would keep the exchange in memory until the record is made.
+                recording = self.services.fail_open.attempt(
+                    "answered", self.incoming, self.handler.record(outcome), is_awaited=False
                 )
                 self.services.pending_work.start(recording)
             await self.close()
@@ -126,13 +127,9 @@ class ManagedExchange(Exchange):
             return None
         return await self._attempt("recall", self.handler.retry_without_recall(reply))
 
-    async def _attempt(
-        self, step: str, work: Coroutine[Any, Any, T], *, is_awaited: bool = True
-    ) -> T | None:
+    async def _attempt(self, step: str, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a step of the handler; None if it fails or takes too long."""
-        return await self.services.fail_open.attempt(
-            step, self.incoming, work, is_awaited=is_awaited
-        )
+        return await self.services.fail_open.attempt(step, self.incoming, work)
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""

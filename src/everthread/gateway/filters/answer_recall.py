@@ -1,4 +1,8 @@
-"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client."""
+"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client.
+
+Each protocol merges streams and whole bodies separately: turning a whole body into events and back would drop its
+fields that events do not have, such as those that only one provider sends.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +195,10 @@ def may_call_recall(data: bytes) -> bool:
 
 
 class RecallWatch:
-    """Look for a call of our tool in the complete events of a stream."""
+    """Look for a call of our tool in the complete events of a stream.
+
+    Most answers have no such call. Searching their bytes costs less than a merged stream, which decodes every event.
+    """
 
     def __init__(self) -> None:
         self.must_merge = False
