@@ -18,8 +18,9 @@ def locate_request(manager: ProxyManager, client: HistoryClient) -> IncomingRequ
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.reader.bodies.find(origin, incoming.body)
-    return replace(incoming, located_body=manager.reader.locate(origin, incoming.body, match))
+    match = manager.reader.bodies.find(origin, incoming.body.plain)
+    located_body = manager.reader.locate(origin, incoming.body.plain, match)
+    return replace(incoming, body=replace(incoming.body, located_body=located_body))
 
 
 async def begin_turn(manager: ProxyManager, client: HistoryClient) -> RequestHandler:

@@ -175,7 +175,7 @@ class PassThroughManager:
         )
 
     async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
-        return Outgoing(incoming.raw)
+        return Outgoing(incoming.body.raw)
 
     async def recover_with(
         self, _incoming: IncomingRequest, _sent: Outgoing, _body: bytes

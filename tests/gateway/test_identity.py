@@ -7,7 +7,6 @@ import json
 import random
 import tempfile
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    turn = await prepare_request(manager, replace(client.incoming(), raw=raw, body=raw))
+    turn = await prepare_request(manager, client.make_incoming(raw))
     assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")

@@ -132,7 +132,7 @@ class Compacted(PassThroughManager):
     thread = "t1"
 
     async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
-        return Outgoing(incoming.raw, compaction_count=2)
+        return Outgoing(incoming.body.raw, compaction_count=2)
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:

@@ -74,9 +74,8 @@ class ShrinkingManager(PassThroughManager):
         self.items: list[IncomingRequest] = []
 
     async def recover_with(self, incoming: IncomingRequest, *_given: Any) -> Outgoing | None:
-        assert incoming.authorize is not None
         try:
-            await incoming.authorize(CanonicalUsage(1_000), "gpt-4o")
+            await incoming.head.caller.authorize(CanonicalUsage(1_000), "gpt-4o")
         except RequestRefused:
             self.may_spend.append(False)
         else:

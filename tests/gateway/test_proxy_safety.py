@@ -51,7 +51,7 @@ async def test_an_upstream_without_a_key_gets_no_credential() -> None:
         )
     [request] = upstream.received
     assert not {"authorization", "x-api-key"} & request.header_values.keys()
-    tenants = [incoming.tenant for incoming in manager.prepared]
+    tenants = [incoming.head.caller.tenant for incoming in manager.prepared]
     assert tenants == ["acme"]
 
 

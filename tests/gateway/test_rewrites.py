@@ -84,11 +84,8 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
     raw = (
         b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
     )
-    incoming = replace(
-        HistoryClient("openai_chat").incoming(),
-        raw=b"zipped",
-        body=raw,
-    )
+    incoming = HistoryClient("openai_chat").make_incoming(raw)
+    incoming = replace(incoming, body=replace(incoming.body, raw=b"zipped"))
     sent = (await prepare_request(setup.manager(), incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.is_rewritten
@@ -107,7 +104,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     sent = (await prepare(setup, client)).outgoing
     assert sent.is_rewritten
     assert SUMMARY_START.encode() in sent.body
-    before = slice_body(client.incoming().body, api)
+    before = slice_body(client.incoming().body.plain, api)
     after = slice_body(sent.body, api)
     assert after.fields == before.fields
     assert after.messages[-1].text == before.messages[-1].text
@@ -119,7 +116,7 @@ async def test_an_observed_request_is_recorded_and_not_rewritten(setup: ManagerS
     add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await prepare_request(setup.manager(background=False), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
     threads = await setup.store.list_threads(tenant="t")
@@ -163,7 +160,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await prepare_request(setup.manager(cache_marks=True, background=False), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
     [row] = await setup.store.list_threads(tenant="t")
@@ -213,7 +210,7 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
     client.messages.append({"type": "compaction_trigger"})
     incoming = client.incoming()
     passed = await prepare_request(manager, incoming)
-    assert passed.outgoing.body is incoming.raw
+    assert passed.outgoing.body is incoming.body.raw
     assert thread_of(passed) == thread_of(turn)
     await passed.record(Outcome(200))
 
@@ -380,7 +377,7 @@ async def test_lowers_an_output_cap_and_changes_nothing_else(
         client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
         client.add_user_message(text_of_tokens(400, "entry"))
         exchange = await setup.send(setup.manager(), client)
-        before = json.loads(exchange.incoming.body)
+        before = json.loads(exchange.incoming.body.plain)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
@@ -441,7 +438,7 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: Manag
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
     turn = await prepare_request(setup.manager(cache_marks=True), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
 
 
 @pytest.mark.parametrize(
@@ -470,7 +467,7 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
     incoming = client.incoming()
     sent = (await prepare_request(setup.manager(cache_marks=True), incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
-    assert is_marked or sent is incoming.raw
+    assert is_marked or sent is incoming.body.raw
 
 
 async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> None:

@@ -11,7 +11,9 @@ from everthread.core.types import Api, Reply
 from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.request.request_reader import LocatedBody, RequestReader
+    from everthread.gateway.request.body_reading import RequestBody
+    from everthread.gateway.request.request_head import RequestHead
+    from everthread.gateway.request.request_reader import RequestReader
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -83,24 +85,12 @@ Authorize = Callable[[CanonicalUsage, str], Awaitable[None]]
 class IncomingRequest:
     """One request of a client in a provider's protocol."""
 
+    head: RequestHead
+    body: RequestBody
     api: Api
-    path: str
-    headers: Mapping[str, str]
-    """With lower-case names."""
-    raw: bytes
-    """The received body, still encoded."""
-    body: bytes
-    """The decoded body."""
-    tenant: str
     upstream_url: str
     """The address of the upstream that the request is for."""
     mode: Mode = "managed"
-    account: Account | None = field(default=None, compare=False)
-    """The account that is charged for this request."""
-    authorize: Authorize | None = field(default=None, compare=False, repr=False)
-    """Called before the operator's own key is used for this request; None if the operator is the only user."""
-    located_body: LocatedBody | None = field(default=None, compare=False, repr=False)
-    """The positions of the body's fields and messages, if they are located already."""
     leading_compaction: LeadingCompaction | None = None
     """The compaction that replaces earlier messages, if the request contains a compaction item made by a gateway."""
 

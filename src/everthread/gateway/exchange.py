@@ -24,7 +24,6 @@ from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES, run_in_thread_if_large
-from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream, find_provider
@@ -111,8 +110,6 @@ class Exchange:
 
     incoming: IncomingRequest | None
     """The request in the form for the manager and features; None if none of them needs to read it."""
-    outer: OuterFields | None
-    """The fields of a managed request."""
 
     def __init__(
         self,
@@ -121,18 +118,16 @@ class Exchange:
         writer: ResponseWriter,
         *,
         incoming: IncomingRequest | None = None,
-        outer: OuterFields | None = None,
     ) -> None:
         self.services = services
         self.request = request
         self.writer = writer
         self.incoming = incoming
-        self.outer = outer
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
         # Not a method: the cycle would keep the bodies in memory for longer.
-        accepts_comments = functools.partial(_accepts_comments, request.head, outer)
+        accepts_comments = functools.partial(_accepts_comments, request.head, incoming)
         self.keep_alive = StreamKeepAlive(
             writer, services.limits, services.metrics, accepts_comments
         )
@@ -291,6 +286,8 @@ class Exchange:
         self.services.metrics.count("upstream_errors", upstream=name, status=status)
 
 
-def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:
+def _accepts_comments(head: RequestHead, incoming: IncomingRequest | None) -> bool:
     """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
-    return outer is not None and outer.wants_stream and head.conversation_api != "gemini"
+    if incoming is None or head.conversation_api in (None, "gemini"):
+        return False
+    return incoming.body.outer.wants_stream

@@ -113,7 +113,7 @@ class FailOpen:
     def _report(self, step: str, incoming: IncomingRequest, error: Exception) -> None:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
-            self.failures.record(FORWARDED, tenant=incoming.tenant)
+            self.failures.record(FORWARDED, tenant=incoming.head.caller.tenant)
         text = _redact_credentials(str(error), incoming)
         _LOG.error(
             "%s failed, the original request is forwarded: %s: %s",
@@ -126,7 +126,7 @@ class FailOpen:
 def _redact_credentials(text: str, incoming: IncomingRequest) -> str:
     """Return an error's text for the log, without the client's own credential."""
     for name in CREDENTIAL_HEADERS:
-        for secret in incoming.headers.get(name, "").split():
+        for secret in incoming.head.headers.get(name, "").split():
             if len(secret) >= MIN_SECRET_CHARS:
                 text = text.replace(secret, "[REDACTED]")
     return redact(text)[:MAX_LOGGED_CHARS]

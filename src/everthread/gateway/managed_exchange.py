@@ -28,7 +28,6 @@ from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path_fields
-from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.upstream import UpstreamResponse
 
@@ -45,7 +44,6 @@ class ManagedExchange(Exchange):
     """A request of a conversation, with the request that was sent last."""
 
     incoming: IncomingRequest
-    outer: OuterFields
 
     def __init__(
         self,
@@ -54,12 +52,11 @@ class ManagedExchange(Exchange):
         writer: ResponseWriter,
         *,
         incoming: IncomingRequest,
-        outer: OuterFields,
     ) -> None:
-        super().__init__(services, request, writer, incoming=incoming, outer=outer)
+        super().__init__(services, request, writer, incoming=incoming)
         self.handler: RequestHandler | None = None
         """Decides on the request; None if it is not managed, and until the manager has prepared it."""
-        self.outgoing = Outgoing(incoming.raw)
+        self.outgoing = Outgoing(incoming.body.raw)
         """The request that was sent last."""
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
@@ -230,7 +227,7 @@ class ManagedExchange(Exchange):
         self.count_upstream_error(str(answer.status))
         failures = self.services.fail_open.failures
         if failures is not None:
-            failures.record(REFUSED, tenant=self.incoming.tenant)
+            failures.record(REFUSED, tenant=self.incoming.head.caller.tenant)
         if body is None:
             return False
         for each_filter in self.filters:

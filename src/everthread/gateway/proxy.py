@@ -19,7 +19,6 @@ from everthread.gateway.contracts import (
     NOTICE_HEADER,
     GatewayLimits,
     IncomingRequest,
-    Mode,
     RequestManager,
 )
 from everthread.gateway.error_answers import RequestRefused
@@ -221,8 +220,7 @@ class Proxy:
             self._services,
             ExchangeRequest(head, upstream, body.model),
             writer,
-            incoming=_make_incoming(head, api, body, upstream=upstream, mode=mode),
-            outer=body.outer,
+            incoming=IncomingRequest(head, body, api, upstream.root_url, mode),
         )
 
     async def _make_read_exchange(
@@ -239,7 +237,7 @@ class Proxy:
             self._services,
             ExchangeRequest(head, upstream, model, raw),
             writer,
-            incoming=_make_incoming(head, head.client_api, body, upstream=upstream, mode=mode),
+            incoming=IncomingRequest(head, body, head.client_api, upstream.root_url, mode),
         )
 
     def _make_path_exchange(
@@ -274,21 +272,3 @@ class Proxy:
             locator=locator,
             path=head.path,
         )
-
-
-def _make_incoming(
-    head: RequestHead, api: Api, body: RequestBody, *, upstream: Upstream, mode: Mode
-) -> IncomingRequest:
-    return IncomingRequest(
-        api=api,
-        path=head.path,
-        headers=head.headers,
-        raw=body.raw,
-        body=body.plain or b"",
-        tenant=head.caller.tenant,
-        upstream_url=upstream.root_url,
-        mode=mode,
-        account=head.caller.account,
-        authorize=head.caller.authorize,
-        located_body=body.located_body,
-    )

@@ -84,19 +84,7 @@ class CompactApp:
                 f"`window` is a number of tokens from {_MIN_WINDOW:,} on.",
             )
         api = _find_api(request_body, head)
-        body = request_body.plain or b""
-        caller = head.caller
-        incoming = IncomingRequest(
-            api=api,
-            path=head.path,
-            headers=head.headers,
-            raw=body,
-            body=body,
-            tenant=caller.tenant,
-            upstream_url=self._upstream,
-            account=caller.account,
-            authorize=caller.authorize,
-        )
+        incoming = IncomingRequest(head, request_body, api, self._upstream)
         try:
             compacted = await self._compactions.compact(incoming, window)
         except StoreError as error:

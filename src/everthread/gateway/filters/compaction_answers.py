@@ -55,8 +55,10 @@ class _CompactionItemFilter(Filter):
 
     async def change_answer(self, answer: Answer) -> Answer:
         """If the upstream refuses to compact, return an answer with an item made by the gateway."""
-        has_own_path = self._incoming.path == COMPACTION_PATH
-        if answer.status < 400 or not (has_own_path or asks_for_compaction(self._incoming.body)):
+        has_own_path = self._incoming.head.path == COMPACTION_PATH
+        if answer.status < 400 or not (
+            has_own_path or asks_for_compaction(self._incoming.body.plain)
+        ):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
@@ -70,20 +72,20 @@ class _CompactionItemFilter(Filter):
                 "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
         body = make_response_body(item, self._exchange.request.model or "", tokens)
-        outer = self._exchange.outer
-        if outer is not None and outer.wants_stream:
+        if self._incoming.body.outer.wants_stream:
             return _own_answer("text/event-stream", make_response_events(body))
         return _own_answer("application/json", json.dumps(body).encode())
 
     async def _make_allowed_item(self) -> tuple[dict[str, Any], int] | None:
         """Make an item; return None if that fails, or if the client may not spend the operator's key."""
         incoming = self._incoming
-        if incoming.authorize is not None:
-            try:
-                await incoming.authorize(CanonicalUsage(), self._exchange.request.model or "")
-            except RequestRefused as refused:
-                _LOG.info("no compaction is made for a client: %s", refused.message)
-                return None
+        try:
+            await incoming.head.caller.authorize(
+                CanonicalUsage(), self._exchange.request.model or ""
+            )
+        except RequestRefused as refused:
+            _LOG.info("no compaction is made for a client: %s", refused.message)
+            return None
         return await self._exchange.services.fail_open.attempt(
             "compaction", incoming, self._make_item(incoming)
         )

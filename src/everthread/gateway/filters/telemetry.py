@@ -114,7 +114,7 @@ class TelemetryFeature(Feature):
         attributes = {**shared_attributes, "everthread.request.id": get_request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
-            name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
+            name, extract(exchange.incoming.head.headers), SpanKind.CLIENT, attributes
         )
         return TelemetryFilter(self, exchange, span, shared_attributes=shared_attributes)
 

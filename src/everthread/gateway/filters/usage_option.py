@@ -74,7 +74,9 @@ class _UsageOptionFilter(Filter):
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)
-        return add_usage_option(self._exchange.incoming.body, self._exchange.outer)
+        return add_usage_option(
+            self._exchange.incoming.body.plain, self._exchange.incoming.body.outer
+        )
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:

@@ -44,7 +44,7 @@ class ForwardedRequest:
 
     @property
     def size(self) -> int:
-        return len(self.incoming.body)
+        return len(self.incoming.body.plain)
 
 
 class DeferredRecord:

@@ -136,7 +136,7 @@ def make_forwarding_terms(
         last_tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.compute_budget(options).threshold),
         offers_recall=offers_recall(call, request.slices),
-        recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
+        recall_header=request.incoming.head.headers.get(RECALL_HEADER, ""),
     )
 
 
@@ -213,7 +213,7 @@ def forward(
             leading_count=located_body.system_count,
         )
     return Outgoing(
-        splice(incoming.body, edits) if edits else incoming.raw,
+        splice(incoming.body.plain, edits) if edits else incoming.body.raw,
         is_rewritten=bool(edits),
         headers=headers,
         tokens=tokens,
@@ -234,9 +234,9 @@ def _may_forward(
         return False
     if terms.estimate(located_body) >= terms.max_tokens:
         return False
-    if OUR_NAME in located_body.watched_words and may_have_item(incoming.body):
+    if OUR_NAME in located_body.watched_words and may_have_item(incoming.body.plain):
         return False
-    if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
+    if incoming.head.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
     return not find_unmanaged_reason(located_body.slices)
 

@@ -194,7 +194,7 @@ class ManagedHandler:
         )
         body = render_request(self.request, call, options)
         return Outgoing(
-            self.request.incoming.raw if body is None else body,
+            self.request.incoming.body.raw if body is None else body,
             is_rewritten=body is not None or self._is_expanded,
             headers=self._headers,
             compaction_count=call.rewrite.depth if call.rewrite else 0,
@@ -230,5 +230,5 @@ class ManagedHandler:
         if reason and self.request.incoming.mode == "managed":
             self._threads.setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
-            self.request.incoming.raw, is_rewritten=self._is_expanded, headers=self._headers
+            self.request.incoming.body.raw, is_rewritten=self._is_expanded, headers=self._headers
         )

@@ -77,7 +77,7 @@ class ProxyManager:
 
     def forward_first(self, incoming: IncomingRequest) -> ForwardedHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
-        located_body = incoming.located_body
+        located_body = incoming.body.located_body
         if located_body is None or located_body.match is None:
             return None
         thread = located_body.match.cached_body.thread
@@ -91,9 +91,7 @@ class ProxyManager:
         )
         if terms is None or outgoing is None:
             return None
-        client_scope = find_client_scope(
-            incoming.tenant, incoming.headers, located_body.slices.fields
-        )
+        client_scope = _find_client_scope(incoming, located_body)
         request = ForwardedRequest(
             thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
         )
@@ -156,14 +154,13 @@ class ProxyManager:
         Compaction items made by a gateway are replaced with their messages first.
         """
         request = incoming
-        located_body = incoming.located_body or self._locate(incoming)
+        located_body = incoming.body.located_body or self._locate(incoming)
         if OUR_NAME in located_body.watched_words:
             request = self._expand_own_items(incoming)
         is_expanded = request is not incoming
         if is_expanded:
             located_body = self._locate(request)
-        fields = located_body.slices.fields
-        client_scope = find_client_scope(incoming.tenant, incoming.headers, fields)
+        client_scope = _find_client_scope(incoming, located_body)
         await self.deferred_records.flush_session(client_scope)
         handler = ManagedHandler(self.threads, self._mark_ttl, is_expanded=is_expanded)
         await self._read_for(handler, request, located_body, client_scope=client_scope)
@@ -201,27 +198,28 @@ class ProxyManager:
 
     def _locate(self, incoming: IncomingRequest) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
-        origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
-        match = self.reader.bodies.find(origin, incoming.body)
-        return self.reader.locate(origin, incoming.body, match)
+        origin = BodyOrigin.of(incoming.api, incoming.head.caller.tenant, incoming.head.headers)
+        match = self.reader.bodies.find(origin, incoming.body.plain)
+        return self.reader.locate(origin, incoming.body.plain, match)
 
     def _expand_own_items(self, incoming: IncomingRequest) -> IncomingRequest:
         """Replace our compaction items in the request with the messages that they represent."""
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"
-            or not may_have_item(incoming.body)
+            or not may_have_item(incoming.body.plain)
         ):
             return incoming
-        key = self.setup.find_summary_key(incoming.tenant)
-        expanded = expand_items(incoming.body, key)
+        key = self.setup.find_summary_key(incoming.head.caller.tenant)
+        expanded = expand_items(incoming.body.plain, key)
         if expanded is None:
             return incoming
+        expanded_body = replace(
+            incoming.body, raw=expanded.body, plain=expanded.body, located_body=None
+        )
         return replace(
             incoming,
-            raw=expanded.body,
-            body=expanded.body,
-            located_body=None,
+            body=expanded_body,
             leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
         )
 
@@ -256,6 +254,11 @@ class ProxyManager:
             )
             self.threads.start_storing(handler.call, is_answered=True)
         await handler.record(record.outcome, record.earlier_usage)
+
+
+def _find_client_scope(incoming: IncomingRequest, located_body: LocatedBody) -> ClientScope:
+    head = incoming.head
+    return find_client_scope(head.caller.tenant, head.headers, located_body.slices.fields)
 
 
 class ForwardedHandler(ManagedHandler):

@@ -57,7 +57,7 @@ class RequestedCompactions:
         """
         handler = await self._open_and_store(incoming)
         await self._compact_unless_forbidden(handler)
-        key = self._threads.setup.find_summary_key(incoming.tenant)
+        key = self._threads.setup.find_summary_key(incoming.head.caller.tenant)
         item = make_item(_list_compacted_messages(handler), key)
         await self._threads.keep_replacement(handler.call, read_item_key(item))
         return item, self._threads.sizer.count_tokens(handler.call, handler.call.rewrite)

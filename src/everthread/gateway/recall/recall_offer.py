@@ -46,7 +46,7 @@ class RecallOffers:
 
         A client that has detached our MCP server also gets the tool.
         """
-        setting = incoming.headers.get(RECALL_HEADER, "").lower()
+        setting = incoming.head.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
         offer_facts = self._offer_facts.get(id(settings))

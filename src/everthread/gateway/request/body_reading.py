@@ -94,8 +94,8 @@ class RequestBody:
 
     raw: bytes
     """The bytes that the client sent, possibly compressed."""
-    plain: bytes | None
-    """The decoded body; None if it cannot be decoded."""
+    plain: bytes
+    """The decoded body, or no bytes if it cannot be decoded."""
     outer: OuterFields
     located_body: LocatedBody | None = None
     """The positions of its messages; None if they were not or cannot be located."""
@@ -131,7 +131,7 @@ async def read_request(
         decoded_body = decode_body(raw, encoding, max_bytes)
         if decoded_body is None:
             excess = "its body cannot be decoded here"
-            return RequestBody(raw, None, OuterFields(b""), excess_reason=excess)
+            return RequestBody(raw, b"", OuterFields(b""), excess_reason=excess)
         body = add_path_fields(path, decoded_body)
         match = None if locator is None else locator.find_match(body)
         return _read_decoded(raw, body, locator, match)

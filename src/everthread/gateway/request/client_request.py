@@ -91,7 +91,7 @@ class ClientRequest:
         return self.unmanaged_reason in (ANTHROPIC_COMPACTION_FIELD, COMPACTION_TRIGGER)
 
     def _read_history(self) -> CallerHistory:
-        client = read_client(self.incoming.headers, self.slices.fields)
+        client = read_client(self.incoming.head.headers, self.slices.fields)
         has_tools = bool(self.parsed_request.settings.tools)
         messages = self.history_messages
 
@@ -114,16 +114,17 @@ class ClientRequest:
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
         fields = self.slices.fields
-        headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
+        head = incoming.head
+        headers = read_window_betas(head.headers) if BETA_HEADER in head.headers else ""
         limit_key = LimitKey(
             incoming.upstream_url,
             self.model,
-            tenant=incoming.tenant,
+            tenant=head.caller.tenant,
             headers=headers,
-            credential=make_credential_digest(incoming.headers),
+            credential=make_credential_digest(head.headers),
         )
         is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
-        authorize = incoming.authorize
+        account = head.caller.account
         return CallSettings(
             incoming.api,
             self.parsed_request.settings,
@@ -134,8 +135,8 @@ class ClientRequest:
             thinking_budget=_find_thinking_budget(incoming.api, fields),
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
-            charge=None if incoming.account is None else incoming.account.spend,
-            check_permission=None if authorize is None else make_spending_check(authorize),
+            charge=None if account is None else account.spend,
+            check_permission=make_spending_check(head.caller.authorize),
         )
 
     def _find_leading_compaction(self) -> LeadingCompaction | None:
