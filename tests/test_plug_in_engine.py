@@ -21,7 +21,7 @@ from everthread.core.messages import Message, Messages
 from everthread.integrations.model_calls import ModelCall
 from everthread.integrations.threads import FrameworkThreads
 from everthread.testing import ScriptedModel
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.gateway_setup import open_gateways
 
 SETTINGS = "context: {engine: only-compress}\n"
 LINE = "the ledger of the northern branch was compared with its receipts. " * 40
@@ -110,9 +110,9 @@ async def test_compresses_in_a_conversation(tmp_path: Path) -> None:
 
 
 async def test_compresses_in_the_gateway(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup, httpx2.AsyncClient(timeout=60) as http:
-        url = await setup.start(settings=SETTINGS)
-        key = await setup.create_key(scopes=("threads",))
+    async with open_gateways(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
+        url = await gateways.start(settings=SETTINGS)
+        key = await gateways.create_key(scopes=("threads",))
         answer = await http.post(
             f"{url}/v1/compact",
             json={

@@ -13,7 +13,7 @@ from typing import Any
 from everthread import Agent, open_agent, open_store
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Event
@@ -86,7 +86,9 @@ def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
     return FakeTool(name, work, **more)
 
 
-def call_reply(*calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None) -> Reply:
+def call_reply(
+    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
+) -> ModelReply:
     """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
     messages: list[Any] = []
     for number, (name, arguments, *rest) in enumerate(calls):
@@ -96,7 +98,7 @@ def call_reply(*calls: tuple[str, Any] | tuple[str, Any, str], text: str | None 
     return calls_reply(*messages, text=text)
 
 
-class AgentSetup:
+class Agents:
     """A folder with a store, a workspace and agents in it."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -140,17 +142,17 @@ class AgentSetup:
 
 
 @asynccontextmanager
-async def open_setup(folder: Path) -> AsyncIterator[AgentSetup]:
-    """Open a setup. At its end, check that no request broke its session's prefix."""
+async def open_agents(folder: Path) -> AsyncIterator[Agents]:
+    """Open a agents. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    setup = AgentSetup(folder, store)
+    agents = Agents(folder, store)
     try:
-        yield setup
+        yield agents
     finally:
-        for agent in setup.opened:
+        for agent in agents.opened:
             await agent.close()
         await store.close()
-    assert not setup.watch.broken, list(map(str, setup.watch.broken))
+    assert not agents.watch.broken, list(map(str, agents.watch.broken))
 
 
 def tool_results(agent: Agent) -> list[str]:

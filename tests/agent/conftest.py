@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.agent_setup import AgentSetup, open_setup
+from tests.agent.agent_setup import Agents, open_agents
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +17,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[AgentSetup]:
-    async with open_setup(tmp_path) as opened:
+async def agents(tmp_path: Path) -> AsyncIterator[Agents]:
+    async with open_agents(tmp_path) as opened:
         yield opened

@@ -10,12 +10,12 @@ import pytest
 
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished
-from tests.agent.agent_setup import AgentSetup, FakeTool, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
 from tests.agent.process_checks import are_gone, is_running
 
 
 async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     read = asyncio.Event()
 
@@ -35,7 +35,7 @@ async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
         ("shell", {"what": "1"}, "c1"),
         ("look", {}, "c2"),
     ]
-    agent = await setup.run_calls(
+    agent = await agents.run_calls(
         *calls,
         tools=[shell, FakeTool("look", look)],
         approve=approve,
@@ -43,11 +43,11 @@ async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
         config="agent: {parallel: 1}",
     )
     assert tool_results(agent) == ["done", "done", "looked"]
-    assert all(event.seconds < 0.8 for event in setup.events_of(ToolFinished))
+    assert all(event.seconds < 0.8 for event in agents.events_of(ToolFinished))
 
 
 async def test_a_permission_shows_the_file_after_the_previous_write(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     details: list[str] = []
 
@@ -61,9 +61,9 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
         "new_text": "two",
     }
     write = {"path": "a.txt", "content": "one\n"}
-    (setup.workspace / "a.txt").write_text("one!\n", "utf-8")
-    await setup.run_calls(("write_file", write), ("patch", patch), approve=approve, yes=False)
-    assert (setup.workspace / "a.txt").read_text("utf-8") == "two\n"
+    (agents.workspace / "a.txt").write_text("one!\n", "utf-8")
+    await agents.run_calls(("write_file", write), ("patch", patch), approve=approve, yes=False)
+    assert (agents.workspace / "a.txt").read_text("utf-8") == "two\n"
     assert "-one!" in details[0]
     assert "-one\n+two" in details[1]
 
@@ -84,12 +84,12 @@ async def test_a_permission_shows_the_file_after_the_previous_write(
     ],
 )
 async def test_a_permission_does_not_follow_a_link_created_meanwhile(
-    setup: AgentSetup, call: Any
+    agents: Agents, call: Any
 ) -> None:
     for name in ("shown", "other"):
-        (setup.workspace / name).mkdir()
-        (setup.workspace / name / "a.txt").write_text("old", "utf-8")
-    link = setup.workspace / "d"
+        (agents.workspace / name).mkdir()
+        (agents.workspace / name / "a.txt").write_text("old", "utf-8")
+    link = agents.workspace / "d"
     link.symlink_to("shown")
 
     async def approve(permission: Permission) -> bool:
@@ -98,18 +98,18 @@ async def test_a_permission_does_not_follow_a_link_created_meanwhile(
         link.symlink_to("other")
         return True
 
-    agent = await setup.run_calls(call, approve=approve, yes=False)
+    agent = await agents.run_calls(call, approve=approve, yes=False)
     assert "shown" in tool_results(agent)[0]
     assert {
-        (setup.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")
+        (agents.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")
     } == {"old"}
 
 
-async def test_background_processes_end_with_the_agent(setup: AgentSetup) -> None:
+async def test_background_processes_end_with_the_agent(agents: Agents) -> None:
     command = {"command": "sleep 60 > /dev/null 2>&1 & echo $! > pid"}
-    agent = await setup.run_calls(("terminal", command))
+    agent = await agents.run_calls(("terminal", command))
     assert "still runs in the background" in tool_results(agent)[0]
-    pid = int((setup.workspace / "pid").read_text("utf-8"))
+    pid = int((agents.workspace / "pid").read_text("utf-8"))
     assert is_running(pid)
     await agent.close()
     assert await are_gone(pid)

@@ -16,10 +16,10 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools.delegate import Delegate
 from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel, ScriptStep
 from tests.agent.agent_setup import (
-    AgentSetup,
+    Agents,
     EndlessWork,
     FakeTool,
     call_reply,
@@ -28,12 +28,12 @@ from tests.agent.agent_setup import (
 )
 
 
-def is_sub(request: Request) -> bool:
+def is_sub(request: ModelRequest) -> bool:
     return "You are a subagent" in content_text(request.system)
 
 
 async def open_delegating_agent(
-    setup: AgentSetup,
+    agents: Agents,
     main: list[ScriptStep],
     sub: Any,
     tools: list[Any],
@@ -47,23 +47,23 @@ async def open_delegating_agent(
         return True
 
     inner = Delegate(
-        tools, approve or allow, system=lambda: "You are nobody.", listener=setup.watch
+        tools, approve or allow, system=lambda: "You are nobody.", listener=agents.watch
     )
     delegate = Delegate(
         [*tools, inner],
         approve or allow,
         system=lambda: "You are a subagent.",
-        listener=setup.watch,
+        listener=agents.watch,
     )
-    return await setup.open(
+    return await agents.open(
         model, tools=[*tools, delegate], approve=approve or allow, yes=False
     ), model
 
 
 async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         if len(request.messages) == 1:
             return call_reply(("look", {"what": "cellar"}))
         return f"The cellar: {text_of(request.messages[-1])}."
@@ -71,29 +71,29 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     task = {"task": "Look into the cellar.", "context": "The light is broken."}
     look = text_tool("look", "three barrels")
     agent, model = await open_delegating_agent(
-        setup, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
+        agents, [call_reply(("delegate", task)), "Three barrels."], sub, [look]
     )
     answer = await agent.send("What is in the cellar?")
     assert answer.text == "Three barrels."
     assert tool_results(agent)[0].startswith("The cellar: three barrels.")
     assert len(agent.conversation.messages) == 4
-    child = next(s for s in await setup.store.list_sessions(kind="subagent"))
+    child = next(s for s in await agents.store.list_sessions(kind="subagent"))
     assert child.parent == agent.conversation.session.id
     assert child.end_reason == "answered"
-    texts = [text_of(item.body) for item in await setup.store.history(child.id)]
+    texts = [text_of(item.body) for item in await agents.store.history(child.id)]
     assert texts[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
     offered = [
         tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools
     ]
     assert offered == ["look"], "a subagent cannot delegate"
-    assert any(isinstance(event.event, ToolFinished) for event in setup.events_of(Delegated))
-    assert {event.thread for event in setup.events_of(Delegated)} == {child.id}
-    usage = await commands.run(agent, setup.store, "/usage")
+    assert any(isinstance(event.event, ToolFinished) for event in agents.events_of(Delegated))
+    assert {event.thread for event in agents.events_of(Delegated)} == {child.id}
+    usage = await commands.run(agent, agents.store, "/usage")
     assert usage.data["sums"]["subagents"]["calls"] == 2
     assert usage.data["sums"]["all"]["calls"] == 4
 
 
-async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> None:
+async def test_several_subagents_work_at_the_same_time(agents: Agents) -> None:
     both = asyncio.Event()
     inside: list[str] = []
 
@@ -104,7 +104,7 @@ async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> Non
         await both.wait()
         return ToolReply("waited")
 
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         return (
             call_reply(("wait", {}))
             if len(request.messages) == 1
@@ -112,7 +112,7 @@ async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> Non
         )
 
     wanted = call_reply(("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b"))
-    agent, _ = await open_delegating_agent(setup, [wanted, "Both."], sub, [FakeTool("wait", wait)])
+    agent, _ = await open_delegating_agent(agents, [wanted, "Both."], sub, [FakeTool("wait", wait)])
     await agent.send("Do both.")
     assert len(set(inside)) == 2
     assert [text.split("\n")[0] for text in tool_results(agent)] == [
@@ -121,8 +121,8 @@ async def test_several_subagents_work_at_the_same_time(setup: AgentSetup) -> Non
     ]
 
 
-async def test_the_rounds_of_a_subagent_are_limited(setup: AgentSetup) -> None:
-    def sub(request: Request) -> ScriptStep:
+async def test_the_rounds_of_a_subagent_are_limited(agents: Agents) -> None:
+    def sub(request: ModelRequest) -> ScriptStep:
         last_text = text_of(request.messages[-1])
         return (
             "Half done."
@@ -132,7 +132,7 @@ async def test_the_rounds_of_a_subagent_are_limited(setup: AgentSetup) -> None:
 
     look = text_tool("look")
     agent, _ = await open_delegating_agent(
-        setup, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
+        agents, [call_reply(("delegate", {"task": "endless"})), "ok"], sub, [look]
     )
     await agent.send("Go.")
     assert len(look.seen) == MAX_SUBAGENT_ROUNDS
@@ -140,14 +140,14 @@ async def test_the_rounds_of_a_subagent_are_limited(setup: AgentSetup) -> None:
     assert "may be unfinished" in tool_results(agent)[0]
 
 
-async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
+async def test_a_subagents_calls_need_approval(agents: Agents) -> None:
     questions: list[str] = []
 
     async def approve(permission: Permission) -> bool:
         questions.append(permission.target)
         return False
 
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         return (
             call_reply(("shell", {"what": "rm"}))
             if len(request.messages) == 1
@@ -156,7 +156,7 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
 
     shell = text_tool("shell", kind="command")
     agent, _ = await open_delegating_agent(
-        setup,
+        agents,
         [call_reply(("delegate", {"task": "clean"})), "no"],
         sub,
         [shell],
@@ -167,10 +167,10 @@ async def test_a_subagents_calls_need_approval(setup: AgentSetup) -> None:
     assert not shell.seen
 
 
-async def test_a_subagent_is_stopped_with_its_parent(setup: AgentSetup) -> None:
+async def test_a_subagent_is_stopped_with_its_parent(agents: Agents) -> None:
     slow = EndlessWork()
     agent, _ = await open_delegating_agent(
-        setup,
+        agents,
         [call_reply(("delegate", {"task": "wait"}))],
         lambda _: call_reply(("slow", {})),
         [FakeTool("slow", slow)],
@@ -188,19 +188,19 @@ async def test_a_subagent_is_stopped_with_its_parent(setup: AgentSetup) -> None:
         await reading
     assert slow.is_ended
     assert tool_results(agent) == [INTERRUPTED_CALL_TEXT]
-    child = (await setup.store.list_sessions(kind="subagent"))[0]
+    child = (await agents.store.list_sessions(kind="subagent"))[0]
     assert child.end_reason == "interrupted"
-    last = (await setup.store.history(child.id))[-1].body
+    last = (await agents.store.history(child.id))[-1].body
     assert last["content"] == INTERRUPTED_CALL_TEXT
 
 
-async def test_a_failing_subagent_is_a_result(setup: AgentSetup) -> None:
+async def test_a_failing_subagent_is_a_result(agents: Agents) -> None:
     main: list[ScriptStep] = [
         call_reply(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
         "It failed.",
     ]
     agent, _ = await open_delegating_agent(
-        setup,
+        agents,
         main,
         lambda _: ModelError("no capacity", status=401),
         [text_tool("look")],
@@ -208,15 +208,15 @@ async def test_a_failing_subagent_is_a_result(setup: AgentSetup) -> None:
     assert (await agent.send("Go.")).text == "It failed."
     assert tool_results(agent)[0] == "Failed: no capacity"
     assert "there is no argument job" in tool_results(agent)[1]
-    assert (await setup.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
+    assert (await agents.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
 
 
 async def test_only_the_main_agent_can_delegate(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     lines: Any = iter([call_reply(("delegate", {"task": "Say hello."})), "It said hello."])
     model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
-    agent = await setup.open(model)
+    agent = await agents.open(model)
     await agent.send("Let somebody say hello.")
     names = [tool["function"]["name"] for tool in agent.tools]
     assert names[-1] == "delegate"

@@ -11,10 +11,10 @@ from everthread.agent.approval import Approvals
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import ToolFinished
 from everthread.conversation.offered_tools import FIND_TOOLS
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (
@@ -45,18 +45,18 @@ def tools() -> list[FakeTool]:
     return [DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS]
 
 
-def offered_names(request: Request) -> list[str]:
+def offered_names(request: ModelRequest) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
-async def open_and_ask(setup: AgentSetup, script: list[Any], **more: Any) -> Any:
+async def open_and_ask(agents: Agents, script: list[Any], **more: Any) -> Any:
     model = ScriptedModel(
         script,
         name="claude-sonnet-4-5",
         api="anthropic",
         window=16_000,
     )
-    agent = await setup.open(
+    agent = await agents.open(
         model,
         config=CONFIG,
         tools=tools(),
@@ -66,12 +66,12 @@ async def open_and_ask(setup: AgentSetup, script: list[Any], **more: Any) -> Any
     return agent, model
 
 
-async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> None:
-    agent, model = await open_and_ask(setup, [call_reply(("payroll", {})), "paid"])
+async def test_a_tool_left_out_still_works_and_is_counted(agents: Agents) -> None:
+    agent, model = await open_and_ask(agents, [call_reply(("payroll", {})), "paid"])
     assert FIND_TOOLS in offered_names(model.requests[0])
     assert "payroll" not in offered_names(model.requests[0])
     assert tool_results(agent) == ["payroll done"]
-    usage = await commands.run(agent, setup.store, "/usage")
+    usage = await commands.run(agent, agents.store, "/usage")
     out = agent.conversation.toolbox.left_out
     assert f"{len(out)} of 8 tools are left out: {', '.join(out)}." in usage.text
     assert usage.data["tools_left_out"] == list(out)
@@ -79,7 +79,7 @@ async def test_a_tool_left_out_still_works_and_is_counted(setup: AgentSetup) -> 
 
 @pytest.mark.parametrize("is_allowed", [False, True])
 async def test_showing_tools_at_once_needs_approval_of_the_price(
-    setup: AgentSetup, is_allowed: bool
+    agents: Agents, is_allowed: bool
 ) -> None:
     permissions: list[Permission] = []
 
@@ -93,15 +93,15 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
         "ringing",
     ]
     approvals = Approvals((), ask)
-    agent, model = await open_and_ask(setup, script, yes=False, approve=approvals)
+    agent, model = await open_and_ask(agents, script, yes=False, approve=approvals)
     await agent.send("Ring him.")
     [result] = tool_results(agent)
     assert result.startswith("Tools that match 'telephone':\n- telephone:")
     assert ("telephone" in offered_names(model.requests[-1])) == is_allowed
     assert ("did not allow to show them at once" in result) != is_allowed
     assert ("next compaction" in result) != is_allowed
-    assert setup.events_of(ToolFinished)[-1].refused != is_allowed
-    changes = [event.now for event in setup.events_of(ToolsChanged)]
+    assert agents.events_of(ToolFinished)[-1].refused != is_allowed
+    changes = [event.now for event in agents.events_of(ToolsChanged)]
     assert changes == ([False, True] if is_allowed else [False])
     [permission] = permissions
     assert permission.kind == "cache"
@@ -111,7 +111,7 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
 
 
 async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     script = [
         "ok",
@@ -121,7 +121,7 @@ async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refuse
         ),
         "hm",
     ]
-    agent, _ = await open_and_ask(setup, script, yes=False)
+    agent, _ = await open_and_ask(agents, script, yes=False)
     await agent.send("Find something.")
     first, second = tool_results(agent)
     assert "No tool that is left out matches 'quantum'" in first

@@ -12,18 +12,18 @@ from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.types import StreamDelta
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
 from tests.agent.agent_turns import has_valid_messages
 
 
 async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     model = ScriptedModel(
         [call_reply(("look", {"what": "door"}), text="Let me look."), "It is open."]
     )
     look = text_tool("look", "the door is open")
-    agent = await setup.open(model, tools=[look])
+    agent = await agents.open(model, tools=[look])
     items = [item async for item in agent.turn("Is the door open?")]
     assert isinstance(items[-1], ModelAnswer)
     assert items[-1].text == "It is open."
@@ -42,21 +42,21 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
         "tool",
         "assistant",
     ]
-    ended = setup.events_of(TurnEnded)[0]
+    ended = agents.events_of(TurnEnded)[0]
     assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
-    assert all(isinstance(event.as_dict()["event"], str) for event in setup.watch.events)
+    assert all(isinstance(event.as_dict()["event"], str) for event in agents.watch.events)
 
 
-async def test_at_its_round_limit_a_turn_must_answer(setup: AgentSetup) -> None:
+async def test_at_its_round_limit_a_turn_must_answer(agents: Agents) -> None:
     script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(3)]
     model = ScriptedModel([*script, "Half of it is done.", "Going on."])
-    agent = await setup.open(model, tools=[text_tool("look")], config="agent: {max_rounds: 3}")
+    agent = await agents.open(model, tools=[text_tool("look")], config="agent: {max_rounds: 3}")
     answer = await agent.send("Do a lot.")
     assert answer.text == "Half of it is done."
-    assert setup.events_of(TurnEnded)[0].reason == "max_rounds"
+    assert agents.events_of(TurnEnded)[0].reason == "max_rounds"
     assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
     stored = [
-        str(item.body.get("content")) for item in await setup.store.history(agent.conversation.id)
+        str(item.body.get("content")) for item in await agents.store.history(agent.conversation.id)
     ]
     assert not any("limit of 3 rounds" in text for text in stored), "the note is not stored"
     await agent.send("Go on.")
@@ -64,25 +64,25 @@ async def test_at_its_round_limit_a_turn_must_answer(setup: AgentSetup) -> None:
 
 
 async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     look = text_tool("look")
     script: list[Any] = [call_reply(("look", {}, f"c{n}")) for n in range(2)]
-    agent = await setup.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
+    agent = await agents.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
     await agent.send("Do a lot.")
     assert len(look.seen) == 1
     assert "limit of 1 rounds" in tool_results(agent)[-1]
     assert has_valid_messages(agent)
 
 
-async def test_turns_wait_for_each_other(setup: AgentSetup) -> None:
+async def test_turns_wait_for_each_other(agents: Agents) -> None:
     script: list[Any] = [
         call_reply(("look", {}, "a")),
         "one",
         call_reply(("look", {}, "b")),
         "two",
     ]
-    agent = await setup.open(ScriptedModel(script), tools=[text_tool("look")])
+    agent = await agents.open(ScriptedModel(script), tools=[text_tool("look")])
     answers = await asyncio.gather(agent.send("First."), agent.send("Second."))
     assert [answer.text for answer in answers] == ["one", "two"]
     roles = [message["role"] for message in agent.conversation.messages]
@@ -90,7 +90,7 @@ async def test_turns_wait_for_each_other(setup: AgentSetup) -> None:
 
 
 async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     seen: list[str] = []
 
@@ -104,12 +104,12 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
         call_reply(("look", {}, "b")),
         "two",
     ]
-    agent = await setup.open(ScriptedModel(script), tools=[FakeTool("look", look)])
+    agent = await agents.open(ScriptedModel(script), tools=[FakeTool("look", look)])
     await agent.send("First.")
     first = agent.conversation.id
     other = await agent.conversation.open_another(new=NewSession())
     await agent.switch(other.id)
     await agent.send("Second.")
     assert seen == [first, other.id]
-    assert setup.events_of(TurnEnded)[-1].session == other.id
-    assert len(await setup.store.history(first)) == 4
+    assert agents.events_of(TurnEnded)[-1].session == other.id
+    assert len(await agents.store.history(first)) == 4

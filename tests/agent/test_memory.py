@@ -17,7 +17,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, call_reply, tool_results
+from tests.agent.agent_setup import Agents, call_reply, tool_results
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -104,7 +104,7 @@ def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant
     assert find_tenant_memory_folder(tmp_path, "default") == tmp_path
 
 
-async def test_the_next_session_sees_what_the_model_stored(setup: AgentSetup, home: Path) -> None:
+async def test_the_next_session_sees_what_the_model_stored(agents: Agents, home: Path) -> None:
     add = (
         "memory",
         {
@@ -117,7 +117,7 @@ async def test_the_next_session_sees_what_the_model_stored(setup: AgentSetup, ho
     wrong = ("memory", {"action": "forget"})
     entries = ("memory", {"action": "list", "target": "user"})
     model = ScriptedModel([call_reply(add, secret, wrong, entries), "Kept."])
-    agent = await setup.open(model)
+    agent = await agents.open(model)
     await agent.send("I am Ines.")
     assert "Is called Ines." in (home / "USER.md").read_text("utf-8")
     assert "credential" in tool_results(agent)[1]
@@ -127,25 +127,25 @@ async def test_the_next_session_sees_what_the_model_stored(setup: AgentSetup, ho
         "the prompt of a running session does not change"
     )
     after = ScriptedModel(["Hello, Ines."])
-    await (await setup.open(after)).send("Hello.")
+    await (await agents.open(after)).send("Hello.")
     assert "Is called Ines." in content_text(after.requests[0].system)
     assert TOKEN not in content_text(after.requests[0].system)
 
 
-async def test_tenants_do_not_see_each_others_memory(setup: AgentSetup) -> None:
+async def test_tenants_do_not_see_each_others_memory(agents: Agents) -> None:
     add = call_reply(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
-    first = await setup.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
+    first = await agents.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
     await first.send("Note it.")
     other = ScriptedModel(["hm"])
     same = ScriptedModel(["yes"])
-    await (await setup.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
-    await (await setup.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
+    await (await agents.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
+    await (await agents.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
     assert "8443" not in content_text(other.requests[0].system)
     assert "8443" in content_text(same.requests[0].system)
 
 
 async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     plan = {
         "items": [
@@ -156,9 +156,9 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
     script: list[Any] = [call_reply(("todo", plan), keep), "Planned.", *["Noted."] * 12]
     model = ScriptedModel(script, window=24_000)
-    agent = await setup.open(model, config="compression: {background: false, protect_last_n: 2}")
+    agent = await agents.open(model, config="compression: {background: false, protect_last_n: 2}")
     await agent.send("Sort the receipts, then close the year.")
-    await setup.send_until_compacted(agent, 1_500)
+    await agents.send_until_compacted(agent, 1_500)
     prompt = content_text(model.requests[-1].system)
     assert "Receipts are in the blue folder." in prompt
     assert "[>] Sort the receipts\n[ ] Close the year" in prompt
@@ -168,16 +168,16 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
     )
 
 
-async def test_a_list_of_tasks_survives_a_restart(setup: AgentSetup) -> None:
+async def test_a_list_of_tasks_survives_a_restart(agents: Agents) -> None:
     good = {
         "items": [{"text": "Water the plants"}],
     }
     bad = {
         "items": [{"text": "x", "status": "half"}],
     }
-    agent = await setup.run_calls(("todo", good), ("todo", bad, "bad"))
+    agent = await agents.run_calls(("todo", good), ("todo", bad, "bad"))
     assert "status 'half'" in tool_results(agent)[1]
-    again = await setup.open(
+    again = await agents.open(
         ScriptedModel([call_reply(("todo", {})), "Still the plants."]),
         resume=agent.conversation.id,
     )
@@ -219,22 +219,20 @@ def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, te
 
 
 async def test_the_window_of_the_model_that_is_talked_to_counts(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    (setup.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
+    (agents.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
     sizes = []
     for window in (8_192, 200_000):
-        agent = await setup.open(ScriptedModel(["ok"], window=window))
+        agent = await agents.open(ScriptedModel(["ok"], window=window))
         sizes.append(len(str(agent.conversation.session.system)))
     assert sizes[0] < 10_000
     assert sizes[1] > 19_000
 
 
-async def test_an_unusable_memory_file_is_reported_and_survived(
-    home: Path, setup: AgentSetup
-) -> None:
+async def test_an_unusable_memory_file_is_reported_and_survived(home: Path, agents: Agents) -> None:
     (home / "MEMORY.md").mkdir(parents=True)
-    agent = await setup.run_calls(
+    agent = await agents.run_calls(
         ("memory", {"action": "list"}),
         ("memory", {"action": "add", "text": "A fact."}),
     )

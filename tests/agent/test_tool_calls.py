@@ -19,12 +19,12 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
-from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
 from tests.agent.agent_turns import deny, has_valid_messages, make_route
 
 
 async def test_calls_run_at_the_same_time_and_answer_in_their_order(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     waiting: list[str] = []
     all_here = asyncio.Event()
@@ -39,16 +39,16 @@ async def test_calls_run_at_the_same_time_and_answer_in_their_order(
         return ToolReply(f"met {arguments['what']}")
 
     calls = [("meet", {"what": str(number)}, f"c{number}") for number in range(3)]
-    agent = await setup.run_calls(*calls, tools=[FakeTool("meet", meet)])
+    agent = await agents.run_calls(*calls, tools=[FakeTool("meet", meet)])
     assert tool_results(agent) == ["met 0", "met 1", "met 2"]
-    assert [event.call_id for event in setup.events_of(ToolFinished)] == [
+    assert [event.call_id for event in agents.events_of(ToolFinished)] == [
         "c2",
         "c1",
         "c0",
     ]
 
 
-async def test_no_more_tools_run_at_once_than_allowed(setup: AgentSetup) -> None:
+async def test_no_more_tools_run_at_once_than_allowed(agents: Agents) -> None:
     running = 0
     most = 0
 
@@ -60,7 +60,7 @@ async def test_no_more_tools_run_at_once_than_allowed(setup: AgentSetup) -> None
         running -= 1
         return ToolReply("ok")
 
-    agent = await setup.run_calls(
+    agent = await agents.run_calls(
         *[("work", {}, f"c{n}") for n in range(9)],
         tools=[FakeTool("work", work)],
         config="agent: {parallel: 2}",
@@ -77,25 +77,25 @@ def raising_tool(name: str, error: BaseException) -> FakeTool:
 
 
 async def test_a_failing_tool_is_a_result_and_the_loop_continues(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     tools = [
         raising_tool("boom", ZeroDivisionError("by nought")),
         raising_tool("leave", SystemExit(3)),
         raising_tool("senseless", InputError("line 9 is not there; the file has 3 lines")),
     ]
-    agent = await setup.run_calls(("boom", {}), ("leave", {}), ("senseless", {}), tools=tools)
+    agent = await agents.run_calls(("boom", {}), ("leave", {}), ("senseless", {}), tools=tools)
     boom, leave, senseless = tool_results(agent)
     assert boom == "Failed: boom raised ZeroDivisionError: by nought"
     assert "SystemExit: 3" in leave
     assert senseless == "Failed: line 9 is not there; the file has 3 lines"
-    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    failed = [event.failed for event in agents.events_of(ToolFinished)]
     assert failed == [True, True, True]
     assert has_valid_messages(agent)
 
 
-async def test_a_call_that_cannot_be_run_is_a_result(setup: AgentSetup) -> None:
-    agent = await setup.run_calls(
+async def test_a_call_that_cannot_be_run_is_a_result(agents: Agents) -> None:
+    agent = await agents.run_calls(
         ("bom", {}),
         ("boom", '{"what": "unfin', "cut"),
         ("boom", "[1]", "list"),
@@ -106,27 +106,27 @@ async def test_a_call_that_cannot_be_run_is_a_result(setup: AgentSetup) -> None:
     assert "boom" in unknown, "the tools are named"
     assert "no valid JSON" in cut
     assert "not an object" in listed
-    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    failed = [event.failed for event in agents.events_of(ToolFinished)]
     assert failed == [True, True, True]
     assert has_valid_messages(agent)
 
 
 async def test_unusual_texts_become_results_that_a_protocol_can_carry(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     tools = [text_tool("odd", "half \ud83d a character"), text_tool("quiet", "  \n")]
-    agent = await setup.run_calls(("odd", {}), ("quiet", {}), ("quiet", "", "bare"), tools=tools)
+    agent = await agents.run_calls(("odd", {}), ("quiet", {}), ("quiet", "", "bare"), tools=tools)
     odd, quiet, bare = tool_results(agent)
     assert odd.encode("utf-8")
     assert quiet == "(no output)"
     assert bare == "(no output)"
-    failed = [event.failed for event in setup.events_of(ToolFinished)]
+    failed = [event.failed for event in agents.events_of(ToolFinished)]
     assert failed == [False, False, False]
     assert has_valid_messages(agent)
 
 
 async def test_a_tool_may_return_text_and_other_values_are_errors(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     def tool_answering(name: str, value: Any) -> FakeTool:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -139,13 +139,13 @@ async def test_a_tool_may_return_text_and_other_values_are_errors(
         tool_answering("none", None),
         tool_answering("raw", ToolReply(b"x")),  # type: ignore[arg-type]  # on purpose
     ]
-    agent = await setup.run_calls(*((tool.name, {}) for tool in tools), tools=tools)
+    agent = await agents.run_calls(*((tool.name, {}) for tool in tools), tools=tools)
     assert tool_results(agent)[0] == "a text"
     assert "answered with NoneType" in tool_results(agent)[1]
     assert "instead of text" in tool_results(agent)[2]
 
 
-async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
+async def test_a_tool_that_hangs_is_ended(agents: Agents) -> None:
     ended: list[str] = []
 
     async def hang(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -158,7 +158,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
     async def own_timeout(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise TimeoutError("the server did not answer")
 
-    first = await setup.open(ScriptedModel([]), tools=[])
+    first = await agents.open(ScriptedModel([]), tools=[])
     tools = [FakeTool("hang", hang), FakeTool("own_timeout", own_timeout)]
     talking = await first.conversation.open_another()
     model = ScriptedModel([call_reply(("hang", {}), ("own_timeout", {})), "It hangs."])
@@ -177,7 +177,7 @@ async def test_a_tool_that_hangs_is_ended(setup: AgentSetup) -> None:
 
 
 async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     asking = 0
     questions: list[str] = []
@@ -195,29 +195,29 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
     calls = [
         ("shell", {"what": target}, f"c{n}") for n, target in enumerate(["ls", "rm -r /", "mkfs"])
     ]
-    agent = await setup.run_calls(*calls, tools=[shell], approve=approve, yes=False)
+    agent = await agents.run_calls(*calls, tools=[shell], approve=approve, yes=False)
     assert questions == ["ls", "rm -r /", "mkfs"]
     assert [seen["what"] for seen in shell.seen] == ["ls"]
     assert tool_results(agent)[0] == "listed"
     assert tool_results(agent)[1].startswith("Refused: ")
-    assert [event.refused for event in setup.events_of(ToolFinished)] == [
+    assert [event.refused for event in agents.events_of(ToolFinished)] == [
         False,
         True,
         True,
     ]
-    assert len(setup.events_of(ToolStarted)) == 1, "a refused call does not start"
+    assert len(agents.events_of(ToolStarted)) == 1, "a refused call does not start"
 
 
 async def test_without_a_user_calls_that_need_approval_are_refused(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     shell = text_tool("shell", kind="command")
-    agent = await setup.run_calls(("shell", {"what": "ls"}), tools=[shell], yes=False)
+    agent = await agents.run_calls(("shell", {"what": "ls"}), tools=[shell], yes=False)
     assert not shell.seen
     assert "nobody is there to approve" in tool_results(agent)[0]
 
 
-async def test_writes_of_one_round_happen_in_their_order(setup: AgentSetup) -> None:
+async def test_writes_of_one_round_happen_in_their_order(agents: Agents) -> None:
     written: list[str] = []
 
     async def write(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -226,21 +226,21 @@ async def test_writes_of_one_round_happen_in_their_order(setup: AgentSetup) -> N
         return ToolReply("written")
 
     calls = [("write", {"what": target}, target) for target in ("first", "second", "third")]
-    await setup.run_calls(*calls, tools=[FakeTool("write", write, "write")])
+    await agents.run_calls(*calls, tools=[FakeTool("write", write, "write")])
     assert written == ["first", "second", "third"]
 
 
-async def test_a_huge_result_is_stored_and_cited(setup: AgentSetup) -> None:
+async def test_a_huge_result_is_stored_and_cited(agents: Agents) -> None:
     big = text_tool("big", "row of figures\n" * 200_000)
-    agent = await setup.run_calls(("big", {}), tools=[big])
-    assert len(setup.events_of(OutputStored)) == 1
+    agent = await agents.run_calls(("big", {}), tools=[big])
+    assert len(agents.events_of(OutputStored)) == 1
     assert tool_results(agent)[0].startswith("<persisted-output>")
     assert len(tool_results(agent)[0]) < 5_000
 
 
-async def test_stores_each_result_despite_hostile_or_repeated_ids(setup: AgentSetup) -> None:
+async def test_stores_each_result_despite_hostile_or_repeated_ids(agents: Agents) -> None:
     look = text_tool("look")
-    agent = await setup.run_calls(
+    agent = await agents.run_calls(
         ("look", {"what": "a"}, "../../etc/passwd"),
         ("look", {"what": "b"}, "same"),
         ("look", {}, "same"),
@@ -255,9 +255,9 @@ async def test_stores_each_result_despite_hostile_or_repeated_ids(setup: AgentSe
     assert not validate_messages(agent.conversation.messages)
 
 
-async def test_two_tools_of_one_name_are_refused(setup: AgentSetup) -> None:
+async def test_two_tools_of_one_name_are_refused(agents: Agents) -> None:
     with pytest.raises(InputError, match="two tools are called look"):
-        await setup.open(ScriptedModel(), tools=[text_tool("look"), text_tool("look")])
+        await agents.open(ScriptedModel(), tools=[text_tool("look"), text_tool("look")])
 
 
 class EngineWithTool(ContextCompressor):
@@ -276,9 +276,9 @@ register_context_engine("noting", lambda services, _: EngineWithTool(services))
 
 
 async def test_the_engines_own_tools_are_offered_and_answered_by_it(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    agent = await setup.run_calls(
+    agent = await agents.run_calls(
         ("engine_notes", {"what": "everything"}),
         ("engine_notes", {}, "b"),
         ("look", {}),

@@ -23,7 +23,7 @@ from tests.agent.tool_use import (
 )
 from tests.conversation.conversation_setup import (
     call_reply,
-    open_setup,
+    open_conversations,
     scripted_model,
     tool_result,
 )
@@ -173,8 +173,11 @@ async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
 async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
     """An output too large for the conversation is read in parts, each of which stays in it."""
     text = "".join(f"line {number}\n" for number in range(30_000))
-    async with open_setup(tmp_path) as setup, open_tool_context(tmp_path) as context:
-        conversation = await setup.open(
+    async with (
+        open_conversations(tmp_path) as conversations,
+        open_tool_context(tmp_path) as context,
+    ):
+        conversation = await conversations.open(
             scripted_model(
                 [
                     call_reply("terminal", '{"command": "x"}'),

@@ -18,12 +18,12 @@ from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary.sections import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary_marks import is_summary, recognize_summaries, summary_text
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.agent.agent_setup import AgentSetup, call_reply, open_setup, tool_results
+from tests.agent.agent_setup import Agents, call_reply, open_agents, tool_results
 from tests.agent.process_checks import are_gone, wait_for_pids
 from tests.chat_messages import calls_reply
 from tests.conversation.http_setup import (
@@ -79,7 +79,7 @@ class WorkingModel:
     number: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def __call__(self, request: Request) -> Any:
+    def __call__(self, request: ModelRequest) -> Any:
         last = request.messages[-1]
         if last["role"] != "tool" and not results_of(last):
             return (
@@ -110,7 +110,7 @@ class WorkingModel:
             return self._calls(("patch", wanted), ("write_file", forbidden))
         return self._call("terminal", command=CHECK)
 
-    def _last_call(self, request: Request) -> tuple[Any, str]:
+    def _last_call(self, request: ModelRequest) -> tuple[Any, str]:
         """The first call of the last group, and its result."""
         group = next(message for message in reversed(request.messages) if calls_of(message))
         call = calls_of(group)[0]
@@ -122,10 +122,10 @@ class WorkingModel:
         ]
         return call, found[-1].text
 
-    def _call(self, name: str, **arguments: Any) -> Reply:
+    def _call(self, name: str, **arguments: Any) -> ModelReply:
         return self._calls((name, arguments))
 
-    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> Reply:
+    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> ModelReply:
         calls: list[Any] = []
         for name, arguments in wanted:
             self.number += 1
@@ -146,13 +146,13 @@ def allow_tests_and_writes(home: Path) -> None:
     (home / "approvals.txt").write_text(f"command: {CHECK}\nwrite: shop/**\n", "utf-8")
 
 
-async def open_agent(setup: AgentSetup, provider: Provider, api: Api, **more: Any) -> Agent:
+async def open_agent(agents: Agents, provider: Provider, api: Api, **more: Any) -> Agent:
     address = provider.url if api == "anthropic" else f"{provider.url}/v1"
     config = f"""
 model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}, max_tokens: 1000}}
 compression: {{protect_last_n: 4, background: false, economics: false}}
 """
-    return await setup.open(
+    return await agents.open(
         None,
         config=config,
         api=api,
@@ -177,11 +177,11 @@ async def test_a_failing_suite_is_repaired_across_compactions(
     script = answer_script(WorkingModel(), lambda _: make_summary_text("Repair the shop."))
     async with (
         Provider([served_model(NAMES[api], 16_000)], script) as provider,
-        open_setup(tmp_path) as setup,
+        open_agents(tmp_path) as agents,
     ):
-        write_repository(setup.workspace)
-        tests = {path.name: path.read_bytes() for path in (setup.workspace / "tests").glob("*.py")}
-        agent = await open_agent(setup, provider, api, summarizer=summarizer)
+        write_repository(agents.workspace)
+        tests = {path.name: path.read_bytes() for path in (agents.workspace / "tests").glob("*.py")}
+        agent = await open_agent(agents, provider, api, summarizer=summarizer)
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
         answer = await agent.send(TASK_SAID)
@@ -189,25 +189,25 @@ async def test_a_failing_suite_is_repaired_across_compactions(
         assert answer.text.startswith("All tests pass now")
         for module in MODULES:
             assert f"return left + right  # {module}" in (
-                setup.workspace / "shop" / f"{module}.py"
+                agents.workspace / "shop" / f"{module}.py"
             ).read_text("utf-8")
         assert {
-            path.name: path.read_bytes() for path in (setup.workspace / "tests").glob("*.py")
+            path.name: path.read_bytes() for path in (agents.workspace / "tests").glob("*.py")
         } == tests
-        refused = [event for event in setup.events_of(ToolFinished) if event.refused]
+        refused = [event for event in agents.events_of(ToolFinished) if event.refused]
         assert len(refused) == len(MODULES), "every attempt on the tests was refused"
-        assert setup.events_of(TurnEnded)[-1].reason == "answered"
-        assert len(setup.events_of(CompactionDone)) >= 3
+        assert agents.events_of(TurnEnded)[-1].reason == "answered"
+        assert len(agents.events_of(CompactionDone)) >= 3
         last = [
             record.request
             for record in provider.log
             if record.request and not is_summary_call(record.request)
         ][-1]
-        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
-        await check_store(setup, provider, agent)
+        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
+        await check_store(agents, provider, agent)
 
 
-def check_last_request(last: Request, key: bytes) -> None:
+def check_last_request(last: ModelRequest, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
     texts = [
         text_of(message) for message in last.messages if message["role"] in ("user", "assistant")
@@ -227,24 +227,24 @@ def check_last_request(last: Request, key: bytes) -> None:
         assert "push to main" not in sections.get(section, "").lower()
 
 
-async def check_store(setup: AgentSetup, provider: Provider, agent: Agent) -> None:
+async def check_store(agents: Agents, provider: Provider, agent: Agent) -> None:
     """Check that the store has every message once and accounts for every call."""
-    history = await setup.store.history(agent.conversation.id)
+    history = await agents.store.history(agent.conversation.id)
     bodies = [item.body for item in history]
     assert not any(is_summary(body) for body in bodies)
     called = [call.id for body in bodies for call in calls_of(body)]
     answered = [result.call_id for body in bodies for result in results_of(body)]
     assert called == answered
-    assert len(called) == len(set(called)) == len(setup.events_of(ToolFinished))
+    assert len(called) == len(set(called)) == len(agents.events_of(ToolFinished))
     assert [text_of(body) for body in bodies if body["role"] == "user"][-1] == TASK_SAID
-    spent = await setup.store.usage(agent.conversation.id)
+    spent = await agents.store.usage.list_usage(agent.conversation.id)
     assert sum(item.usage.total_tokens for item in spent) == sum(
         r.canonical_usage.total_tokens for r in provider.log
     )
     assert {record.status for record in provider.log} == {200}
-    records = await setup.store.compactions(agent.conversation.id)
-    assert len(records) == len(setup.events_of(CompactionDone))
-    sessions = await setup.store.thread_sessions(agent.conversation.id)
+    records = await agents.store.compactions(agent.conversation.id)
+    assert len(records) == len(agents.events_of(CompactionDone))
+    sessions = await agents.store.thread_sessions(agent.conversation.id)
     assert [session.kind for session in sessions] == [
         "main",
         *["continuation"] * len(records),
@@ -259,10 +259,10 @@ async def test_a_task_continues_after_a_restart(
     worker = WorkingModel()
     async with (
         Provider([served_model("gpt-4o", 16_000)], answer_script(worker)) as provider,
-        open_setup(tmp_path) as setup,
+        open_agents(tmp_path) as agents,
     ):
-        write_repository(setup.workspace)
-        agent = await open_agent(setup, provider, "openai_chat", summarizer="journal")
+        write_repository(agents.workspace)
+        agent = await open_agent(agents, provider, "openai_chat", summarizer="journal")
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
         rounds = 0
@@ -273,10 +273,10 @@ async def test_a_task_continues_after_a_restart(
                 break
         await turn.aclose()
         await agent.close()
-        setup.opened.remove(agent)
+        agents.opened.remove(agent)
 
         again = await open_agent(
-            setup,
+            agents,
             provider,
             "openai_chat",
             summarizer="journal",
@@ -285,19 +285,19 @@ async def test_a_task_continues_after_a_restart(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await setup.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 
 async def test_stopping_a_turn_ends_the_command_and_all_it_started(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     command = "sleep 300 & echo $! >> pids; echo $$ >> pids; wait"
-    agent = await setup.open(
+    agent = await agents.open(
         ScriptedModel([call_reply(("terminal", {"command": command})), "Stopped, then."])
     )
     reading = asyncio.create_task(agent.send("Wait."))
-    pids = await wait_for_pids(setup.workspace, wanted=2)
+    pids = await wait_for_pids(agents.workspace, wanted=2)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -307,7 +307,7 @@ async def test_stopping_a_turn_ends_the_command_and_all_it_started(
 
 
 async def test_any_command_output_lets_the_turn_continue(
-    setup: AgentSetup, monkeypatch: pytest.MonkeyPatch
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-very-secret-0123456789")
     wanted = [
@@ -322,7 +322,7 @@ async def test_any_command_output_lets_the_turn_continue(
         ),
         ("terminal", {"command": "exit 3"}, "fails"),
     ]
-    agent = await setup.open(ScriptedModel([call_reply(*wanted), "All seen."]))
+    agent = await agents.open(ScriptedModel([call_reply(*wanted), "All seen."]))
     assert (await agent.send("Try.")).text == "All seen."
     results = tool_results(agent)
     assert len(results) == len(wanted)
@@ -331,5 +331,5 @@ async def test_any_command_output_lets_the_turn_continue(
     assert "1 s" in results[3]
     assert "sk-very-secret" not in results[4]
     assert "3" in results[5].split("\n")[0]
-    stored = await setup.store.history(agent.conversation.id)
+    stored = await agents.store.history(agent.conversation.id)
     assert len(stored) == 3 + len(wanted)

@@ -11,7 +11,7 @@ from typing import Any
 from everthread.agent.child_environment import make_child_environment
 from everthread.agent.tool_interface import Tool, ToolContext, ToolReply
 from everthread.agent.tools import make_file_tools
-from tests.conversation.conversation_setup import open_setup, scripted_model
+from tests.conversation.conversation_setup import open_conversations, scripted_model
 
 TOOLS = {tool.name: tool for tool in make_file_tools()}
 
@@ -21,8 +21,8 @@ async def open_tool_context(folder: Path, **environment: str) -> AsyncIterator[T
     """Open a context for tools: the workspace is `work` in the folder, the home is beside it."""
     (folder / "work").mkdir(exist_ok=True)
     (folder / "home").mkdir(exist_ok=True)
-    async with open_setup(folder / "home") as setup:
-        conversation = await setup.open(scripted_model())
+    async with open_conversations(folder / "home") as conversations:
+        conversation = await conversations.open(scripted_model())
         variables = make_child_environment({**os.environ, **environment})
         yield ToolContext(folder / "work", folder / "home", conversation, "call_1", variables)
         await conversation.close()

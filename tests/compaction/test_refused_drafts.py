@@ -22,7 +22,7 @@ INVENTED = render_sections(
 )
 
 
-class ChainSetup:
+class OneModelChain:
     """A chain with one model, and a clock."""
 
     def __init__(self, *texts: str) -> None:
@@ -47,29 +47,29 @@ class ChainSetup:
 async def test_after_two_bad_answers_the_journal_writes_and_the_model_pauses(
     text: str,
 ) -> None:
-    setup = ChainSetup(text)
-    first = await setup.compact()
+    chain = OneModelChain(text)
+    first = await chain.compact()
     assert first.author == "journal"
-    assert setup.calls == 2
+    assert chain.calls == 2
     assert len({line for line in first.warnings if "gpt-4o" in line}) == len(first.warnings)
-    setup.now += 599
-    second = await setup.compact()
+    chain.now += 599
+    second = await chain.compact()
     assert second.author == "journal"
     assert second.warnings == ()
-    assert setup.calls == 2
-    await setup.compact(manual=True)
-    assert setup.calls == 4, "a person's wish does not wait"
+    assert chain.calls == 2
+    await chain.compact(manual=True)
+    assert chain.calls == 4, "a person's wish does not wait"
 
 
 async def test_the_second_request_gives_the_reason() -> None:
-    setup = ChainSetup(INVENTED, GOOD_TEXT)
-    result = await setup.compact()
+    chain = OneModelChain(INVENTED, GOOD_TEXT)
+    result = await chain.compact()
     assert result.author == "gpt-4o"
-    assert setup.calls == 2
-    assert "no source says" in str(setup.model.requests[1].messages[-1]["content"])
+    assert chain.calls == 2
+    assert "no source says" in str(chain.model.requests[1].messages[-1]["content"])
 
 
 async def test_a_repeated_answer_is_not_requested_again() -> None:
-    setup = ChainSetup("I cannot do that.", INVENTED, GOOD_TEXT)
-    assert (await setup.compact()).author == "journal"
-    assert setup.calls == 2
+    chain = OneModelChain("I cannot do that.", INVENTED, GOOD_TEXT)
+    assert (await chain.compact()).author == "journal"
+    assert chain.calls == 2

@@ -9,26 +9,28 @@ from typing import Any
 
 import pytest
 
-from tests.conversation.conversation_setup import ConversationSetup, open_setup
-from tests.conversation.http_setup import KEY, HttpSetup, OpenHttp, open_http_setup
+from tests.conversation.conversation_setup import Conversations, open_conversations
+from tests.conversation.http_setup import KEY, HttpConversations, OpenHttp, open_http_conversations
 from tests.providers.conftest import local_file
 
 __all__ = ["local_file"]
 
 
 @pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[ConversationSetup]:
-    async with open_setup(tmp_path) as opened:
+async def conversations(tmp_path: Path) -> AsyncIterator[Conversations]:
+    async with open_conversations(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 async def open_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenHttp]:
-    """Open an `HttpSetup` with these models and this script, and close it after the test."""
+    """Open an `HttpConversations` with these models and this script, and close it after the test."""
     monkeypatch.setenv(KEY, "sk-lab")
     async with AsyncExitStack() as stack:
 
-        async def open_one(models: Any, script: Any = None) -> HttpSetup:
-            return await stack.enter_async_context(open_http_setup(tmp_path, models, script))
+        async def open_one(models: Any, script: Any = None) -> HttpConversations:
+            return await stack.enter_async_context(
+                open_http_conversations(tmp_path, models, script)
+            )
 
         yield open_one

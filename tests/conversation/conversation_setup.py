@@ -14,7 +14,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
@@ -24,11 +24,11 @@ from everthread.thread.options import Route, SessionOptions, Setup, SummarizerCo
 from tests.chat_messages import calls_reply, function_call, result_message
 
 EventT = TypeVar("EventT", bound=Event)
-Script = Iterable[ScriptStep] | Callable[[Request], ScriptStep]
+Script = Iterable[ScriptStep] | Callable[[ModelRequest], ScriptStep]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 
-class WatchedStore:
+class WatchedConversations:
     """A store and the events of its conversations, whose requests must extend each other."""
 
     def __init__(self, store: Store) -> None:
@@ -48,7 +48,7 @@ class WatchedStore:
         assert not self.watch.broken, [str(change) for change in self.watch.broken]
 
 
-class ConversationSetup(WatchedStore):
+class Conversations(WatchedConversations):
     """Open conversations of a scripted model."""
 
     async def open(
@@ -109,22 +109,22 @@ def route_to_model(model: Any, provider: str = "auto") -> Route:
 
 
 @asynccontextmanager
-async def open_setup(folder: Path) -> AsyncIterator[ConversationSetup]:
-    """Open a setup with a new SQLite store. At its end, check that no request broke its session's prefix."""
+async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
+    """Open a conversations with a new SQLite store. At its end, check that no request broke its session's prefix."""
     store = open_store(folder / "store.db")
-    setup = ConversationSetup(store)
+    conversations = Conversations(store)
     try:
-        yield setup
+        yield conversations
     finally:
         await store.close()
-    setup.check_prefixes()
+    conversations.check_prefixes()
 
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
     return ScriptedModel(script, **settings)
 
 
-def call_reply(name: str, arguments: str, call_id: str = "call_1") -> Reply:
+def call_reply(name: str, arguments: str, call_id: str = "call_1") -> ModelReply:
     """Return a reply that calls a tool."""
     return calls_reply(function_call(call_id, name, arguments))
 

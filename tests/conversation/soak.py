@@ -17,7 +17,7 @@ from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import text_of
 from everthread.core.summary_marks import mark_summary, without_summary
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
@@ -25,10 +25,10 @@ from tests.chat_messages import result_message
 from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     TOOL,
-    HttpSetup,
+    HttpConversations,
     answer_script,
     call_reply,
-    open_http_setup,
+    open_http_conversations,
     served_model,
 )
 
@@ -48,8 +48,8 @@ NAME = "gpt-4o"
 
 
 class Soak:
-    def __init__(self, setup: HttpSetup, seed: int) -> None:
-        self.place = setup
+    def __init__(self, conversations: HttpConversations, seed: int) -> None:
+        self.place = conversations
         self.dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
         self.said: list[str] = []
         self.done: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Soak:
         self.conversation = None
 
 
-def answer(request: Request) -> Reply | str:
+def answer(request: ModelRequest) -> ModelReply | str:
     """Call a tool if the request asks for tools, else answer in text."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
@@ -131,30 +131,30 @@ def answer(request: Request) -> Reply | str:
 
 async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> Counter[str]:
     plan = FaultPlan(RATES, seed=seed, seconds=0.01)
-    async with open_http_setup(
+    async with open_http_conversations(
         folder, [served_model(NAME, window)], answer_script(answer), faults=plan
-    ) as setup:
-        work = Soak(setup, seed)
+    ) as conversations:
+        work = Soak(conversations, seed)
         await work.run(turns)
-        await compare(setup, work)
+        await compare(conversations, work)
         return work.done
 
 
-async def compare(setup: HttpSetup, soak: Soak) -> None:
+async def compare(conversations: HttpConversations, soak: Soak) -> None:
     """Compare the store with the log: nothing lost or doubled, every request valid, every token accounted for."""
-    history = await setup.store.history(soak.thread)
+    history = await conversations.store.history(soak.thread)
     stored_texts = Counter(text_of(item.body) for item in history if item.body["role"] == "user")
     expected_texts = Counter(_as_sent(text, stored_texts) for text in soak.said)
     assert expected_texts == stored_texts, (
         expected_texts - stored_texts,
         stored_texts - expected_texts,
     )
-    for record in setup.provider.log:
+    for record in conversations.provider.log:
         if record.request is not None:
             assert not validate_messages(record.request.messages, api="openai"), record.number
     answer_texts = Counter(
         text_of(record.reply.message)
-        for record in setup.main_calls()
+        for record in conversations.main_calls()
         if record.reply is not None
         and record.status == 200
         and not record.fault
@@ -172,11 +172,11 @@ async def compare(setup: HttpSetup, soak: Soak) -> None:
     )
     lost_answers = answer_texts - stored_answers
     assert sum(lost_answers.values()) <= interrupted, lost_answers
-    usage_records = await setup.store.usage(soak.thread)
+    usage_records = await conversations.store.usage.list_usage(soak.thread)
     reported = [item for item in usage_records if not item.estimated]
     answered_tokens = [
         record.canonical_usage.total_tokens
-        for record in setup.provider.log
+        for record in conversations.provider.log
         if record.status == 200
         and record.usage
         and record.fault in ("", "delay")
@@ -189,7 +189,7 @@ async def compare(setup: HttpSetup, soak: Soak) -> None:
     assert sum(unaccounted_tokens.values()) <= len(usage_records) - len(reported), (
         unaccounted_tokens
     )
-    assert (await setup.store.check()).problems == ()
+    assert (await conversations.store.check()).problems == ()
     await asyncio.sleep(0)
 
 

@@ -16,7 +16,7 @@ from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import SummarizerContext
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     make_text,
     numbered_text,
     send_texts,
@@ -41,7 +41,7 @@ async def cancel_after(work: Any, after: int) -> bool:
 
 
 async def check_stored(
-    setup: ConversationSetup,
+    conversations: Conversations,
     conversation: Conversation,
     questions: list[str],
     sent_questions: set[str] | None = None,
@@ -50,14 +50,16 @@ async def check_stored(
 
     With `reached`, a question that did not reach the model may be missing: it was cancelled before it was stored.
     """
-    history = [text_of(message.body) for message in await setup.store.history(conversation.id)]
+    history = [
+        text_of(message.body) for message in await conversations.store.history(conversation.id)
+    ]
     stored_questions = [text for text in history if text.startswith("Turn")]
     assert stored_questions == [
         text
         for text in questions
         if sent_questions is None or text in sent_questions or text in stored_questions
     ]
-    reader = await setup.open(ScriptedModel(), resume=conversation.id)
+    reader = await conversations.open(ScriptedModel(), resume=conversation.id)
     assert reader.messages == conversation.messages
     assert validate_messages(conversation.messages) == []
 
@@ -65,10 +67,10 @@ async def check_stored(
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_turn_can_be_cancelled_at_any_moment(
-    setup: ConversationSetup, *, background: bool, streaming: bool
+    conversations: Conversations, *, background: bool, streaming: bool
 ) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-    conversation = await setup.open(model, background=background, protect_last_n=2)
+    conversation = await conversations.open(model, background=background, protect_last_n=2)
 
     async def ask(text: str) -> None:
         if not streaming:
@@ -91,22 +93,25 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
         text_of(message) for request in model.requests for message in request.messages
     )
     assert cancelled_count
-    await check_stored(setup, conversation, questions, sent_questions)
+    await check_stored(conversations, conversation, questions, sent_questions)
     await conversation.close()
 
 
 async def test_a_compaction_can_be_cancelled_at_any_moment(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     for after in range(0, 48, 4):
-        conversation = await setup.open(model, protect_last_n=2)
+        conversation = await conversations.open(model, protect_last_n=2)
         questions = [numbered_text(turn, 300, "account") for turn in range(5)]
         for text in questions:
             await conversation.send(text)
         await cancel_after(conversation.compress(), after)
-        assert await setup.store.get_compression_tip(conversation.id) == conversation.session.id
-        await check_stored(setup, conversation, questions)
+        assert (
+            await conversations.store.get_compression_tip(conversation.id)
+            == conversation.session.id
+        )
+        await check_stored(conversations, conversation, questions)
 
 
 async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:
@@ -127,16 +132,18 @@ async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None
 
 
 async def test_close_runs_every_callback_if_the_store_is_closed_already(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     closed = []
 
     async def close() -> None:
         closed.append(True)
 
-    conversation = await setup.open(ScriptedModel(["Noted."]), changes={"close_callbacks": [close]})
+    conversation = await conversations.open(
+        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
+    )
     await conversation.send("Hello")
-    await setup.store.close()
+    await conversations.store.close()
     with pytest.raises(StoreClosedError):
         await conversation.close("done")
     assert closed
@@ -164,11 +171,11 @@ class GivenUp:
 
 
 async def test_records_the_usage_of_an_abandoned_summary_on_close(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
     is_summarizing = asyncio.Event()
-    conversation = await setup.open(
+    conversation = await conversations.open(
         model,
         protect_last_n=2,
         changes={"make_summarizer": lambda context: GivenUp(context, is_summarizing)},

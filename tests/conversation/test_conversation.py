@@ -11,7 +11,7 @@ import pytest
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import InputError, ModelError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -22,7 +22,7 @@ from everthread.thread.events import (
 )
 from tests.conversation.conversation_setup import (
     SYSTEM,
-    ConversationSetup,
+    Conversations,
     call_reply,
     make_text,
     numbered_text,
@@ -31,29 +31,29 @@ from tests.conversation.conversation_setup import (
 
 
 async def test_a_message_is_answered_stored_and_accounted_for(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(["Hello!"])
-    conversation = await setup.open(model)
+    conversation = await conversations.open(model)
     answer = await conversation.send("Hi")
     assert answer.text == "Hello!"
     assert answer.stop == "stop"
     assert model.requests[0].system == SYSTEM
-    stored = await setup.store.messages(conversation.session.id)
+    stored = await conversations.store.messages(conversation.session.id)
     assert [(item.body["role"], item.body["content"]) for item in stored] == [
         ("user", "Hi"),
         ("assistant", "Hello!"),
     ]
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
     assert answer.cost is not None
     assert usage.cost == answer.cost
-    assert setup.events(UsageRecorded)[0].task == "main"
-    assert setup.events(Estimated)[0].window == 128_000
+    assert conversations.events(UsageRecorded)[0].task == "main"
+    assert conversations.events(Estimated)[0].window == 128_000
 
 
-async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None:
-    conversation = await setup.open(ScriptedModel(["one two three"]))
+async def test_the_answer_comes_piece_by_piece(conversations: Conversations) -> None:
+    conversation = await conversations.open(ScriptedModel(["one two three"]))
     pieces = [piece async for piece in conversation.stream("count")]
     assert "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip() == "one two three"
     assert isinstance(pieces[-1], ModelAnswer)
@@ -61,27 +61,27 @@ async def test_the_answer_comes_piece_by_piece(setup: ConversationSetup) -> None
 
 
 async def test_resumes_a_thread_by_the_prefix_of_its_id(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    first = await setup.open(ScriptedModel(["Noted."]))
+    first = await conversations.open(ScriptedModel(["Noted."]))
     await first.send("The port is 8443.")
     await first.close()
-    again = await setup.open(ScriptedModel(["8443."]), resume=first.id[:8])
+    again = await conversations.open(ScriptedModel(["8443."]), resume=first.id[:8])
     answer = await again.send("Which port?")
     assert answer.text == "8443."
     assert again.id == first.id
     assert len(again.messages) == 4
 
 
-async def test_the_same_event_is_stored_once(setup: ConversationSetup) -> None:
-    conversation = await setup.open(ScriptedModel())
+async def test_the_same_event_is_stored_once(conversations: Conversations) -> None:
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Hi", event="e1")
     prepared = await conversation.prepare("Hi", event="e1")
     assert len(prepared.request.messages) == 1
 
 
-async def test_tool_results_must_answer_an_open_call(setup: ConversationSetup) -> None:
-    conversation = await setup.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
+async def test_tool_results_must_answer_an_open_call(conversations: Conversations) -> None:
+    conversation = await conversations.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
     answer = await conversation.send("List the files")
     assert [item.name for item in answer.calls] == ["ls"]
     with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
@@ -91,16 +91,16 @@ async def test_tool_results_must_answer_an_open_call(setup: ConversationSetup) -
 
 
 async def test_a_large_result_is_stored_and_cited_and_can_be_read(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel([call_reply("terminal", '{"command": "make"}'), "ok"])
-    conversation = await setup.open(model)
+    conversation = await conversations.open(model)
     await conversation.send("Build it")
     text = make_text(120_000, "object file")
     await conversation.add_results([tool_result(text)])
     await conversation.send()
     citation = str(model.requests[-1].messages[-1]["content"])
-    (event,) = setup.events(OutputStored)
+    (event,) = conversations.events(OutputStored)
     assert event.output in citation
     assert len(citation) < 3_000
     part = await conversation.read_output(event.output, offset=100, limit=50)
@@ -109,39 +109,39 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(
 
 
 async def test_injected_text_is_sent_once_and_never_stored(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(["a", "b"])
-    conversation = await setup.open(model)
+    conversation = await conversations.open(model)
     await conversation.send("one", inject="the weather is fine")
     await conversation.send("two")
     assert "weather" in str(model.requests[0].messages[-1])
     assert "weather" not in str(model.requests[1].messages)
-    assert "weather" not in str(await setup.store.history(conversation.id))
+    assert "weather" not in str(await conversations.store.history(conversation.id))
 
 
 async def test_an_interrupted_stream_is_kept_and_accounted_for(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(["one two three four", "on we go"])
-    conversation = await setup.open(model)
+    conversation = await conversations.open(model)
     stream = conversation.stream("count")
     async for piece in stream:
         if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
             break
     await stream.aclose()
-    stored = await setup.store.messages(conversation.session.id)
+    stored = await conversations.store.messages(conversation.session.id)
     assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
     assert usage.usage.prompt_tokens > 0
     assert (await conversation.send("go on")).text == "on we go"
 
 
 async def test_usage_of_a_broken_call_is_accounted_for(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    partial = Reply(
+    partial = ModelReply(
         {
             "role": "assistant",
             "content": "half",
@@ -152,18 +152,18 @@ async def test_usage_of_a_broken_call_is_accounted_for(
         },
     )
     broken = ModelError("the connection was reset", partial=partial)
-    conversation = await setup.open(ScriptedModel([broken]))
+    conversation = await conversations.open(ScriptedModel([broken]))
     with pytest.raises(ModelError, match="reset"):
         await conversation.send("Hi")
-    (spent,) = await setup.store.usage(conversation.id)
+    (spent,) = await conversations.store.usage.list_usage(conversation.id)
     assert spent.usage.prompt_tokens == 70
-    assert len(await setup.store.messages(conversation.session.id)) == 1, (
+    assert len(await conversations.store.messages(conversation.session.id)) == 1, (
         "the user's message is safe"
     )
 
 
-async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> None:
-    silent = Reply(
+async def test_without_a_report_usage_is_estimated(conversations: Conversations) -> None:
+    silent = ModelReply(
         {
             "role": "assistant",
             "content": "words " * 20,
@@ -171,16 +171,16 @@ async def test_without_a_report_usage_is_estimated(setup: ConversationSetup) -> 
         "stop",
         usage={},
     )
-    conversation = await setup.open(ScriptedModel([silent]))
+    conversation = await conversations.open(ScriptedModel([silent]))
     answer = await conversation.send("Hi")
     assert answer.usage.output_tokens >= 20
-    (usage,) = await setup.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
 
 
-async def test_a_branch_is_independent_of_its_parent(setup: ConversationSetup) -> None:
+async def test_a_branch_is_independent_of_its_parent(conversations: Conversations) -> None:
     model = ScriptedModel(["a", "b", "c"])
-    conversation = await setup.open(model)
+    conversation = await conversations.open(model)
     first = await conversation.send("one")
     await conversation.send("two")
     branch = await conversation.branch(first.id)
@@ -196,19 +196,19 @@ async def test_a_branch_is_independent_of_its_parent(setup: ConversationSetup) -
 
 
 async def test_two_conversations_on_one_thread_see_each_other(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    first = await setup.open(ScriptedModel(["a", "c"]))
+    first = await conversations.open(ScriptedModel(["a", "c"]))
     await first.send("first")
-    second = await setup.open(ScriptedModel(["b"]), resume=first.id)
+    second = await conversations.open(ScriptedModel(["b"]), resume=first.id)
     await second.send("second")
     await first.send("third")
     texts = [str(item["content"]) for item in first.messages]
     assert texts == ["first", "a", "second", "b", "third", "c"]
 
 
-async def test_turns_of_one_conversation_do_not_mix(setup: ConversationSetup) -> None:
-    conversation = await setup.open(
+async def test_turns_of_one_conversation_do_not_mix(conversations: Conversations) -> None:
+    conversation = await conversations.open(
         ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}")
     )
     await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
@@ -216,9 +216,9 @@ async def test_turns_of_one_conversation_do_not_mix(setup: ConversationSetup) ->
     assert roles == ["user", "assistant"] * 5
 
 
-async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -> None:
+async def test_a_branch_knows_the_state_at_its_start(conversations: Conversations) -> None:
     """Including facts missing in the summary's text: here a command that passed long ago."""
-    conversation = await setup.open(
+    conversation = await conversations.open(
         ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
     )
     for message in (
@@ -259,11 +259,11 @@ async def test_a_branch_knows_the_state_at_its_start(setup: ConversationSetup) -
 
 
 async def test_keeps_a_first_message_that_looks_like_a_summary(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     """In one long turn the summary is merged into it, and is found again each time it is rewritten."""
     first_text = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here.")
-    conversation = await setup.open(
+    conversation = await conversations.open(
         ScriptedModel(["ok"], window=16_000),
         changes={"summary_key": b"the home's"},
     )
@@ -291,10 +291,10 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
 
 
 async def test_a_branch_with_a_title_keeps_everything_else(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     new = NewSession(platform="cli", user="ada")
-    conversation = await setup.open(ScriptedModel(["one", "two"]), new=new)
+    conversation = await conversations.open(ScriptedModel(["one", "two"]), new=new)
     await conversation.send("First question")
     branch = await conversation.branch(title="Another way")
     session = branch.session

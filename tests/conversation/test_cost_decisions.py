@@ -11,11 +11,11 @@ import pytest
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import Planned
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     call_reply,
     make_text,
     numbered_text,
@@ -28,7 +28,7 @@ WINDOW = 16_000
 TTL = 300.0
 
 
-def answer_or_look(request: Request) -> str | Reply:
+def answer_or_look(request: ModelRequest) -> str | ModelReply:
     """Call a tool if the user asks to look, else answer."""
     is_asked = text_of(request.messages[-1]) == "Look."
     return call_reply("look", "{}") if is_asked else make_text(200, "answer")
@@ -48,7 +48,7 @@ class CachingClaude(ScriptedModel):
         self._at = float("-inf")
         self._prompt = 0
 
-    async def complete(self, request: Any) -> Reply:
+    async def complete(self, request: Any) -> ModelReply:
         reply = await super().complete(request)
         assert reply.usage is not None
         prompt = int(reply.usage["input_tokens"])
@@ -87,7 +87,7 @@ def wall() -> SteppedClock:
 
 
 async def open_with_cache(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
     timers: ManualTimers | None = None,
     model: CachingClaude | None = None,
@@ -97,7 +97,7 @@ async def open_with_cache(
         "wall_clock": wall,
         "timer": timers or ManualTimers(),
     }
-    return await setup.open(
+    return await conversations.open(
         model or CachingClaude(wall),
         provider="anthropic",
         changes=changes,
@@ -114,35 +114,35 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
 
 
 async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
-    conversation = await open_with_cache(setup, wall)
+    conversation = await open_with_cache(conversations, wall)
     await fill(conversation, wall, 6_000)
     wall.advance(TTL - 20)
     await conversation.send("Still there?")
-    assert not setup.compactions, "the cache is warm"
+    assert not conversations.compactions, "the cache is warm"
     wall.advance(TTL + 1)
     await conversation.send("Back again.")
-    (done,) = setup.compactions
+    (done,) = conversations.compactions
     assert done.reason == "cold-cache"
     assert done.tokens_before < conversation.threshold
     assert "the cache is cold: 301 s passed" in done.decision
-    (record,) = await setup.store.compactions(conversation.id)
+    (record,) = await conversations.store.compactions(conversation.id)
     assert record.record.figures["decision"] == done.decision
-    (plan,) = setup.events(Planned)
+    (plan,) = conversations.events(Planned)
     assert plan.action == "now"
     assert f"{plan.action}: {plan.why}" == done.decision
     assert plan.saves > plan.cost
 
 
 async def test_a_model_summary_is_prepared_before_the_cache_expires(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
     writer = PricedSummarizer()
-    conversation = await open_with_cache(setup, wall, timers, summarizer=writer)
+    conversation = await open_with_cache(conversations, wall, timers, summarizer=writer)
     await fill(conversation, wall, 6_000)
     assert timers.list_seconds() == [0.8 * TTL]
     wall.advance(2 * TTL)
@@ -152,10 +152,10 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     timers.end_all()
     await asyncio.wait_for(writer.done.wait(), 60)
     async with asyncio.timeout(60):
-        while not setup.compactions:  # until the summary is ready
+        while not conversations.compactions:  # until the summary is ready
             wall.advance(TTL)
             await conversation.send("And again.")
-    (done,) = setup.compactions
+    (done,) = conversations.compactions
     assert done.reason == "cold-cache"
     assert done.author == "priced"
     await conversation.close()
@@ -163,39 +163,39 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
 
 
 async def test_another_process_knows_when_the_last_call_was(
-    setup: ConversationSetup, wall: SteppedClock
+    conversations: Conversations, wall: SteppedClock
 ) -> None:
-    first = await open_with_cache(setup, wall)
+    first = await open_with_cache(conversations, wall)
     await fill(first, wall, 6_000)
     wall.advance(TTL + 5)
-    second = await open_with_cache(setup, wall, resume=first.id)
+    second = await open_with_cache(conversations, wall, resume=first.id)
     await second.send("Good morning.")
-    (done,) = setup.compactions
+    (done,) = conversations.compactions
     assert "305 s passed" in done.decision
 
 
 async def test_waits_for_the_end_of_a_turn(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
-    conversation = await open_with_cache(setup, wall)
+    conversation = await open_with_cache(conversations, wall)
     await fill(conversation, wall, 7_000)
     await conversation.send("Look.")
     await conversation.add_results([tool_result(make_text(1_000, "page"))])
     await conversation.send()
     assert conversation.tokens > conversation.threshold
-    (plan,) = setup.events(Planned)
+    (plan,) = conversations.events(Planned)
     assert plan.action == "later"
     assert "end of the turn" in plan.why
-    assert not setup.compactions
+    assert not conversations.compactions
     await conversation.send("And now?")
-    assert len(setup.compactions) == 1
+    assert len(conversations.compactions) == 1
 
 
 async def test_other_tools_make_the_cache_cold(
-    setup: ConversationSetup, wall: SteppedClock
+    conversations: Conversations, wall: SteppedClock
 ) -> None:
-    conversation = await open_with_cache(setup, wall)
+    conversation = await open_with_cache(conversations, wall)
     await fill(conversation, wall, 6_000)
     tool = {
         "type": "function",
@@ -207,16 +207,16 @@ async def test_other_tools_make_the_cache_cold(
     }
     conversation.use_tools([tool])
     await conversation.send("Look.")
-    (done,) = setup.compactions
+    (done,) = conversations.compactions
     assert "other tools are offered" in done.decision
 
 
 async def test_starts_no_idle_timer_while_calls_are_open(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(setup, wall, timers)
+    conversation = await open_with_cache(conversations, wall, timers)
     await fill(conversation, wall, 6_000)
     model = ScriptedModel(
         [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
@@ -230,17 +230,17 @@ async def test_starts_no_idle_timer_while_calls_are_open(
 
 
 async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(setup, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     assert timers.list_seconds() == [0.8 * TTL]
     timers.end_all()
     await conversation.wait_for_idle_compaction()
-    (done,) = setup.compactions
+    (done,) = conversations.compactions
     assert done.reason == "idle"
     assert conversation.tokens < before < conversation.threshold
     await conversation.undo()
@@ -248,24 +248,24 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
 
 
 async def test_a_message_that_comes_first_cancels_the_idle_compaction(
-    setup: ConversationSetup,
+    conversations: Conversations,
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(setup, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
     await fill(conversation, wall, 6_000)
     timers.end_all()
     await conversation.send("I am back.")
-    assert not setup.compactions
+    assert not conversations.compactions
     texts = [message["content"] for message in conversation.messages]
     assert "I am back." in str(texts[-2])
 
 
 async def test_a_short_conversation_sets_no_idle_timer(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(setup, SteppedClock(1.7e9), timers, idle=True)
+    conversation = await open_with_cache(conversations, SteppedClock(1.7e9), timers, idle=True)
     await conversation.send("Hello.")
     assert not timers.waiting
 
@@ -277,7 +277,7 @@ class DiagnosingClaude(CachingClaude):
         super().__init__(wall)
         self.asked: list[Any] = []
 
-    async def complete(self, request: Any) -> Reply:
+    async def complete(self, request: Any) -> ModelReply:
         reply = await super().complete(request)
         self.asked.append(request.params.get("diagnostics"))
         reason = {
@@ -289,11 +289,11 @@ class DiagnosingClaude(CachingClaude):
 
 
 async def test_a_conversation_asks_why_the_cache_missed(
-    setup: ConversationSetup, wall: SteppedClock
+    conversations: Conversations, wall: SteppedClock
 ) -> None:
     model = DiagnosingClaude(wall)
     route = replace(route_to_model(model, "anthropic"), base_url="", provider="anthropic")
-    conversation = await setup.open(model, changes={"route": route})
+    conversation = await conversations.open(model, changes={"route": route})
     for text in ("One.", "Two."):
         await conversation.send(text)
     assert model.asked == [

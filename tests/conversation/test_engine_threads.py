@@ -15,7 +15,7 @@ from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRe
 from everthread.conversation.conversation import Conversation
 from everthread.testing import ScriptedModel
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     make_text,
     send_texts,
 )
@@ -45,9 +45,9 @@ class HoldPoint:
         return Stopped
 
 
-async def open_full(setup: ConversationSetup, engine: Any, **settings: Any) -> Conversation:
+async def open_full(conversations: Conversations, engine: Any, **settings: Any) -> Conversation:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=64_000)
-    conversation = await setup.open(
+    conversation = await conversations.open(
         model,
         engine=engine,
         protect_last_n=2,
@@ -62,24 +62,24 @@ async def wait_until_reached(gate: HoldPoint) -> None:
 
 
 async def test_the_event_loop_is_free_while_an_engine_works(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     gate = HoldPoint()
-    conversation = await open_full(setup, gate.engine())
+    conversation = await open_full(conversations, gate.engine())
     compacting = asyncio.ensure_future(conversation.compress())
     await wait_until_reached(gate)
     gate.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
     assert (await compacting).changed
     assert gate.threads != [threading.get_ident()]
-    assert len(setup.compactions) == 1
+    assert len(conversations.compactions) == 1
 
 
 @pytest.mark.parametrize("moments", [0, 1, 3])
 async def test_a_cancelled_compaction_changes_nothing(
-    setup: ConversationSetup, moments: int
+    conversations: Conversations, moments: int
 ) -> None:
     gate = HoldPoint()
-    conversation = await open_full(setup, gate.engine())
+    conversation = await open_full(conversations, gate.engine())
     session = conversation.id
     before = conversation.messages
     compacting = asyncio.ensure_future(conversation.compress())
@@ -120,10 +120,10 @@ class CancelledSummarizer:
 
 
 async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     asked = CancelledSummarizer()
-    conversation = await open_full(setup, ContextCompressor, summarizer=asked)
+    conversation = await open_full(conversations, ContextCompressor, summarizer=asked)
     compacting = asyncio.ensure_future(conversation.compress())
     await asked.started.wait()
     compacting.cancel()

@@ -21,7 +21,7 @@ from everthread.thread.events import (
 )
 from tests.conversation.conversation_setup import (
     SYSTEM,
-    ConversationSetup,
+    Conversations,
     make_text,
     numbered_text,
     overflow_error,
@@ -49,12 +49,12 @@ def raise_error(*_given: Any, **_how: Any) -> Any:
     raise ValueError("no idea")
 
 
-async def send_past_threshold(setup: ConversationSetup, **settings: Any) -> Conversation:
+async def send_past_threshold(conversations: Conversations, **settings: Any) -> Conversation:
     """Send enough turns to pass the threshold."""
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-    conversation = await setup.open(model, protect_last_n=2, **settings)
+    conversation = await conversations.open(model, protect_last_n=2, **settings)
     await send_texts(conversation, TURNS, 800, "account")
-    assert len(await setup.store.history(conversation.id)) == 2 * TURNS
+    assert len(await conversations.store.history(conversation.id)) == 2 * TURNS
     return conversation
 
 
@@ -81,25 +81,25 @@ SPOILT: dict[str, Callable[[Compaction], Any]] = {
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("how", list(SPOILT))
 async def test_a_compaction_that_cannot_be_used_changes_nothing(
-    setup: ConversationSetup, how: str, *, background: bool
+    conversations: Conversations, how: str, *, background: bool
 ) -> None:
     spoilt = engine_with(spoil=staticmethod(SPOILT[how]))
-    conversation = await send_past_threshold(setup, engine=spoilt, background=background)
-    assert setup.events(CompactionFailed)
-    assert not setup.compactions
+    conversation = await send_past_threshold(conversations, engine=spoilt, background=background)
+    assert conversations.events(CompactionFailed)
+    assert not conversations.compactions
     with pytest.raises(EngineError):
         await conversation.compress()
     await conversation.close()
 
 
 async def test_retries_a_failing_engine_only_after_the_context_grew(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: make_text(200, "answer"), window=16_000)
-    conversation = await setup.open(model, engine=engine_with(compress=raise_error))
+    conversation = await conversations.open(model, engine=engine_with(compress=raise_error))
     while conversation.tokens < 9_000:
         await conversation.send(make_text(250))
-    failures = setup.events(CompactionFailed)
+    failures = conversations.events(CompactionFailed)
     assert "no idea" in failures[0].error
     assert len(failures) < 4
 
@@ -115,22 +115,26 @@ async def test_retries_a_failing_engine_only_after_the_context_grew(
         "load_state",
     ],
 )
-async def test_reports_a_failing_engine_method_once(setup: ConversationSetup, method: str) -> None:
+async def test_reports_a_failing_engine_method_once(
+    conversations: Conversations, method: str
+) -> None:
     conversation = await send_past_threshold(
-        setup, engine=engine_with(**{method: raise_error}), background=False
+        conversations, engine=engine_with(**{method: raise_error}), background=False
     )
-    await setup.open(
+    await conversations.open(
         ScriptedModel(),
         resume=conversation.id,
         engine=engine_with(**{method: raise_error}),
     )
-    notices = [event.text for event in setup.events(Notice) if f"failed in {method}" in event.text]
+    notices = [
+        event.text for event in conversations.events(Notice) if f"failed in {method}" in event.text
+    ]
     assert 1 <= len(notices) <= 2, "once for each conversation"
     assert "ValueError: no idea" in notices[0]
 
 
 async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     threads: set[int] = set()
 
@@ -139,41 +143,41 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
         return True
 
     await send_past_threshold(
-        setup, engine=engine_with(has_content_to_compress=has_content_to_compress)
+        conversations, engine=engine_with(has_content_to_compress=has_content_to_compress)
     )
     assert threads
     assert threading.get_ident() not in threads
 
 
 async def test_a_state_that_is_not_json_does_not_fail_the_turn(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     await send_past_threshold(
-        setup,
+        conversations,
         engine=engine_with(dump_state=lambda _self: {"x": object()}),
         background=False,
     )
-    assert sum("failed in dump_state" in event.text for event in setup.events(Notice)) == 1
+    assert sum("failed in dump_state" in event.text for event in conversations.events(Notice)) == 1
 
 
 async def test_a_failing_engine_after_an_overflow_raises_an_overflow_error(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(["Noted.", overflow_error(4_000, 9_000)])
-    conversation = await setup.open(model, engine=engine_with(compress=raise_error))
+    conversation = await conversations.open(model, engine=engine_with(compress=raise_error))
     await conversation.send("The first.")
     with pytest.raises(Exception, match="Your message and the history are stored"):
         await conversation.send("The second.")
-    assert len(setup.events(CompactionFailed)) == 3
+    assert len(conversations.events(CompactionFailed)) == 3
     assert len(conversation.messages) == 3
 
 
 async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     engine = engine_with(spoil=staticmethod(raise_error))
     model = ScriptedModel(["Noted."], window=16_000)
-    conversation = await setup.open(
+    conversation = await conversations.open(
         model,
         engine=engine,
         background=False,
@@ -182,19 +186,21 @@ async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
     await conversation.compact_for_hygiene()
-    assert len(setup.events(CompactionFailed)) == 1
+    assert len(conversations.events(CompactionFailed)) == 1
     engine.spoil = staticmethod(lambda given: given)
     await conversation.send("And now?")
-    assert setup.compactions
+    assert conversations.compactions
 
 
 async def test_keeps_the_system_prompt_if_rebuilding_it_fails(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     written = iter([SYSTEM])
-    conversation = await send_past_threshold(setup, system=lambda: next(written), background=False)
-    assert setup.compactions
-    assert any("could not be rebuilt" in event.text for event in setup.events(Notice))
+    conversation = await send_past_threshold(
+        conversations, system=lambda: next(written), background=False
+    )
+    assert conversations.compactions
+    assert any("could not be rebuilt" in event.text for event in conversations.events(Notice))
     assert str(conversation.session.system).count(SYSTEM) == 1
 
 
@@ -203,28 +209,30 @@ async def fail_to_save(session: str) -> None:
 
 
 async def test_a_failing_hook_stops_the_compaction_but_not_the_turn(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-    conversation = await setup.open(
+    conversation = await conversations.open(
         model,
         protect_last_n=2,
         background=False,
         changes={"before_compaction": fail_to_save},
     )
     await send_texts(conversation, TURNS, 800, "account")
-    assert not setup.compactions
-    assert setup.events(CompactionFailed)
+    assert not conversations.compactions
+    assert conversations.events(CompactionFailed)
     compaction = await conversation.compress()
     assert not compaction.changed
-    assert not setup.events(CompactionVoid), "only a compaction that finds nothing left is void"
+    assert not conversations.events(CompactionVoid), (
+        "only a compaction that finds nothing left is void"
+    )
 
 
 async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_request_again(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: overflow_error(8_000, 9_000), window=16_000)
-    conversation = await setup.open(
+    conversation = await conversations.open(
         model,
         protect_last_n=2,
         background=False,
@@ -250,5 +258,5 @@ async def test_a_compaction_that_is_not_committed_does_not_send_the_refused_requ
     with pytest.raises(ContextOverflowError):
         await conversation.send("Go on.")
     assert len(model.requests) == 1
-    assert setup.events(CompactionFailed)
-    assert not setup.compactions
+    assert conversations.events(CompactionFailed)
+    assert not conversations.compactions

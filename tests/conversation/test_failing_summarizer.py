@@ -11,7 +11,7 @@ from tests.conversation.conversation_setup import (
 )
 from tests.conversation.http_setup import (
     KEY,
-    HttpSetup,
+    HttpConversations,
     OpenHttp,
     answer_script,
     make_summary_text,
@@ -21,10 +21,12 @@ from tests.conversation.http_setup import (
 NO_BACKGROUND = "compression: {background: false}"
 
 
-async def _compact(setup: HttpSetup, conversation: Conversation, times: int) -> None:
+async def _compact(
+    conversations: HttpConversations, conversation: Conversation, times: int
+) -> None:
     """Talk until the conversation was compacted this many times."""
     turn = 0
-    while len(setup.compactions) < times:
+    while len(conversations.compactions) < times:
         await conversation.send(numbered_text(turn, 300, "page"))
         turn += 1
         assert turn < 200
@@ -40,11 +42,11 @@ async def test_retries_an_unusable_summary_once_then_uses_the_journal(
 ) -> None:
     script = answer_script(lambda _: make_text(150), lambda _: text)
     models = [served_model("gpt-4o", 16_000)]
-    setup = await open_http(models, script)
-    conversation = await setup.open("gpt-4o", extra=NO_BACKGROUND)
-    await _compact(setup, conversation, 3)
-    assert len(setup.summary_calls()) == 2, "then the route rests"
-    compactions = setup.compactions
+    conversations = await open_http(models, script)
+    conversation = await conversations.open("gpt-4o", extra=NO_BACKGROUND)
+    await _compact(conversations, conversation, 3)
+    assert len(conversations.summary_calls()) == 2, "then the route rests"
+    compactions = conversations.compactions
     assert {compaction.author for compaction in compactions} == {"journal"}
     warnings = [
         line for compaction in compactions for line in compaction.warnings if "gpt-4o" in line
@@ -64,17 +66,17 @@ async def test_remembers_the_window_that_an_auxiliary_model_states(
         served_model("tiny", 4_000, dialect="vllm", shows=None),
     ]
     script = answer_script(lambda _: make_text(200), lambda _: make_summary_text())
-    setup = await open_http(models, script)
+    conversations = await open_http(models, script)
     extra = (
-        f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{setup.provider.url}/v1', "
+        f"auxiliary: {{compression: {{model: tiny, provider: custom, base_url: '{conversations.provider.url}/v1', "
         f"api_key_env: {KEY}}}}}\n{NO_BACKGROUND}"
     )
-    conversation = await setup.open("gpt-4o", extra=extra)
-    await _compact(setup, conversation, 1)
-    first_statuses = [item.status for item in setup.provider.log if item.model == "tiny"]
+    conversation = await conversations.open("gpt-4o", extra=extra)
+    await _compact(conversations, conversation, 1)
+    first_statuses = [item.status for item in conversations.provider.log if item.model == "tiny"]
     assert first_statuses.count(400) <= 3, "calls of one round that were sent together"
     assert first_statuses.count(200) > 1
-    await _compact(setup, conversation, 2)
-    statuses = [item.status for item in setup.provider.log if item.model == "tiny"]
+    await _compact(conversations, conversation, 2)
+    statuses = [item.status for item in conversations.provider.log if item.model == "tiny"]
     assert set(statuses[len(first_statuses) :]) == {200}
-    assert {compaction.author for compaction in setup.compactions} == {"tiny"}
+    assert {compaction.author for compaction in conversations.compactions} == {"tiny"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedModel
-from tests.conversation.conversation_setup import open_setup
+from tests.conversation.conversation_setup import open_conversations
 from tests.conversation.killed_process import THREAD
 
 CHILD = Path(__file__).with_name("killed_process.py")
@@ -18,9 +18,11 @@ CHILD = Path(__file__).with_name("killed_process.py")
 
 async def read_after_restart(folder: Path) -> tuple[str, int]:
     """Return the state found after a restart, and the recorded usage."""
-    async with open_setup(folder) as setup:
-        tip = await setup.store.session(await setup.store.get_compression_tip(THREAD))
-        history = await setup.store.history(THREAD)
+    async with open_conversations(folder) as conversations:
+        tip = await conversations.store.session(
+            await conversations.store.get_compression_tip(THREAD)
+        )
+        history = await conversations.store.history(THREAD)
         assert [item.body["role"] for item in history] == [
             "user",
             "assistant",
@@ -28,14 +30,14 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
             *["assistant", "user"] * 5,
             "assistant",
         ]
-        records = await setup.store.compactions(THREAD)
+        records = await conversations.store.compactions(THREAD)
         model = ScriptedModel(["on we go"], window=16_000)
-        conversation = await setup.open(model, resume=THREAD)
+        conversation = await conversations.open(model, resume=THREAD)
         assert (await conversation.send("Where were we?")).text == "on we go"
         assert not validate_messages(model.requests[0].messages, api="openai")
         assert (tip.kind == "continuation") == bool(records)
-        assert (await setup.store.check()).problems == ()
-        return tip.kind, len(await setup.store.usage(THREAD))
+        assert (await conversations.store.check()).problems == ()
+        return tip.kind, len(await conversations.store.usage.list_usage(THREAD))
 
 
 async def test_a_compaction_killed_at_any_step_leaves_a_consistent_thread(

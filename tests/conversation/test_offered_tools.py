@@ -10,12 +10,12 @@ from everthread.compaction.engine import Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.offered_tools import FIND_TOOLS
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import Notice, ToolsChanged
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     call_reply,
     make_text,
     tool_result,
@@ -57,7 +57,7 @@ SHARE: dict[str, Any] = {
 """Of a threshold of 4,000 tokens: about four of the eight tools."""
 
 
-def offered_names(request: Request) -> list[str]:
+def offered_names(request: ModelRequest) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
@@ -75,34 +75,34 @@ async def send_until_compacted(conversation: Conversation, topic: str = "ledger"
 
 
 async def test_offers_all_tools_below_their_share(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     scripted = model()
-    conversation = await setup.open(scripted, tools=TOOLS[:2], background=False)
+    conversation = await conversations.open(scripted, tools=TOOLS[:2], background=False)
     await conversation.send("Hello")
     await send_until_compacted(conversation)
     assert all(request.tools == TOOLS[:2] for request in scripted.requests)
     assert conversation.toolbox.left_out == ()
-    assert setup.events(ToolsChanged) == []
+    assert conversations.events(ToolsChanged) == []
 
 
 async def test_offers_the_same_tools_until_a_compaction_in_every_process(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     scripted = model()
-    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
+    conversation = await conversations.open(scripted, tools=TOOLS, **SHARE)
     assert conversation.tools == TOOLS
     await conversation.send("Book me a flight, and put it into the calendar.")
     first_names = offered_names(scripted.requests[0])
     assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first_names)
     assert 3 <= len(first_names) < len(TOOLS)
-    [change] = setup.events(ToolsChanged)
+    [change] = conversations.events(ToolsChanged)
     assert (change.gone, change.left_out, change.given, change.why) == (
         conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
     assert change.tokens_saved > 200
     await conversation.send("And now the weather, please, and the payroll.")
-    again = await setup.open(
+    again = await conversations.open(
         scripted,
         resume=conversation.id,
         tools=TOOLS,
@@ -113,23 +113,23 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     await send_until_compacted(again, "warehouse payroll")
     # Tools that fit stay: they and the system prompt are still cached.
     assert offered_names(scripted.requests[-1]) == first_names
-    assert len(setup.events(ToolsChanged)) == 1
+    assert len(conversations.events(ToolsChanged)) == 1
     branch = await again.branch()
     await branch.send("Elsewhere.")
     assert offered_names(scripted.requests[-1]) == first_names
 
 
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    def answer_or_call(request: Request) -> Any:
+    def answer_or_call(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if "use it" in str(last.get("content")):
             return call_reply("payroll_tool", "{}")
         return make_text(120, "answer")
 
     scripted = ScriptedModel(answer_or_call, window=8_000)
-    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
+    conversation = await conversations.open(scripted, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
     left_out = conversation.toolbox.left_out
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(left_out)
@@ -153,7 +153,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert "The user did not allow to show them at once." in answer_text
     assert "next compaction" in answer_text
     assert conversation.toolbox.left_out == left_out
-    resumed = await setup.open(
+    resumed = await conversations.open(
         scripted,
         resume=conversation.id,
         tools=TOOLS,
@@ -164,7 +164,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     offered = set(offered_names(scripted.requests[-1]))
     assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= offered
     assert not set(resumed.toolbox.left_out) & offered
-    change = setup.events(ToolsChanged)[-1]
+    change = conversations.events(ToolsChanged)[-1]
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.back)
     await send_until_compacted(resumed, "flight calendar")
     assert "payroll_tool" in offered_names(scripted.requests[-1])
@@ -173,19 +173,19 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
 
 
 async def test_another_process_sees_a_compaction_only_with_its_tools(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     """An unsaved selection comes from the compaction's own record; an undo restores the earlier one."""
     scripted = model()
-    conversation = await setup.open(scripted, tools=TOOLS, **SHARE)
+    conversation = await conversations.open(scripted, tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
     previous = conversation.toolbox.left_out
     await conversation.find_tools("telephone")
     await send_until_compacted(conversation)
     out = conversation.toolbox.left_out
     assert out != previous
-    await setup.store.put_state(conversation.session.id, "calibration", None)
-    other = await setup.open(
+    await conversations.store.state.put_state(conversation.session.id, "calibration", None)
+    other = await conversations.open(
         scripted,
         resume=conversation.id,
         tools=TOOLS,
@@ -196,9 +196,9 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     assert other.toolbox.left_out == previous
 
 
-async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> None:
+async def test_offering_a_tool_now_states_its_cost(conversations: Conversations) -> None:
     scripted = model(name="claude-sonnet-4-5", api="anthropic")
-    conversation = await setup.open(
+    conversation = await conversations.open(
         scripted,
         tools=TOOLS,
         provider="anthropic",
@@ -212,27 +212,27 @@ async def test_offering_a_tool_now_states_its_cost(setup: ConversationSetup) -> 
     assert found.is_offered_now
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
-    change = setup.events(ToolsChanged)[-1]
+    change = conversations.events(ToolsChanged)[-1]
     assert change.back == ("telephone_tool",)
     assert change.now
     assert "other tools are offered" in conversation.toolbox.describe_price()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered_names(scripted.requests[-1])
     assert "telephone_tool" not in offered_names(scripted.requests[-2])
-    again = await setup.open(
+    again = await conversations.open(
         scripted, resume=conversation.id, tools=TOOLS, provider="anthropic", **SHARE
     )
     await again.send("And again.")
     assert offered_names(scripted.requests[-1]) == offered_names(scripted.requests[-2])
-    unpriced = await setup.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
+    unpriced = await conversations.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
     assert "is not known" in unpriced.toolbox.describe_price()
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    conversation = await setup.open(model(), tools=TOOLS, **SHARE)
+    conversation = await conversations.open(model(), tools=TOOLS, **SHARE)
     await conversation.send("Book me a flight.")
     found = await conversation.find_tools("quantum chemistry", now=True)
     assert found.tools == ()
@@ -243,7 +243,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
     for wrong in ("", "  ", "x" * 1_001):
         with pytest.raises(InputError, match="what the tool shall do"):
             await conversation.find_tools(wrong)
-    small = await setup.open(model(), tools=TOOLS[:1])
+    small = await conversations.open(model(), tools=TOOLS[:1])
     await small.send("Hello")
     assert "all are shown to you" in (await small.find_tools("weather")).text
     with pytest.raises(KeyError):
@@ -251,12 +251,12 @@ async def test_a_search_that_finds_nothing_changes_nothing(
 
 
 async def test_leaves_out_tools_if_they_fill_the_threshold(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
     scripted = model()
     long_system = "You help. " + make_text(2_400, "rule")
-    conversation = await setup.open(
+    conversation = await conversations.open(
         scripted,
         tools=[tool(topic, 200) for topic in TOPICS],
         system=long_system,
@@ -265,12 +265,12 @@ async def test_leaves_out_tools_if_they_fill_the_threshold(
     await conversation.send("Book me a flight.")
     assert FIND_TOOLS in offered_names(scripted.requests[0])
     await conversation.send("And a hotel.")
-    [notice] = setup.events(Notice)
+    [notice] = conversations.events(Notice)
     assert "alone take" in notice.text
     assert notice.text.endswith(
         f"{len(conversation.toolbox.left_out)} tools that it does not use are left out."
     )
-    full = await setup.open(
+    full = await conversations.open(
         model(),
         tools=TOOLS,
         system="You help. " + make_text(5_000, "rule"),
@@ -278,17 +278,17 @@ async def test_leaves_out_tools_if_they_fill_the_threshold(
     )
     await full.send("Book me a flight.")
     assert set(full.toolbox.left_out) == {entry["function"]["name"] for entry in TOOLS}
-    assert setup.events(Notice)[-1].text.endswith("larger window.")
+    assert conversations.events(Notice)[-1].text.endswith("larger window.")
 
 
 async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     def engine(services: Services) -> LosslessEngine:
         return LosslessEngine(services)
 
     scripted = model()
-    conversation = await setup.open(
+    conversation = await conversations.open(
         scripted,
         tools=TOOLS,
         engine=engine,
@@ -299,12 +299,12 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
     assert {"lcm_grep", "lcm_describe", "lcm_expand", FIND_TOOLS} <= set(names)
     assert [entry["function"]["name"] for entry in conversation.toolbox.own_schemas] == names[-4:]
     conversation.use_tools(TOOLS[:1])
-    setup.watch.broken.clear()
+    conversations.watch.broken.clear()
     await conversation.send("Hello")
     assert FIND_TOOLS not in offered_names(scripted.requests[-1])
     # `use_tools` says that the cache is lost by it.
-    assert len(setup.watch.broken) == 1
-    setup.watch.broken.clear()
+    assert len(conversations.watch.broken) == 1
+    conversations.watch.broken.clear()
     mine = {
         "type": "function",
         "function": {
@@ -313,9 +313,9 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
             "parameters": {},
         },
     }
-    own = await setup.open(scripted, tools=[*TOOLS, mine], **SHARE)
+    own = await conversations.open(scripted, tools=[*TOOLS, mine], **SHARE)
     await own.send("Hello")
-    off = await setup.open(
+    off = await conversations.open(
         scripted,
         tools=TOOLS,
         enabled=False,
@@ -326,13 +326,15 @@ async def test_keeps_the_engines_tools_and_chooses_again_after_use_tools(
 
 
 async def test_calls_of_unknown_tools_do_not_change_the_selection(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     """Calls of tools that were not given do not change the selection."""
-    script: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
-    conversation = await setup.open(ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE)
+    script: list[ModelReply | str] = [call_reply("nobody", "{}"), "done"]
+    conversation = await conversations.open(
+        ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
+    )
     answer = await conversation.send("Book me a flight.")
     await conversation.add_results([tool_result("no such tool", answer.calls[0].id)])
     await conversation.send()
-    assert not setup.compactions
+    assert not conversations.compactions
     assert not conversation.toolbox.used_tools

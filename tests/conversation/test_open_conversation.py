@@ -8,7 +8,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.config import parse_config
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import fit_request
 from everthread.lab.provider import Fault, Provider
@@ -72,23 +72,25 @@ async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> No
         served_model("gpt-4o", 16_000),
         served_model("gpt-4o-mini", 128_000),
     ]
-    setup = await open_http(
+    conversations = await open_http(
         served,
         answer_script(lambda _: make_text(150), lambda _: make_summary_text("By the small one.")),
     )
-    conversation = await setup.open(
+    conversation = await conversations.open(
         "gpt-4o",
         extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
     )
     await send_texts(conversation, 10, 300, "page")
     compaction = await conversation.compress()
     assert compaction.author == "gpt-4o-mini"
-    assert {call.model for call in setup.summary_calls()} == {"gpt-4o-mini"}
+    assert {call.model for call in conversations.summary_calls()} == {"gpt-4o-mini"}
     summary_usage = [
-        item for item in await setup.store.usage(conversation.id) if item.task == "auxiliary"
+        item
+        for item in await conversations.store.usage.list_usage(conversation.id)
+        if item.task == "auxiliary"
     ]
     assert {item.model for item in summary_usage} == {"gpt-4o-mini"}
-    assert setup.compactions[0].cost is not None
+    assert conversations.compactions[0].cost is not None
 
 
 async def test_a_fallback_model_gets_a_request_that_fits_its_window(
@@ -128,7 +130,7 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
 
 
 async def test_a_request_that_fits_is_left_alone() -> None:
-    request = Request(
+    request = ModelRequest(
         "big",
         [
             {

@@ -13,7 +13,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     make_text,
     numbered_text,
     send_texts,
@@ -29,14 +29,14 @@ async def test_two_conversations_compact_append_and_undo_concurrently(
 ) -> None:
     url = new_url(kind)
     store = await asyncio.to_thread(open_store, url)
-    setup = ConversationSetup(store)
+    conversations = Conversations(store)
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
-    first = await setup.open(model, protect_last_n=2)
+    first = await conversations.open(model, protect_last_n=2)
     questions = [numbered_text(turn, 600, "account") for turn in range(12)]
     for text in questions:
         await first.send(text)
-    assert setup.compactions
-    second = await setup.open(model, resume=first.session.id, protect_last_n=2)
+    assert conversations.compactions
+    second = await conversations.open(model, resume=first.session.id, protect_last_n=2)
     await asyncio.gather(
         first.compress(),
         second.add("Turn in between"),
@@ -51,11 +51,11 @@ async def test_two_conversations_compact_append_and_undo_concurrently(
     questions += ["Turn in between", "Turn of the first", "Turn of the second"]
     questions += ["Turn after it was taken back", "Turn at the end"]
     assert [text for text in stored_texts if text.startswith("Turn")] == questions
-    reader = await setup.open(model, resume=second.id)
+    reader = await conversations.open(model, resume=second.id)
     assert reader.messages == first.messages
     assert validate_messages(reader.messages) == []
     await store.close()
-    assert not setup.watch.broken
+    assert not conversations.watch.broken
 
 
 class RecordingEngine(ContextCompressor):
@@ -67,7 +67,7 @@ class RecordingEngine(ContextCompressor):
 
 
 async def test_a_second_conversation_follows_a_compaction_of_the_first(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     engines: list[RecordingEngine] = []
 
@@ -81,14 +81,14 @@ async def test_a_second_conversation_follows_a_compaction_of_the_first(
         "base_url": "https://api.anthropic.com",
     }
     model = ScriptedModel(lambda _: f"Noted. {make_text(100)}", window=64_000, **claude)
-    first = await setup.open(
+    first = await conversations.open(
         model,
         engine=make,
         provider="anthropic",
         protect_last_n=2,
     )
     await send_texts(first, 40, 60, "account")
-    second = await setup.open(
+    second = await conversations.open(
         model, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
     )
     await second.send("I am here too.")
@@ -108,5 +108,5 @@ async def test_a_second_conversation_follows_a_compaction_of_the_first(
     await first.send("And I.")
     await first.compress()
     await second.compress()
-    third = await setup.open(model, resume=first.id)
+    third = await conversations.open(model, resume=first.id)
     assert third.messages == second.messages

@@ -9,13 +9,13 @@ import pytest
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.given_messages import UNFINISHED_RESULT
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
 from tests.chat_messages import calls_reply, function_call, result_message
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     call_reply,
     tool_result,
 )
@@ -28,7 +28,7 @@ from tests.conversation.http_setup import (
 )
 
 
-def calls_with_ids(*ids: Any) -> Reply:
+def calls_with_ids(*ids: Any) -> ModelReply:
     calls: Any = [function_call(each, "terminal") for each in ids]
     return calls_reply(*calls)
 
@@ -76,20 +76,20 @@ async def next_messages(conversation: Conversation, message: Any = None) -> list
     ],
 )
 async def test_rejects_an_invalid_message_and_stores_nothing(
-    setup: ConversationSetup, given: Any
+    conversations: Conversations, given: Any
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     with pytest.raises(InputError):
         await conversation.send(given)
     with pytest.raises(InputError, match="nothing to send"):
         await conversation.prepare()
-    assert await setup.store.messages(conversation.session.id) == []
+    assert await conversations.store.messages(conversation.session.id) == []
 
 
 async def test_send_without_a_model_stores_nothing(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     await conversation.use_model(Route("gpt-4o", "openai_chat", 128_000))
     with pytest.raises(InputError, match="no model to send to"):
         await conversation.send("Hello")
@@ -97,9 +97,9 @@ async def test_send_without_a_model_stores_nothing(
 
 
 async def test_results_may_come_as_blocks_of_a_user_message(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
     await conversation.record(calls_with_ids("a", "b"))
     blocks = [
@@ -137,8 +137,8 @@ async def test_results_may_come_as_blocks_of_a_user_message(
     assert messages[-1]["content"] in ("Hurry up.", [blocks[2]])
 
 
-async def test_a_call_has_one_result(setup: ConversationSetup) -> None:
-    conversation = await setup.open(ScriptedModel())
+async def test_a_call_has_one_result(conversations: Conversations) -> None:
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
     await conversation.record(call_reply("terminal", "{}"))
     with pytest.raises(InputError, match="several for call_1"):
@@ -161,9 +161,9 @@ async def test_a_call_has_one_result(setup: ConversationSetup) -> None:
 
 
 async def test_calls_left_open_are_closed_before_anything_is_sent(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
     await conversation.record(calls_with_ids("a", "b"))
     await conversation.add_results([tool_result("done", "a")])
@@ -171,7 +171,7 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(calls_with_ids("c"))
     await conversation.record(
-        Reply(
+        ModelReply(
             {
                 "role": "assistant",
                 "content": "Never mind.",
@@ -192,9 +192,9 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     ],
 )
 async def test_every_call_gets_an_id_of_its_own(
-    setup: ConversationSetup, ids: tuple[Any, ...]
+    conversations: Conversations, ids: tuple[Any, ...]
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
     answer = await conversation.record(calls_with_ids(*ids))
     assert len({item.id for item in answer.calls} - {""}) == 2
@@ -209,7 +209,7 @@ async def test_sends_valid_requests_after_an_empty_answer(
 ) -> None:
     replies = iter(
         [
-            Reply(
+            ModelReply(
                 {
                     "role": "assistant",
                     "content": said,
@@ -219,11 +219,11 @@ async def test_sends_valid_requests_after_an_empty_answer(
             "Here I am.",
         ]
     )
-    setup = await open_http(
+    conversations = await open_http(
         [served_model(NAMES[api], 16_000)], answer_script(lambda _: next(replies))
     )
     provider = "anthropic" if api == "anthropic" else "custom"
-    conversation = await setup.open(
+    conversation = await conversations.open(
         NAMES[api],
         api=api,
         provider=provider,
@@ -245,9 +245,9 @@ async def test_sends_valid_requests_after_an_empty_answer(
     ],
 )
 async def test_rejects_an_invalid_answer_and_continues(
-    setup: ConversationSetup, response: Any
+    conversations: Conversations, response: Any
 ) -> None:
-    conversation = await setup.open(ScriptedModel(["Yes."]))
+    conversation = await conversations.open(ScriptedModel(["Yes."]))
     await conversation.prepare("Are you there?")
     with pytest.raises(WireError):
         await conversation.record(response)
@@ -255,9 +255,9 @@ async def test_rejects_an_invalid_answer_and_continues(
 
 
 async def test_decodes_an_answer_in_the_protocol_of_its_request(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
-    conversation = await setup.open(ScriptedModel())
+    conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Are you there?")
     await conversation.use_model(
         Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")

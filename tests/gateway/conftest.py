@@ -8,24 +8,24 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.gateway.api.api_setup import ApiSetup, open_api
-from tests.gateway.dashboard_setup import Browser, DashboardSetup, open_dashboard_setup
-from tests.gateway.gateway_setup import GatewaySetup, open_setup
-from tests.gateway.manager_setup import ManagerSetup, open_setup_without_provider
+from tests.gateway.api.api_setup import ApiGateway, open_api
+from tests.gateway.dashboard_setup import Browser, ServedDashboard, open_dashboard
+from tests.gateway.gateway_setup import Gateways, open_gateways
+from tests.gateway.manager_setup import Managers, open_managers
 from tests.store.conftest import kind, new_url, own_server, postgres, run_folder, url
 
 __all__ = ["kind", "new_url", "own_server", "postgres", "run_folder", "url"]
 
 
 @pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[ManagerSetup]:
-    async with open_setup_without_provider(tmp_path) as opened:
+async def managers(tmp_path: Path) -> AsyncIterator[Managers]:
+    async with open_managers(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-async def gateways(tmp_path: Path) -> AsyncIterator[GatewaySetup]:
-    async with open_setup(tmp_path) as opened:
+async def gateways(tmp_path: Path) -> AsyncIterator[Gateways]:
+    async with open_gateways(tmp_path) as opened:
         yield opened
 
 
@@ -37,25 +37,25 @@ async def http() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def dashboard(tmp_path: Path) -> AsyncIterator[DashboardSetup]:
-    async with open_dashboard_setup(tmp_path) as opened:
+async def dashboard(tmp_path: Path) -> AsyncIterator[ServedDashboard]:
+    async with open_dashboard(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-def new_browser(dashboard: DashboardSetup) -> Browser:
+def new_browser(dashboard: ServedDashboard) -> Browser:
     """A browser that has not logged in."""
     return dashboard.browser()
 
 
 @pytest.fixture
-async def me(dashboard: DashboardSetup) -> Browser:
+async def me(dashboard: ServedDashboard) -> Browser:
     """A browser that is logged in."""
     return await dashboard.browser().log_in()
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[ApiSetup]:
+async def api(tmp_path: Path) -> AsyncIterator[ApiGateway]:
     """A gateway with the native API."""
     async with open_api(f"sqlite:///{tmp_path / 'store.db'}") as opened:
         yield opened

@@ -136,7 +136,7 @@ class Browser:
 
 
 @dataclass
-class DashboardSetup:
+class ServedDashboard:
     """A store, its pages, and any number of browsers."""
 
     store: Store
@@ -155,13 +155,13 @@ class DashboardSetup:
 
 
 @asynccontextmanager
-async def open_dashboard_setup(
+async def open_dashboard(
     folder: Path, auth: Auth = "none", *, window: int = 20_000, **more: Any
-) -> AsyncIterator[DashboardSetup]:
+) -> AsyncIterator[ServedDashboard]:
     store = open_store(folder / "pages.db")
     access = DashboardLogin(
         store,
-        await store.shared_secret(SECRET_NAME),
+        await store.keys.load_shared_secret(SECRET_NAME),
         auth=auth,
         operator_key=more.pop("operator_key", None),
     )
@@ -169,11 +169,11 @@ async def open_dashboard_setup(
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
 
-    setup = DashboardSetup(store, Dashboard(ThreadCosts(store, size), access, **more))
+    dashboard = ServedDashboard(store, Dashboard(ThreadCosts(store, size), access, **more))
     try:
-        yield setup
+        yield dashboard
     finally:
-        await setup.close()
+        await dashboard.close()
 
 
 def make_turn(number: int, *, words: int = 40) -> list[Any]:
@@ -233,7 +233,7 @@ async def make_thread(
             cache_read_tokens=1_500 * number,
             cache_write_tokens=1_500,
         )
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 thread,
                 MODEL,

@@ -41,7 +41,7 @@ class Clock:
 
 
 @dataclass
-class GatewaySetup:
+class Gateways:
     """A provider, a store, and any number of gateways on them."""
 
     provider: Provider
@@ -83,7 +83,7 @@ class GatewaySetup:
             mode=mode,
             limits=KeyLimits(**limits),
         )
-        await self.store.create_key(new)
+        await self.store.keys.create_key(new)
         return token
 
     async def wait_for_texts(self, thread: str, count: int) -> list[str]:
@@ -113,10 +113,10 @@ class GatewaySetup:
 
 
 @asynccontextmanager
-async def open_setup(
+async def open_gateways(
     folder: Path, window: int = 128_000, script: Any = None
-) -> AsyncIterator[GatewaySetup]:
-    """Open a setup whose provider serves one model of OpenAI and one of Anthropic.
+) -> AsyncIterator[Gateways]:
+    """Open a gateways whose provider serves one model of OpenAI and one of Anthropic.
 
     `window`: of the Claude model. `script`: the provider's answers.
     """
@@ -124,19 +124,19 @@ async def open_setup(
         ServedModel(CHAT, shows="max_model_len"),
         ServedModel(CLAUDE, window, shows="max_model_len"),
     ]
-    async with open_setup_with_models(folder, models, script) as setup:
-        yield setup
+    async with open_gateways_with_models(folder, models, script) as gateways:
+        yield gateways
 
 
 @asynccontextmanager
-async def open_setup_with_models(
+async def open_gateways_with_models(
     folder: Path, models: Sequence[ServedModel], script: Any = None
-) -> AsyncIterator[GatewaySetup]:
+) -> AsyncIterator[Gateways]:
     """Serve these models; `script` is what the provider answers."""
     async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)
-        yield GatewaySetup(
+        yield Gateways(
             provider,
             store,
             exit_stack=stack,

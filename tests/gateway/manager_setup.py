@@ -17,7 +17,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.contracts import IncomingRequest, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
@@ -57,15 +57,15 @@ MANAGED: Any = "managed"
 
 
 @dataclass
-class ManagerSetup:
+class Managers:
     """Managers on one store."""
 
     store: Store
     window: int = 8_000
     events: list[Event] = field(default_factory=list)
-    managers: list[ProxyManager] = field(default_factory=list)
+    opened: list[ProxyManager] = field(default_factory=list)
 
-    def manager(
+    def open(
         self,
         *,
         cache_marks: bool = False,
@@ -106,7 +106,7 @@ class ManagerSetup:
             offer_recall=recall,
             record_delay=record_delay,
         )
-        self.managers.append(proxy_manager)
+        self.opened.append(proxy_manager)
         return proxy_manager
 
     def events_of(self, kind: type[Any]) -> list[Any]:
@@ -115,7 +115,7 @@ class ManagerSetup:
 
 
 @dataclass(kw_only=True)
-class ProviderSetup(ManagerSetup):
+class ManagersWithProvider(Managers):
     """Managers on one store in front of one provider."""
 
     provider: Provider
@@ -128,7 +128,7 @@ class ProviderSetup(ManagerSetup):
 
 
 @asynccontextmanager
-async def open_manager_setup(
+async def open_managers_with_provider(
     folder: Path,
     script: Any = None,
     *,
@@ -136,28 +136,28 @@ async def open_manager_setup(
     served: int | None = None,
     names: Iterable[str] = NAMES.values(),
     **more: Any,
-) -> AsyncIterator[ProviderSetup]:
+) -> AsyncIterator[ManagersWithProvider]:
     models = [ServedModel(name, served or window, **more) for name in names]
     async with (
         Provider(models, script) as provider,
-        open_setup_without_provider(folder) as setup,
+        open_managers(folder) as managers,
     ):
-        yield ProviderSetup(
-            setup.store,
+        yield ManagersWithProvider(
+            managers.store,
             window,
-            managers=setup.managers,
+            opened=managers.opened,
             provider=provider,
         )
 
 
 @asynccontextmanager
-async def open_setup_without_provider(folder: Path) -> AsyncIterator[ManagerSetup]:
+async def open_managers(folder: Path) -> AsyncIterator[Managers]:
     store = open_store(folder / "store.db")
-    setup = ManagerSetup(store)
+    managers = Managers(store)
     try:
-        yield setup
+        yield managers
     finally:
-        for manager in setup.managers:
+        for manager in managers.opened:
             await manager.close()
         await store.close()
 
@@ -185,7 +185,7 @@ class HistoryClient:
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
         frame = codec.encode_request(
-            Request(
+            ModelRequest(
                 self.model,
                 [],
                 system=self.system,
@@ -224,7 +224,7 @@ class HistoryClient:
         """Add an answer as the API writes it."""
         self.add_reply(text_reply(text))
 
-    def add_reply(self, reply: Reply) -> None:
+    def add_reply(self, reply: ModelReply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
         self.messages += [message for message in written if message.get("role") != "user"]
 
@@ -329,8 +329,8 @@ async def ask(
     return await answer_request(manager, client, text)
 
 
-def text_reply(text: str) -> Reply:
-    return Reply({"role": "assistant", "content": text}, "stop")
+def text_reply(text: str) -> ModelReply:
+    return ModelReply({"role": "assistant", "content": text}, "stop")
 
 
 def text_of_tokens(count: int, topic: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from everthread.core.types import Api
 from tests.gateway.manager_setup import (
     HistoryClient,
-    open_manager_setup,
+    open_managers_with_provider,
     prepare_request,
     text_of_tokens,
 )
@@ -32,8 +32,8 @@ def make_client(api: Api, model: str = "gpt-5.6", **options: Any) -> HistoryClie
 async def sent_by(
     folder: Path, client: HistoryClient, upstream: str = OPENAI, **options: Any
 ) -> Any:
-    async with open_manager_setup(folder, None) as setup:
-        manager = setup.manager(cache_marks=True, **options)
+    async with open_managers_with_provider(folder, None) as managers_with_provider:
+        manager = managers_with_provider.open(cache_marks=True, **options)
         turn = await prepare_request(manager, client.incoming(upstream))
         return json.loads(turn.outgoing.body)
 
@@ -112,8 +112,8 @@ async def test_a_short_prompt_or_another_upstream_gets_no_breakpoint(tmp_path: P
 async def test_after_a_compaction_the_breakpoint_stays_before_our_note(
     tmp_path: Path,
 ) -> None:
-    async with open_manager_setup(tmp_path, None, window=16_000) as setup:
-        manager = setup.manager(cache_marks=True, background=False)
+    async with open_managers_with_provider(tmp_path, None, window=16_000) as managers_with_provider:
+        manager = managers_with_provider.open(cache_marks=True, background=False)
         client = make_client("openai_chat", tools=[TOOL])
         for number in range(40):
             client.add_user_message(f"Entry {number}: {text_of_tokens(120, 'ledger')}")

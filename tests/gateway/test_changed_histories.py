@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
 from tests.chat_messages import (
@@ -22,7 +22,7 @@ from tests.gateway.forwarding_setup import stored_texts
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     prepare_request,
@@ -33,16 +33,16 @@ from tests.gateway.manager_setup import (
 
 
 async def test_a_reminder_after_the_last_message_does_not_branch(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    managers = [setup.manager(), setup.manager()]
+    processes = [managers.open(), managers.open()]
     client = HistoryClient("openai_chat")
     threads = set()
     for number in range(4):
         client.add_user_message(f"Question {number}")
         reminder = {"role": "system", "content": f"Answer in full, {number}."}
         sent = await answer_request(
-            managers[number % 2], RemindingClient(client, reminder), f"Answer {number}"
+            processes[number % 2], RemindingClient(client, reminder), f"Answer {number}"
         )
         client.add_answer(f"Answer {number}")
         assert json.loads(sent.body)["messages"][-1] == reminder
@@ -95,15 +95,15 @@ class EndReminderClient(HistoryClient):
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("api", APIS)
 async def test_a_reminder_in_the_latest_user_message_does_not_branch(
-    api: Api, remembered: bool, as_block: bool, setup: ManagerSetup
+    api: Api, remembered: bool, as_block: bool, managers: Managers
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = EndReminderClient(api)
     threads = set()
     client.as_block = as_block
     for number in range(5):
         sent = await ask(
-            manager if remembered else setup.manager(),
+            manager if remembered else managers.open(),
             client,
             question=f"Question {number}\n\nwith a second part",
             text=f"Answer {number}",
@@ -113,22 +113,22 @@ async def test_a_reminder_in_the_latest_user_message_does_not_branch(
         client.rules = ""
         threads.add(thread_of(await ask(manager, client, "No reminder any more")))
     (thread,) = threads
-    assert not setup.events_of(Branched)
-    texts = await stored_texts(setup.store, thread)
+    assert not managers.events_of(Branched)
+    texts = await stored_texts(managers.store, thread)
     assert len(texts) == 10 + 2 * remembered
     client.rules = RULES
     client.messages[2:] = []
     assert thread_of(await ask(manager, client, "Another question")) != thread
-    lengths = [event.length for event in setup.events_of(Branched)]
+    lengths = [event.length for event in managers.events_of(Branched)]
     assert lengths == [2]
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
 @pytest.mark.parametrize("api", APIS)
 async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored(
-    api: Api, answers_first: bool, setup: ManagerSetup
+    api: Api, answers_first: bool, managers: Managers
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = EndReminderClient(api)
     thread = thread_of(
         await ask(
@@ -160,37 +160,37 @@ async def test_a_client_with_a_reminder_may_continue_before_its_answer_is_stored
     )
     threads = {turn.thread for turn in turns}
     assert threads == {thread}
-    assert not setup.events_of(Branched)
-    stored = await stored_texts(setup.store, thread)
+    assert not managers.events_of(Branched)
+    stored = await stored_texts(managers.store, thread)
     assert [text.partition("\n")[0] for text in stored] == [
         f"{kind} {number}" for number in range(4) for kind in ("Question", "Answer")
     ]
 
 
 async def test_matches_an_answer_without_thinking_after_a_removed_reminder(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     client = EndReminderClient("anthropic")
     threads = set()
     for number in range(3):
         client.add_user_message(f"Question {number}")
-        turn = await prepare_request(setup.manager(), client.incoming())
+        turn = await prepare_request(managers.open(), client.incoming())
         threads.add(thread_of(turn))
         answer: Any = {"role": "assistant", "content": f"Answer {number}"}
         thought: Any = {**answer, "reasoning_content": "They ask again."}
-        await turn.record(Outcome(200, Reply(thought, "stop")))
-        client.add_reply(Reply(answer, "stop"))
+        await turn.record(Outcome(200, ModelReply(thought, "stop")))
+        client.add_reply(ModelReply(answer, "stop"))
     assert len(threads) == 1
 
 
 @pytest.mark.parametrize("differs", ["answer", "end", "tenant", "session"])
 async def test_a_message_with_the_same_beginning_is_another_conversation(
-    differs: str, setup: ManagerSetup
+    differs: str, managers: Managers
 ) -> None:
     first = HistoryClient("openai_chat")
     thread = thread_of(
         await ask(
-            setup.manager(),
+            managers.open(),
             first,
             question=f"Question{RULES}",
             text="Answer",
@@ -201,19 +201,19 @@ async def test_a_message_with_the_same_beginning_is_another_conversation(
     other.add_user_message("Question")
     other.add_answer("No" if differs == "answer" else "Answer")
     following = "Go on" if differs == "end" else f"Go on{RULES}"
-    assert thread_of(await ask(setup.manager(), other, following)) != thread
+    assert thread_of(await ask(managers.open(), other, following)) != thread
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-async def test_matches_an_answer_split_by_a_reminder(remembered: bool, setup: ManagerSetup) -> None:
+async def test_matches_an_answer_split_by_a_reminder(remembered: bool, managers: Managers) -> None:
     """As goose sends its newest answer; in the next request it is one message again."""
 
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the files.")
     threads = set()
     for number in range(3):
-        turn = await prepare_request(manager if remembered else setup.manager(), client.incoming())
+        turn = await prepare_request(manager if remembered else managers.open(), client.incoming())
         threads.add(thread_of(turn))
         call = function_call(f"c{number}", "shell", f'{{"in": {number}}}')
         text = f"Round {number}: next."
@@ -236,15 +236,15 @@ async def test_matches_an_answer_split_by_a_reminder(remembered: bool, setup: Ma
         result = result_message(f"c{number}", "done")
         client.messages = [*merged, *parts, result]
     assert len(threads) == 1
-    assert not setup.events_of(Branched)
+    assert not managers.events_of(Branched)
 
 
 async def test_other_words_before_the_same_split_calls_begin_a_branch(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the files.")
-    turn = await prepare_request(setup.manager(), client.incoming())
+    turn = await prepare_request(managers.open(), client.incoming())
     call = function_call("c1", "shell", "{}")
     await turn.record(Outcome(200, calls_reply(call, text="Reading")))
     client.messages += [
@@ -252,7 +252,7 @@ async def test_other_words_before_the_same_split_calls_begin_a_branch(
         calls_message(call),
         result_message("c1", "done"),
     ]
-    other = await prepare_request(setup.manager(), client.incoming())
+    other = await prepare_request(managers.open(), client.incoming())
     assert thread_of(other) != thread_of(turn)
 
 
@@ -261,36 +261,36 @@ class ChangedAnswer:
     """What a model answers in each round, and what its client sends back instead."""
 
     api: Api
-    reply: Callable[[int], Reply]
+    reply: Callable[[int], ModelReply]
     returned: Callable[[int], str]
 
 
-def thoughtful_reply(number: int) -> Reply:
+def thoughtful_reply(number: int) -> ModelReply:
     thought = {
         "type": "thinking",
         "thinking": "Hm.",
         "signature": "s",
     }
     text = {"type": "text", "text": f"Answer {number}"}
-    return Reply({"role": "assistant", "content": [thought, text]}, "stop")
+    return ModelReply({"role": "assistant", "content": [thought, text]}, "stop")
 
 
-def weather_reply(number: int) -> Reply:
+def weather_reply(number: int) -> ModelReply:
     return calls_reply(function_call(f"c{number}", "weather", '{"in": "Rome"}'))
 
 
-def marked_reply(number: int) -> Reply:
+def marked_reply(number: int) -> ModelReply:
     thought = f"<think>They ask again, for the {number}. time.</think>"
     return text_reply(f"{thought}\n**The ledger** listens on port `844{number}`, as before.")
 
 
-def settled_reply(number: int) -> Reply:
+def settled_reply(number: int) -> ModelReply:
     return text_reply(
         f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
     )
 
 
-def long_reply(number: int) -> Reply:
+def long_reply(number: int) -> ModelReply:
     return text_reply(f"The ledger {number} has four parts, namely {text_of_tokens(60, 'part')}")
 
 
@@ -339,30 +339,30 @@ CHANGED_ANSWERS = {
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("answer", CHANGED_ANSWERS.values(), ids=CHANGED_ANSWERS.keys())
 async def test_matches_an_answer_that_its_client_changed(
-    answer: ChangedAnswer, remembered: bool, setup: ManagerSetup
+    answer: ChangedAnswer, remembered: bool, managers: Managers
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient(answer.api)
     threads = set()
     for number in range(3):
         client.add_user_message(f"Question {number}")
         if not remembered:
-            manager = setup.manager()
+            manager = managers.open()
         turn = await prepare_request(manager, client.incoming())
         threads.add(thread_of(turn))
         await turn.record(Outcome(200, answer.reply(number)))
         client.add_assistant_message(answer.returned(number))
     [thread] = threads
-    assert not setup.events_of(Branched)
-    texts = await stored_texts(setup.store, thread)
+    assert not managers.events_of(Branched)
+    texts = await stored_texts(managers.store, thread)
     assert texts[::2] == ["Question 0", "Question 1", "Question 2"]
 
 
-async def test_another_answer_begins_a_branch(setup: ManagerSetup) -> None:
+async def test_another_answer_begins_a_branch(managers: Managers) -> None:
     client = HistoryClient("anthropic")
     answer = f"The ledger has four parts, namely {text_of_tokens(60, 'part')}"
     first = await ask(
-        setup.manager(),
+        managers.open(),
         client,
         "What is in the ledger?",
         answer,
@@ -371,5 +371,5 @@ async def test_another_answer_begins_a_branch(setup: ManagerSetup) -> None:
         "role": "assistant",
         "content": "There is no ledger at all, I am afraid.",
     }
-    second = await ask(setup.manager(), client, "And then?")
+    second = await ask(managers.open(), client, "And then?")
     assert thread_of(second) != thread_of(first)

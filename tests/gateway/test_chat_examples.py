@@ -10,7 +10,7 @@ import httpx2
 
 from examples.telegram_bot import Bot
 from examples.webhook import Webhook, signed_headers
-from tests.gateway.api.api_setup import ApiSetup
+from tests.gateway.api.api_setup import ApiGateway
 
 SECRET = "both sides know it"
 NOW = 1_000_000.0
@@ -42,7 +42,7 @@ class Telegram:
         return httpx2.Response(200, json={"ok": True, "result": {}})
 
 
-async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> None:
+async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiGateway) -> None:
     telegram = Telegram()
     transport = httpx2.MockTransport(telegram.answer)
     async with httpx2.AsyncClient(
@@ -105,7 +105,7 @@ async def test_each_telegram_chat_is_a_thread(tmp_path: Path, api: ApiSetup) -> 
         ]
 
 
-async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiSetup) -> None:
+async def test_answers_a_signed_message_once(tmp_path: Path, api: ApiGateway) -> None:
     hook = Webhook(
         api.client_of("ann"),
         SECRET,

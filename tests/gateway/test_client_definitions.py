@@ -11,17 +11,17 @@ from everthread.thread.events import CompactionDone
 from tests.gateway.manager_setup import (
     CODECS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     prepare_request,
 )
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 
 async def send_all(
-    setup: ManagerSetup, api: Api, body: dict[str, Any], *, count: int
+    managers: Managers, api: Api, body: dict[str, Any], *, count: int
 ) -> list[list[Any]]:
     """Send a growing history, one round more each time; return what went upstream, past several compactions."""
-    manager = setup.manager(background=False)
+    manager = managers.open(background=False)
     client = HistoryClient(
         api,
         system=None,
@@ -34,23 +34,23 @@ async def send_all(
         client.messages += rounds(api, 1, start=number)
         turn = await prepare_request(manager, client.incoming())
         sent.append([element.value for element in slice_body(turn.outgoing.body, api).messages])
-    assert len(setup.events_of(CompactionDone)) >= 3
+    assert len(managers.events_of(CompactionDone)) >= 3
     return sent
 
 
 async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     body = load_shape("claude_code")
-    for wire in await send_all(setup, "anthropic", body, count=40):
+    for wire in await send_all(managers, "anthropic", body, count=40):
         check_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [body["messages"][1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 
 
-async def test_codex_keeps_its_search_for_tools(setup: ManagerSetup) -> None:
+async def test_codex_keeps_its_search_for_tools(managers: Managers) -> None:
     body = load_shape("codex")
-    for wire in await send_all(setup, "openai_responses", body, count=40):
+    for wire in await send_all(managers, "openai_responses", body, count=40):
         assert [item for item in wire if kind_of(item).startswith("tool_search")] == body["input"][
             4:6
         ]

@@ -10,15 +10,15 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.store.store import Store
 from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
 from tests.gateway.gateway_setup import (
     FILLER,
     ClaudeClient,
-    GatewaySetup,
-    open_setup,
+    Gateways,
+    open_gateways,
 )
 from tests.gateway.store_wrappers import SlowStore
 
@@ -47,7 +47,7 @@ def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> Claud
     )
 
 
-def answer_or_recall(request: Request) -> Any:
+def answer_or_recall(request: ModelRequest) -> Any:
     """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
     question = text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
     if "detailed summary" in question:
@@ -55,7 +55,7 @@ def answer_or_recall(request: Request) -> Any:
     tools = [tool["function"]["name"] for tool in request.tools or ()]
     if "Where is the key" in question and "recall" in tools:
         call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": "",
@@ -70,7 +70,7 @@ def answer_or_recall(request: Request) -> Any:
 async def test_recall_finds_messages_from_before_the_clients_compaction(
     tmp_path: Path, seconds: float, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, script=answer_or_recall) as gateways:
+    async with open_gateways(tmp_path, script=answer_or_recall) as gateways:
         gateways.store = cast("Store", SlowStore(gateways.store, seconds))
         url = await gateways.start("none", key=None)
         session = open_session(http, url)
@@ -106,7 +106,7 @@ async def test_recall_finds_messages_from_before_the_clients_compaction(
 async def test_continues_after_a_compaction_of_the_gateway_and_of_the_client(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
+    async with open_gateways(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
         session = open_session(http, url)
@@ -127,7 +127,7 @@ async def test_continues_after_a_compaction_of_the_gateway_and_of_the_client(
 
 
 async def test_another_conversation_of_the_session_is_not_its_continuation(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
     session = open_session(http, url)
@@ -161,7 +161,7 @@ def tool_result(number: int, text: str) -> dict[str, Any]:
 async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, window=12_000, script=answer_or_recall) as gateways:
+    async with open_gateways(tmp_path, window=12_000, script=answer_or_recall) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
         session = open_session(http, url)
@@ -195,7 +195,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
 
 
 async def test_state_and_search_reach_all_threads_of_a_session(
-    everthread: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
+    everthread: Any, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
     session = open_session(http, url)

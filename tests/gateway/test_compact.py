@@ -6,13 +6,13 @@ import httpx2
 import pytest
 
 from everthread.core.types import Api
-from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.gateway_setup import Gateways
 from tests.gateway.manager_setup import APIS, HistoryClient, numbered_text
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_returns_a_smaller_conversation_with_a_receipt(
-    api: Api, gateways: GatewaySetup, http: httpx2.AsyncClient
+    api: Api, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
@@ -41,7 +41,7 @@ async def test_returns_a_smaller_conversation_with_a_receipt(
 
 
 async def test_explains_why_a_history_may_not_be_compacted(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     refused_body = {
         "model": "gpt-5",

@@ -20,7 +20,7 @@ from everthread.gateway.compaction_items import (
 )
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.sse import SseParser
-from tests.gateway.gateway_setup import GatewaySetup, open_setup
+from tests.gateway.gateway_setup import Gateways, open_gateways
 from tests.gateway.manager_setup import numbered_text, text_of_tokens
 
 KEY = b"secret"
@@ -48,7 +48,7 @@ def history() -> list[Any]:
 @asynccontextmanager
 async def open_served(
     folder: Path, *, compacts: bool
-) -> AsyncIterator[tuple[GatewaySetup, str, httpx2.AsyncClient]]:
+) -> AsyncIterator[tuple[Gateways, str, httpx2.AsyncClient]]:
     models = [
         ServedModel(
             "gpt-5",
@@ -58,12 +58,12 @@ async def open_served(
         )
     ]
     async with (
-        open_setup(folder) as setup,
+        open_gateways(folder) as gateways,
         Provider(models) as provider,
         httpx2.AsyncClient(timeout=120) as http,
     ):
-        setup.provider = provider
-        yield setup, await setup.start("none", key=None), http
+        gateways.provider = provider
+        yield gateways, await gateways.start("none", key=None), http
 
 
 async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> No
         )
         assert at_path.json()["id"].startswith("resp_lab")
         thread = answer.headers["x-everthread-thread"]
-        while len(await gateways.store.usage(thread)) < 1:  # noqa: ASYNC110
+        while len(await gateways.store.usage.list_usage(thread)) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # recorded after the client has the answer
         more = {
             "model": "gpt-5",

@@ -13,7 +13,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.gateway.dashboard.overview_page import draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
@@ -37,12 +37,12 @@ from tests.gateway.dashboard_setup import (
     MODEL,
     SUMMARY,
     Browser,
-    DashboardSetup,
+    ServedDashboard,
     compact_thread,
     make_thread,
-    open_dashboard_setup,
+    open_dashboard,
 )
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup, prepare_request
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.store.links import extend, new_link
 
 
@@ -85,22 +85,24 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
 
 
 async def test_does_not_show_a_learnt_output_cap_as_the_window(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
     before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
-    await dashboard.store.learn_limit(
+    await dashboard.store.limits.learn_limit(
         LimitKey("http://lab.test", MODEL), 4_321, source="stated", kind="output"
     )
     response = await me.get(f"/dashboard/threads/{thread}")
     assert response.visible_text == before
-    await dashboard.store.learn_limit(LimitKey("http://lab.test", MODEL), 54_321, source="stated")
+    await dashboard.store.limits.learn_limit(
+        LimitKey("http://lab.test", MODEL), 54_321, source="stated"
+    )
     response = await me.get(f"/dashboard/threads/{thread}")
     assert "54,321" in response.visible_text
 
 
 async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
-    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+    async with open_dashboard(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().log_in()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
         async with open_conversation(model, store=dashboard.store) as conversation:
@@ -112,7 +114,7 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             response = await me.get("/")
             assert "of 16,000" in response.text
 
-        await dashboard.store.learn_limit(
+        await dashboard.store.limits.learn_limit(
             LimitKey(model.base_url, model.name),
             12_000,
             source="an error",
@@ -126,14 +128,14 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
 
 
 async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
-    async with open_dashboard_setup(tmp_path, window=128000) as dashboard:
+    async with open_dashboard(tmp_path, window=128000) as dashboard:
         me = await dashboard.browser().log_in()
-        place = ManagerSetup(dashboard.store, window=16_000)
-        manager = place.manager()
+        place = Managers(dashboard.store, window=16_000)
+        manager = place.open()
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
         turn = await prepare_request(manager, client.incoming())
-        answer = Reply({"role": "assistant", "content": "Noted."})
+        answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
         thread = (await turn.response_headers())["x-everthread-thread"]
@@ -163,7 +165,7 @@ async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
     assert redirect.headers["location"] == "/"
 
 
-async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) -> None:
     first = await make_thread(dashboard.store, title="The ledger")
     other = await make_thread(dashboard.store, turns=1)
     await compact_thread(dashboard.store, first)
@@ -186,10 +188,10 @@ async def test_lists_and_finds_threads(dashboard: DashboardSetup, me: Browser) -
     )
 
 
-async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
-    await dashboard.store.record_usage(
+    await dashboard.store.usage.record_usage(
         NewUsage(
             tip,
             MODEL,
@@ -225,7 +227,7 @@ async def test_shows_all_parts_of_a_thread(dashboard: DashboardSetup, me: Browse
 
 
 async def test_shows_and_undoes_a_compaction(
-    caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
+    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
         thread = await make_thread(dashboard.store)
@@ -272,20 +274,20 @@ async def test_shows_and_undoes_a_compaction(
 
 
 async def test_refuses_to_change_a_thread_during_a_turn(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
     (path,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
     form = (await me.get(path)).form("/undo")
-    lease = await dashboard.store.acquire(thread, "somebody", 60)
+    lease = await dashboard.store.leases.acquire_lease(thread, "somebody", 60)
     assert lease is not None
     response = await me.post(f"/dashboard/threads/{thread}/undo", form)
     assert "a turn of this thread is running" in response.visible_text
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
-async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_pins_texts_and_messages(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
     path = f"/dashboard/threads/{thread}/pin"
@@ -293,19 +295,19 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
         path, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
     assert "Pinned. Every later compaction" in pinned_page.visible_text
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     texts = [pin.text for pin in pins]
     assert texts == ["Never touch the audit log."]
     first = (await dashboard.store.history(thread, limit=1))[0]
     page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
     response = await me.post(path, page.form("/pin"))
     assert response.status == 303
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 2
     thread_page = await me.get(f"/dashboard/threads/{thread}")
     response = await me.post(f"/dashboard/threads/{thread}/unpin", thread_page.form("/unpin"))
     assert response.status == 303
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 1
     response = await me.post(path, form | {"text": " "})
     assert response.status == 409
@@ -314,7 +316,7 @@ async def test_pins_texts_and_messages(dashboard: DashboardSetup, me: Browser) -
 
 
 async def test_shows_the_summary_that_replaces_the_beginning(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     for number in range(1, 5):
         await extend(
@@ -340,7 +342,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         own_roles=["user"] * 4,
         inherited_count=0,
     )
-    await dashboard.store.commit_rewrite(
+    await dashboard.store.client_histories.commit_rewrite(
         NewRewrite(
             rewrite,
             compaction,
@@ -363,14 +365,18 @@ async def test_shows_the_summary_that_replaces_the_beginning(
     assert "2messages left the prompt" in opened.visible_text.replace("\n", "")
 
 
-async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_overview_sums_calls_tokens_and_costs(
+    dashboard: ServedDashboard, me: Browser
+) -> None:
     thread = await make_thread(dashboard.store, tenant="a")
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
         used = CanonicalUsage(100, 50, 3_000)
-        await dashboard.store.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
+        await dashboard.store.usage.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
     other = await make_thread(dashboard.store, tenant="b", turns=1)
-    await dashboard.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
+    await dashboard.store.usage.record_usage(
+        NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
+    )
     page = await me.get("/dashboard/overview?days=1")
     words = page.visible_text.replace("\n", "")
     assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
@@ -391,15 +397,15 @@ async def test_overview_sums_calls_tokens_and_costs(dashboard: DashboardSetup, m
 
 
 async def test_overview_leads_with_calls_beyond_the_window(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=8)
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
         used = CanonicalUsage(18_000, 50)
-        await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+        await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
     used = CanonicalUsage(16_000, 50)
-    await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+    await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
     page = await me.get(f"/dashboard/threads/{thread}")
     words = page.visible_text.replace("\n", "")
     assert "1 callbeyond the windowof 12 in all" in words
@@ -413,7 +419,7 @@ async def test_overview_leads_with_calls_beyond_the_window(
 
 
 async def test_lists_branches_under_their_conversation(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
     first = (await dashboard.store.history(thread))[1]
@@ -488,7 +494,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
             ["a note"],
         )
 
-    async with open_dashboard_setup(tmp_path, trial=trial) as dashboard:
+    async with open_dashboard(tmp_path, trial=trial) as dashboard:
         me = await dashboard.browser().log_in()
         thread = await make_thread(dashboard.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
@@ -513,7 +519,7 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
         assert tip == thread
 
 
-async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
+async def test_sends_changes_to_an_open_page(dashboard: ServedDashboard) -> None:
     thread = await make_thread(dashboard.store, turns=1)
     browser = await dashboard.browser().log_in()
     request = browser.http.build_request("GET", f"/dashboard/live?thread={thread}")
@@ -532,7 +538,7 @@ async def test_sends_changes_to_an_open_page(dashboard: DashboardSetup) -> None:
     assert response["status"] == 200
     response = await sent.get()
     assert response["body"] == b"retry: 2000\n\n"
-    await dashboard.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
+    await dashboard.store.usage.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
     response = await sent.get()
     assert response["body"] == b"event: changed\ndata: yes\n\n"
     dashboard.pages.close()

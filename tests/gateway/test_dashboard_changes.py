@@ -18,8 +18,8 @@ from everthread.store.rewrite_records import (
     ProxiedContext,
     Rewrite,
 )
-from tests.gateway.dashboard_setup import SUMMARY, make_thread, open_dashboard_setup
-from tests.gateway.gateway_setup import open_setup
+from tests.gateway.dashboard_setup import SUMMARY, make_thread, open_dashboard
+from tests.gateway.gateway_setup import open_gateways
 from tests.gateway.proxied_conversation import FACT, open_conversation
 
 
@@ -74,7 +74,7 @@ def _as_parts(message: dict[str, object]) -> dict[str, object]:
 async def test_stores_and_shows_failures_that_were_passed_through(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
+    async with open_gateways(tmp_path) as gateways, httpx2.AsyncClient(timeout=60) as http:
         url = await gateways.start("none", key=None)
         body = {
             "model": "nobody-knows-it",
@@ -82,21 +82,21 @@ async def test_stores_and_shows_failures_that_were_passed_through(
         }
         response = await http.post(f"{url}/v1/chat/completions", json=body)
         assert response.status_code == 404
-        while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
+        while not await gateways.store.state.sum_failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
-        failures = await gateways.store.failures(tenant="default")
+        failures = await gateways.store.state.sum_failures(tenant="default")
         assert failures == [(REFUSED, 1)]
-    async with open_dashboard_setup(tmp_path) as dashboard:
-        await dashboard.store.add_failures({("default", "", REFUSED): 3})
+    async with open_dashboard(tmp_path) as dashboard:
+        await dashboard.store.state.add_failures({("default", "", REFUSED): 3})
         me = await dashboard.browser().log_in()
         page = await me.get("/dashboard/overview?days=1")
         assert "an upstream answered with an error" in page.visible_text
 
 
 async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
-    async with open_dashboard_setup(tmp_path) as setup:
-        thread = await make_thread(setup.store, turns=4)
-        history_before = await setup.store.history(thread)
+    async with open_dashboard(tmp_path) as dashboard:
+        thread = await make_thread(dashboard.store, turns=4)
+        history_before = await dashboard.store.history(thread)
         first = Rewrite(
             "default",
             "chat compressor",
@@ -123,27 +123,27 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             scope="",
             digest="",
         )
-        await setup.store.commit_rewrite(compaction)
-        [record] = await setup.store.compactions(thread)
-        me = await setup.browser().log_in()
+        await dashboard.store.client_histories.commit_rewrite(compaction)
+        [record] = await dashboard.store.compactions(thread)
+        me = await dashboard.browser().log_in()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
         assert response.status == 303
         response = await me.get(f"/dashboard/threads/{thread}")
         assert "undone" in response.visible_text
-        matches, *_ = await setup.store.match_rewrites(
+        matches, *_ = await dashboard.store.client_histories.match_rewrites(
             "default",
             ["chat compressor"],
             digests=["digest"],
             skeletons=["skeleton"] * len(history_before),
         )
         assert matches == [([], [])]
-        history = await setup.store.history(thread)
+        history = await dashboard.store.history(thread)
         ids = [one.id for one in history]
         assert ids == [one.id for one in history_before]
         undone_page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert "undone" in undone_page.visible_text, "it can still be read"
-        await setup.store.commit_rewrite(compaction)
-        await setup.store.undo(thread)
+        await dashboard.store.client_histories.commit_rewrite(compaction)
+        await dashboard.store.undo(thread)
         with pytest.raises(NothingToUndoError):
-            await setup.store.undo(thread)
+            await dashboard.store.undo(thread)

@@ -24,15 +24,15 @@ from everthread.store.records import NewMessage, NewSession
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.dashboard_setup import (
     Browser,
-    DashboardSetup,
     Page,
+    ServedDashboard,
     compact_thread,
     make_thread,
     make_turn,
-    open_dashboard_setup,
+    open_dashboard,
     read_page,
 )
-from tests.gateway.gateway_setup import CHAT, HELLO, GatewaySetup
+from tests.gateway.gateway_setup import CHAT, HELLO, Gateways
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
@@ -60,7 +60,7 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
     ]
 
 
-async def test_escapes_hostile_text_on_every_page(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_escapes_hostile_text_on_every_page(dashboard: ServedDashboard, me: Browser) -> None:
     messages: list[Any] = [
         {"role": "user", "content": HOSTILE},
         calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
@@ -105,7 +105,7 @@ def test_shows_special_characters_by_name() -> None:
 
 
 async def test_hides_secrets_and_logs_each_reveal(
-    caplog: pytest.LogCaptureFixture, dashboard: DashboardSetup, me: Browser
+    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, me: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
         messages: list[Any] = [
@@ -143,7 +143,7 @@ async def test_hides_secrets_and_logs_each_reveal(
 async def test_a_login_link_works_once(tmp_path: Path) -> None:
     announced: list[str] = []
 
-    async with open_dashboard_setup(tmp_path, announce=announced.append) as dashboard:
+    async with open_dashboard(tmp_path, announce=announced.append) as dashboard:
         visitor = dashboard.browser()
         response = await visitor.get("/")
         assert "opens by a link" in response.visible_text
@@ -167,7 +167,7 @@ async def test_a_login_link_works_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("auth", ["none", "keys", "passthrough"])
 async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> None:
-    async with open_dashboard_setup(tmp_path, auth=auth) as dashboard:
+    async with open_dashboard(tmp_path, auth=auth) as dashboard:
         visitor = dashboard.browser()
         thread = await make_thread(dashboard.store, title="Confidential")
         first = (await dashboard.store.history(thread, limit=1))[0]
@@ -196,13 +196,13 @@ async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> 
 async def test_a_key_shows_its_tenant_until_it_is_revoked(
     tmp_path: Path,
 ) -> None:
-    async with open_dashboard_setup(tmp_path, auth="keys") as dashboard:
+    async with open_dashboard(tmp_path, auth="keys") as dashboard:
         visitor = dashboard.browser()
         ours = await make_thread(dashboard.store, tenant="a")
         theirs = await make_thread(dashboard.store, tenant="b", title="Secret plan")
         await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
-        await dashboard.store.create_key(new)
+        await dashboard.store.keys.create_key(new)
         response = await visitor.post("/dashboard/login", {"key": f" {token} "})
         assert response.status == 200
         listed = await visitor.get("/")
@@ -245,13 +245,13 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         overview = await visitor.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.visible_text
         assert "Secret plan" not in overview.text
-        await dashboard.store.revoke_key(new.id)
+        await dashboard.store.keys.revoke_key(new.id)
         response = await visitor.get("/dashboard/overview")
         assert response.status == 401
 
 
 async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
-    async with open_dashboard_setup(
+    async with open_dashboard(
         tmp_path, auth="passthrough", operator_key="a-key-of-the-operator"
     ) as dashboard:
         visitor = dashboard.browser()
@@ -265,7 +265,7 @@ async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
         assert len(response.links("/dashboard/threads/")) == 2
 
 
-async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_refuses_changes_from_foreign_pages(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store)
     path = f"/dashboard/threads/{thread}/pin"
     form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
@@ -288,7 +288,7 @@ async def test_refuses_changes_from_foreign_pages(dashboard: DashboardSetup, me:
 
 
 async def test_a_form_token_is_not_accepted_as_a_cookie(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     token = (await me.get("/")).form("/logout")["csrf"]
     [(name, value)] = me.http.cookies.items()
@@ -313,7 +313,7 @@ async def test_refuses_foreign_host_headers(me: Browser) -> None:
         assert response.status_code == 200
 
 
-async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: Browser) -> None:
+async def test_every_answer_has_a_strict_policy(dashboard: ServedDashboard, me: Browser) -> None:
     stranger = await me.get("/")
     thread = await make_thread(dashboard.store)
     sheet = str((await me.get("/")).elements("link")[-1]["href"])
@@ -338,7 +338,7 @@ async def test_every_answer_has_a_strict_policy(dashboard: DashboardSetup, me: B
 
 
 async def test_pages_stay_small_for_a_very_large_thread(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     thread = (await dashboard.store.create_session(NewSession(title="long"))).id
     bodies = [body for number in range(500) for body in make_turn(number, words=200)]
@@ -357,7 +357,7 @@ async def test_pages_stay_small_for_a_very_large_thread(
 
 
 async def test_lists_a_thousand_threads_page_by_page(
-    dashboard: DashboardSetup, me: Browser
+    dashboard: ServedDashboard, me: Browser
 ) -> None:
     await asyncio.gather(
         *(dashboard.store.create_session(NewSession(title=f"thread {n}")) for n in range(1_000))
@@ -377,7 +377,7 @@ def test_static_files_are_small() -> None:
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
 
 
-async def test_the_gateway_serves_the_dashboard_at_its_root(gateways: GatewaySetup) -> None:
+async def test_the_gateway_serves_the_dashboard_at_its_root(gateways: Gateways) -> None:
     url = await gateways.start("keys")
     key = await gateways.create_key("acme")
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
@@ -393,7 +393,7 @@ async def test_the_gateway_serves_the_dashboard_at_its_root(gateways: GatewaySet
         assert "No call in this period" in read_page(response).visible_text
 
 
-async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: GatewaySetup) -> None:
+async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: Gateways) -> None:
     url = await gateways.start("keys")
     key = await gateways.create_key("acme")
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
@@ -408,7 +408,7 @@ async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: Gateway
     assert row.first.client == "python-httpx2", "a client is known by its own name"
 
 
-async def test_a_gateway_may_have_no_dashboard(gateways: GatewaySetup) -> None:
+async def test_a_gateway_may_have_no_dashboard(gateways: Gateways) -> None:
     url = await gateways.start("passthrough", key=None)
     async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
         response = await http.get("/")
@@ -423,7 +423,7 @@ async def test_a_gateway_may_have_no_dashboard(gateways: GatewaySetup) -> None:
 
 
 async def test_refuses_a_short_operator_key(
-    gateways: GatewaySetup, monkeypatch: pytest.MonkeyPatch
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAGE_KEY", "short")
     config = parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}")

@@ -26,11 +26,11 @@ from tests.gateway.forwarding_setup import (
     send_and_record,
     stored_texts,
 )
-from tests.gateway.gateway_setup import GatewaySetup, ask_claude
+from tests.gateway.gateway_setup import Gateways, ask_claude
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     text_of_tokens,
 )
 from tests.gateway.store_wrappers import CountingStore
@@ -54,7 +54,7 @@ class BusyClient:
     @classmethod
     async def begin(
         cls,
-        setup: ManagerSetup,
+        managers: Managers,
         manager: ProxyManager,
         api: Api = "anthropic",
         **options: Any,
@@ -64,7 +64,7 @@ class BusyClient:
         turn = await send_and_record(manager, client, OPENING)
         texts = [OPENING, "Yes."]
         return cls(
-            setup.store,
+            managers.store,
             manager,
             client,
             texts=texts,
@@ -103,42 +103,42 @@ class BusyClient:
 
 
 @pytest.fixture
-def setup(setup: ManagerSetup) -> ManagerSetup:
-    setup.window = 40_000
-    return setup
+def managers(managers: Managers) -> Managers:
+    managers.window = 40_000
+    return managers
 
 
 @pytest.fixture
-async def busy(setup: ManagerSetup) -> BusyClient:
+async def busy(managers: Managers) -> BusyClient:
     """A client of a gateway that has its store for itself and defers records without end."""
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    return await BusyClient.begin(setup, manager)
+    manager = managers.open(is_sole_writer=True, record_delay=NEVER)
+    return await BusyClient.begin(managers, manager)
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_records_quick_requests_together(setup: ManagerSetup, api: Api) -> None:
-    store = CountingStore(setup.store)
-    setup.store = cast("Store", store)
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(setup, manager, api)
+async def test_records_quick_requests_together(managers: Managers, api: Api) -> None:
+    store = CountingStore(managers.store)
+    managers.store = cast("Store", store)
+    manager = managers.open(is_sole_writer=True, record_delay=NEVER)
+    busy = await BusyClient.begin(managers, manager, api)
     store.count = 0
     await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
     assert await busy.count_stored_texts() == 2
     await manager.deferred_records.flush_all()
     assert store.count == 1
     await busy.check_everything_is_stored()
-    usage = await setup.store.usage(busy.thread)
+    usage = await managers.store.usage.list_usage(busy.thread)
     assert len(usage) == 7
-    assert len(setup.events_of(UsageRecorded)) == 7
-    assert not setup.events_of(Branched)
+    assert len(managers.events_of(UsageRecorded)) == 7
+    assert not managers.events_of(Branched)
     await busy.ask_all(["And now?"])
     await manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
 
 
-async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=0.02)
-    busy = await BusyClient.begin(setup, manager)
+async def test_records_after_a_short_delay(managers: Managers) -> None:
+    manager = managers.open(is_sole_writer=True, record_delay=0.02)
+    busy = await BusyClient.begin(managers, manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
         await asyncio.gather(*busy.recording)
@@ -146,82 +146,82 @@ async def test_records_after_a_short_delay(setup: ManagerSetup) -> None:
 
 
 async def test_records_once_too_many_requests_wait(
-    setup: ManagerSetup,
+    managers: Managers,
     busy: BusyClient,
 ) -> None:
     await busy.ask_all([f"Question {number}?" for number in range(20)])
     async with asyncio.timeout(60):
         await busy.recording[0]
-    texts = await stored_texts(setup.store, busy.thread)
+    texts = await stored_texts(managers.store, busy.thread)
     assert 20 <= len(texts) < len(busy.texts)
     assert texts == busy.texts[: len(texts)]
     await busy.manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
 
 
-async def test_records_long_questions_soon(setup: ManagerSetup, busy: BusyClient) -> None:
-    setup.window = 400_000
+async def test_records_long_questions_soon(managers: Managers, busy: BusyClient) -> None:
+    managers.window = 400_000
     await busy.ask_all([f"{number} {text_of_tokens(8_000, 'long')}" for number in range(3)])
     async with asyncio.timeout(60):
         await busy.recording[0]
     assert await busy.count_stored_texts() >= 6
 
 
-async def test_records_interleaved_threads_apart(setup: ManagerSetup) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
+async def test_records_interleaved_threads_apart(managers: Managers) -> None:
+    manager = managers.open(is_sole_writer=True, record_delay=NEVER)
     headers = [{"x-session-id": f"session {number}"} for number in range(3)]
-    clients = [await BusyClient.begin(setup, manager, headers=one) for one in headers]
+    clients = [await BusyClient.begin(managers, manager, headers=one) for one in headers]
     for number in range(5):
         for client in clients:
             await client.ask_all([f"Question {number}?"])
     await manager.deferred_records.flush_all()
     assert len({client.thread for client in clients}) == 3
     for client in clients:
-        texts = await stored_texts(setup.store, client.thread)
+        texts = await stored_texts(managers.store, client.thread)
         assert texts == client.texts
-        usage = await setup.store.usage(client.thread)
+        usage = await managers.store.usage.list_usage(client.thread)
         assert len(usage) == 6
 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
-    setup: ManagerSetup, *, alone: bool
+    managers: Managers, *, alone: bool
 ) -> None:
-    busy = await BusyClient.begin(setup, setup.manager(is_sole_writer=True, record_delay=NEVER))
+    busy = await BusyClient.begin(managers, managers.open(is_sole_writer=True, record_delay=NEVER))
     await busy.ask_all(["First?", "Second?", "Third?"])
     busy.kill()
-    busy.manager = setup.manager(is_sole_writer=alone)
+    busy.manager = managers.open(is_sole_writer=alone)
     assert await busy.ask("Is it all there?") == busy.thread
     await asyncio.gather(*busy.recording, return_exceptions=True)
     await busy.check_everything_is_stored()
 
 
 async def test_another_gateway_may_store_the_next_request_first(
-    setup: ManagerSetup,
+    managers: Managers,
     busy: BusyClient,
 ) -> None:
     await busy.ask_all(["First?", "Second?"])
     first_manager = busy.manager
-    busy.manager = setup.manager()
+    busy.manager = managers.open()
     assert await busy.ask("Third?") == busy.thread
     await busy.recording[-1]
     await first_manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
-    usage = await setup.store.usage(busy.thread)
+    usage = await managers.store.usage.list_usage(busy.thread)
     assert len(usage) == 4
-    assert not setup.events_of(Branched)
+    assert not managers.events_of(Branched)
     busy.manager = first_manager
     await busy.ask("Fourth?")
     await first_manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
-    assert not setup.events_of(Branched)
+    assert not managers.events_of(Branched)
 
 
 async def test_nothing_waits_if_another_gateway_uses_the_store(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(is_sole_writer=False, record_delay=NEVER)
-    busy = await BusyClient.begin(setup, manager)
+    manager = managers.open(is_sole_writer=False, record_delay=NEVER)
+    busy = await BusyClient.begin(managers, manager)
     await busy.ask("Anything else?")
     async with asyncio.timeout(60):
         await asyncio.gather(*busy.recording)
@@ -229,7 +229,7 @@ async def test_nothing_waits_if_another_gateway_uses_the_store(
 
 
 async def test_a_request_read_before_forwarding_sees_waiting_records(
-    setup: ManagerSetup,
+    managers: Managers,
     busy: BusyClient,
 ) -> None:
     """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
@@ -252,12 +252,12 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
         "Something else instead?",
         "Yes.",
     ]
-    texts = await stored_texts(setup.store, turn.thread)
+    texts = await stored_texts(managers.store, turn.thread)
     assert texts == branch
-    assert len(setup.events_of(Branched)) == 1
+    assert len(managers.events_of(Branched)) == 1
 
 
-async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup, busy: BusyClient) -> None:
+async def test_two_requests_at_once_do_not_mix(managers: Managers, busy: BusyClient) -> None:
     """Both continue an answer that is not recorded: one continues the thread, the other is a branch."""
     await busy.ask_all(["First?"])
     other = HistoryClient("anthropic", messages=list(busy.client.messages))
@@ -267,18 +267,18 @@ async def test_two_requests_at_once_do_not_mix(setup: ManagerSetup, busy: BusyCl
     await turn.record(answer_outcome(other))
     await busy.manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
-    [branched] = setup.events_of(Branched)
+    [branched] = managers.events_of(Branched)
     expected = [*busy.texts[:-2], "At the same time?", "Yes."]
-    texts = await stored_texts(setup.store, branched.session)
+    texts = await stored_texts(managers.store, branched.session)
     assert texts == expected
 
 
 async def test_another_thread_of_the_session_triggers_the_record(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(is_sole_writer=True, record_delay=NEVER)
+    manager = managers.open(is_sole_writer=True, record_delay=NEVER)
     headers = {"x-session-id": "one"}
-    busy = await BusyClient.begin(setup, manager, headers=headers)
+    busy = await BusyClient.begin(managers, manager, headers=headers)
     await busy.ask_all(["First?"])
     elsewhere = HistoryClient("anthropic", headers={"x-session-id": "two"})
     await send_and_record(manager, elsewhere, "Hello from another session")
@@ -289,7 +289,7 @@ async def test_another_thread_of_the_session_triggers_the_record(
 
 
 async def test_records_a_call_without_an_answer_at_once(
-    setup: ManagerSetup,
+    managers: Managers,
     busy: BusyClient,
 ) -> None:
     await busy.ask_all(["First?"])
@@ -301,12 +301,12 @@ async def test_records_a_call_without_an_answer_at_once(
     unfinished = replace(outcome, reply=replace(outcome.reply, stop=None))
     async with asyncio.timeout(60):
         await turn.record(unfinished)
-    texts = await stored_texts(setup.store, busy.thread)
+    texts = await stored_texts(managers.store, busy.thread)
     assert texts == [*busy.texts, "Second?"]
 
 
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
-    setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
+    managers: Managers, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.manager.READ_DELAY_SECONDS", 0.01)
     await busy.ask_all(["First?"])
@@ -321,7 +321,7 @@ async def test_a_slow_answer_does_not_delay_the_record_before_it(
         "Second, to be thought about?",
         "Yes.",
     ]
-    stored = await stored_texts(setup.store, busy.thread)
+    stored = await stored_texts(managers.store, busy.thread)
     assert stored == texts
 
 
@@ -332,19 +332,19 @@ async def test_a_closing_manager_stores_its_waiting_records(busy: BusyClient) ->
 
 
 async def test_a_slow_store_does_not_delay_a_request_of_the_session(
-    setup: ManagerSetup, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
+    managers: Managers, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
     await busy.ask_all(["First?"])
-    store = setup.store
+    store = managers.store
     release = asyncio.Event()
-    extend = store.extend_thread
+    extend = store.client_histories.extend_thread
 
     async def wait_and_extend(*given: Any) -> list[ThreadLink | None]:
         await release.wait()
         return await extend(*given)
 
-    monkeypatch.setattr(store, "extend_thread", wait_and_extend)
+    monkeypatch.setattr(store.client_histories, "extend_thread", wait_and_extend)
     busy.client.extra = {"temperature": 0.5}
     busy.client.add_user_message("Second?")
     async with asyncio.timeout(60):
@@ -373,7 +373,7 @@ async def talk(client: anthropic.AsyncAnthropic, turns: int) -> list[str]:
 
 
 async def test_the_api_shows_the_latest_answer(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
     key = await gateways.create_key(scopes=("proxy", "threads"))
@@ -391,7 +391,7 @@ async def test_the_api_shows_the_latest_answer(
 
 
 async def test_a_stopping_gateway_stores_the_last_answers(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     upstreams = [Upstream("lab", gateways.provider.url, api_key="k")]
     config = parse_config("gateway: {port: 0}")
@@ -404,12 +404,12 @@ async def test_a_stopping_gateway_stores_the_last_answers(
     thread = row.first.id
     stored = await stored_texts(gateways.store, thread)
     assert stored == texts
-    usage = await gateways.store.usage(thread)
+    usage = await gateways.store.usage.list_usage(thread)
     assert len(usage) == 6
 
 
 async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     url = await gateways.start()
     key = await gateways.create_key(tokens=3_000)
@@ -417,5 +417,5 @@ async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(
         await talk(gateways.anthropic_client(url, key), 50)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
-    calls = [record.usage.total_tokens for record in await gateways.store.usage(thread)]
+    calls = [record.usage.total_tokens for record in await gateways.store.usage.list_usage(thread)]
     assert sum(calls[:-1]) <= 3_000

@@ -13,10 +13,10 @@ from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.thread.caller.compaction_job import CompactionJob
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
-from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.gateway_setup import Gateways
 from tests.gateway.manager_setup import numbered_text
 
 COUNTER = TokenCounter("gpt-4o")
@@ -34,7 +34,7 @@ def job(key: bytes, opening: str) -> CompactionJob:
             {"role": "user", "content": f"Part {number}."},
             {"role": "assistant", "content": "It is done. " * 60},
         ]
-    frame = Request(
+    frame = ModelRequest(
         "gpt-4o",
         [],
         system=None,
@@ -104,7 +104,7 @@ def behind_words(text: str) -> list[dict[str, Any]]:
     "put", [str, behind_words, "So:\n\n{}".format], ids=["whole", "block", "merged"]
 )
 async def test_a_summary_of_another_tenant_is_not_attributed_to_the_user(
-    put: Any, gateways: GatewaySetup, http: httpx2.AsyncClient
+    put: Any, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     """The attack: a tenant has its own words summarised, and another one's model repeats that summary."""
     url = await gateways.start()

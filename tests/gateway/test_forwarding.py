@@ -27,7 +27,7 @@ from tests.gateway.forwarding_setup import (
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     prepare_request,
     text_of_tokens,
 )
@@ -38,14 +38,14 @@ OPENING = text_of_tokens(900, "größer")
 
 
 @pytest.fixture
-def setup(setup: ManagerSetup) -> ManagerSetup:
-    setup.window = WINDOW
-    return setup
+def managers(managers: Managers) -> Managers:
+    managers.window = WINDOW
+    return managers
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup, api: Api) -> None:
-    manager = setup.manager(is_sole_writer=True)
+async def test_a_known_thread_is_forwarded_before_it_is_read(managers: Managers, api: Api) -> None:
+    manager = managers.open(is_sole_writer=True)
     client = HistoryClient(api)
     first = await send_and_record(manager, client, OPENING)
     assert isinstance(first, ManagedHandler)
@@ -60,33 +60,33 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(setup: ManagerSetup
     texts = [OPENING, "Yes."]
     for number in range(3):
         texts += [f"Next {number}, größer.", f"Answer {number}."]
-    stored = await stored_texts(setup.store, first.thread)
+    stored = await stored_texts(managers.store, first.thread)
     assert stored == texts
-    usage = await setup.store.usage(first.thread)
+    usage = await managers.store.usage.list_usage(first.thread)
     assert len(usage) == 4
 
 
 async def test_stores_a_request_before_its_long_answer_ends(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("anthropic")
     first = await send_and_record(manager, client, OPENING)
     client.add_user_message("Take your time.")
     turn = await begin_turn(manager, client)
     assert isinstance(turn, ForwardedHandler)
     async with asyncio.timeout(60):
-        while len(await setup.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+        while len(await managers.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
     await turn.record(answer_outcome(client))
-    history = await setup.store.history(first.thread)
+    history = await managers.store.history(first.thread)
     assert len(history) == 4
 
 
 async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("anthropic")
     client.add_user_message(OPENING)
     turn = await begin_turn(manager, client)
@@ -98,10 +98,10 @@ async def test_reads_a_thread_over_half_of_its_threshold_before_forwarding(
     assert manager.forward_first(locate_request(manager, client)) is None
 
 
-async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> None:
+async def test_reads_other_requests_before_forwarding(managers: Managers) -> None:
     """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
 
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("openai_chat", tools=[], extra={"temperature": 0.5})
     await send_and_record(manager, client, OPENING)
     await send_and_record(manager, client, "And then?")
@@ -131,9 +131,9 @@ async def test_reads_other_requests_before_forwarding(setup: ManagerSetup) -> No
         assert manager.forward_first(locate_request(manager, other)) is None, change
 
 
-async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -> None:
-    setup.window = 8_000
-    manager = setup.manager(background=False)
+async def test_reads_a_rewritten_thread_before_forwarding(managers: Managers) -> None:
+    managers.window = 8_000
+    manager = managers.open(background=False)
     client = HistoryClient("anthropic")
     for number in range(14):
         client.add_user_message(text_of_tokens(500, f"topic {number}"))
@@ -145,9 +145,9 @@ async def test_reads_a_rewritten_thread_before_forwarding(setup: ManagerSetup) -
 
 
 async def test_sets_cache_marks_before_forwarding(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(cache_marks=True)
+    manager = managers.open(cache_marks=True)
     client = HistoryClient("anthropic", system=text_of_tokens(4_000, "rules"))
     client.add_user_message(OPENING)
     first = await begin_turn(manager, client)
@@ -164,8 +164,8 @@ async def test_sets_cache_marks_before_forwarding(
     assert turn.outgoing.body == read.outgoing.body
 
 
-async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_reads_and_shrinks_a_refused_request(managers: Managers) -> None:
+    manager = managers.open(background=False)
     client = HistoryClient("anthropic", extra={"max_tokens": 100})
     for number in range(14):
         client.add_user_message(text_of_tokens(500, f"topic {number}"))
@@ -184,10 +184,10 @@ async def test_reads_and_shrinks_a_refused_request(setup: ManagerSetup) -> None:
     await turn.record(answer_outcome(client))
 
 
-async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSetup) -> None:
-    store = BreakableStore(setup.store)
-    setup.store = cast("Store", store)
-    manager = setup.manager(is_sole_writer=True)
+async def test_a_failure_after_the_answer_is_logged_and_counted(managers: Managers) -> None:
+    store = BreakableStore(managers.store)
+    managers.store = cast("Store", store)
+    manager = managers.open(is_sole_writer=True)
     metrics = Metrics()
     fail_open = FailOpen(manager, metrics, 60)
     client = HistoryClient("anthropic")
@@ -200,6 +200,6 @@ async def test_a_failure_after_the_answer_is_logged_and_counted(setup: ManagerSe
         assert turn is not None
         recording = turn.record(answer_outcome(client))
         await fail_open.attempt("answered", incoming, recording, is_awaited=False)
-    errors = [event.error for event in setup.events_of(RecordFailed)]
+    errors = [event.error for event in managers.events_of(RecordFailed)]
     assert errors == ["the disk is full"]
     assert metrics.value("failed_open", step="answered") == 1

@@ -13,12 +13,12 @@ import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.filters.answer_recall import RecallWatch
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.merged_stream import is_recall
 from everthread.lab.provider.prompt_blocks import PromptReader
-from everthread.store.store import Store
+from everthread.store.topics.state_store import StateStore
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
 from tests.chat_messages import calls_reply
@@ -26,7 +26,7 @@ from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     numbered_text,
     prepare_request,
@@ -75,7 +75,7 @@ def has_usage(api: Api, streams: bool) -> bool:
     return not (api == "openai_chat" and streams)
 
 
-def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
+def text_and_calls(reply: ModelReply) -> tuple[str, list[str]]:
     return text_of(reply.message), [found.name for found in calls_of(reply.message)]
 
 
@@ -110,7 +110,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     assert all(record.status == 200 for record in conversation.log)
     threads = await conversation.gateways.store.list_threads(limit=10)
     assert len(threads) == 1
-    while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
+    while len(await conversation.gateways.store.usage.list_usage(threads[0].first.id)) < len(  # noqa: ASYNC110
         conversation.log
     ):
         await asyncio.sleep(0.05)  # written after the answer
@@ -341,8 +341,8 @@ async def send_until_rewritten(manager: ProxyManager, client: HistoryClient) -> 
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: ManagerSetup) -> None:
-    manager = setup.manager(recall=True, background=False)
+async def test_recall_is_not_offered_beside_the_mcp_server(name: str, managers: Managers) -> None:
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient(
         "openai_chat",
         tools=[
@@ -359,9 +359,9 @@ async def test_recall_is_not_offered_beside_the_mcp_server(name: str, setup: Man
 
 
 async def test_recall_is_not_offered_beside_the_mcp_server_in_a_namespace(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     inner = [
         {
             "type": "function",
@@ -398,10 +398,10 @@ def test_a_recall_tool_in_the_clients_namespace_is_another_tool() -> None:
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
-async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) -> None:
+async def test_begins_no_recall_round_after_the_time_limit(managers: Managers) -> None:
     clock = SteppedClock(1_000.0)
 
-    manager = setup.manager(recall=True, background=False, clock=clock)
+    manager = managers.open(recall=True, background=False, clock=clock)
     client = HistoryClient("openai_chat", tools=[TOOL])
     await send_until_rewritten(manager, client)
     turn = await prepare_request(manager, client.incoming())
@@ -415,9 +415,9 @@ async def test_begins_no_recall_round_after_the_time_limit(setup: ManagerSetup) 
 
 
 async def test_counts_the_tokens_of_a_round_before_any_compaction(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(recall=True, background=False)
+    manager = managers.open(recall=True, background=False)
     client = HistoryClient("openai_chat", tools=[TOOL])
     client.add_user_message("Which boat?")
     turn = await prepare_request(manager, client.incoming())
@@ -467,14 +467,14 @@ async def test_puts_hidden_rounds_back_before_they_are_stored(
 ) -> None:
     """The hidden round is not stored yet when the next request arrives."""
     stored = asyncio.Event()
-    put_state = Store.put_state
+    put_state = StateStore.put_state
 
-    async def wait(store: Store, scope: str, key: str, value: Any) -> None:
+    async def wait(store: StateStore, scope: str, key: str, value: Any) -> None:
         if key == recall_rounds.ROUNDS_STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 
-    monkeypatch.setattr(Store, "put_state", wait)
+    monkeypatch.setattr(StateStore, "put_state", wait)
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         await conversation.send_until_compacted()
         assert "Wilhelmina" in text_of((await conversation.ask("What is the boat called?")).message)

@@ -20,10 +20,10 @@ from everthread.wire import openai_responses
 from tests.gateway.forwarding_setup import stored_texts
 from tests.gateway.manager_setup import (
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
-    open_setup_without_provider,
+    open_managers,
     prepare_request,
     text_of_tokens,
     text_reply,
@@ -32,9 +32,9 @@ from tests.gateway.manager_setup import (
 
 
 async def test_different_spelling_of_the_same_messages_is_the_same_thread(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("anthropic")
     first = await ask(manager, client, "Question")
     blocks: list[Any] = [
@@ -56,7 +56,7 @@ async def test_different_spelling_of_the_same_messages_is_the_same_thread(
     client.system = "Another system prompt"
     client.extra = {"temperature": 0}
     assert thread_of(await ask(manager, client, "Next")) == thread_of(first)
-    texts = await stored_texts(setup.store, thread_of(first))
+    texts = await stored_texts(managers.store, thread_of(first))
     assert texts == [
         "Question",
         "Yes.",
@@ -65,8 +65,8 @@ async def test_different_spelling_of_the_same_messages_is_the_same_thread(
     ]
 
 
-async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
-    manager = setup.manager()
+async def test_a_text_as_input_is_a_user_message(managers: Managers) -> None:
+    manager = managers.open()
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
@@ -79,9 +79,9 @@ async def test_a_text_as_input_is_a_user_message(setup: ManagerSetup) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_changed_words_of_the_user_begin_a_branch(
-    restarted: bool, setup: ManagerSetup
+    restarted: bool, managers: Managers
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("openai_chat")
     first = await ask(
         manager,
@@ -99,26 +99,26 @@ async def test_changed_words_of_the_user_begin_a_branch(
     other = copy.deepcopy(client)
     other.messages = other.messages[:4]
     branch = await ask(
-        setup.manager() if restarted else manager,
+        managers.open() if restarted else manager,
         other,
         question="Something else",
         text="Fine.",
     )
     assert thread_of(branch) != thread_of(first)
     shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
-    texts = await stored_texts(setup.store, thread_of(branch))
+    texts = await stored_texts(managers.store, thread_of(branch))
     assert texts == [
         *shared,
         "Something else",
         "Fine.",
     ]
-    texts = await stored_texts(setup.store, thread_of(first))
+    texts = await stored_texts(managers.store, thread_of(first))
     assert texts == [
         *shared,
         "Question 2",
         "Answer 2",
     ]
-    [branched] = setup.events_of(Branched)
+    [branched] = managers.events_of(Branched)
     assert branched.parent == thread_of(first)
     assert branched.length == 4
     assert thread_of(await ask(manager, client, "Go on")) == thread_of(first), (
@@ -127,9 +127,9 @@ async def test_changed_words_of_the_user_begin_a_branch(
 
 
 async def test_a_repeated_question_branches_only_when_continued_differently(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     one = HistoryClient("openai_chat")
     two = HistoryClient("openai_chat")
     first = await ask(
@@ -149,9 +149,9 @@ async def test_a_repeated_question_branches_only_when_continued_differently(
     branch = thread_of(await ask(manager, two, "I am two"))
     thread = thread_of(await ask(manager, one, "I am one"))
     assert branch != thread
-    texts = await stored_texts(setup.store, branch)
+    texts = await stored_texts(managers.store, branch)
     assert texts == ["Hi", "Hey.", "I am two", "Yes."]
-    texts = await stored_texts(setup.store, thread)
+    texts = await stored_texts(managers.store, thread)
     assert texts == ["Hi", "Hello.", "I am one", "Yes."]
 
 
@@ -166,9 +166,9 @@ async def test_a_repeated_question_branches_only_when_continued_differently(
     ids=["tenant", "session", "session of Claude Code", "cache key"],
 )
 async def test_tenants_and_client_sessions_share_no_thread(
-    differs: dict[str, Any], setup: ManagerSetup
+    differs: dict[str, Any], managers: Managers
 ) -> None:
-    manager = setup.manager()
+    manager = managers.open()
     names = differs.get("headers", {})
     one = HistoryClient(
         "openai_chat",
@@ -179,32 +179,32 @@ async def test_tenants_and_client_sessions_share_no_thread(
     first = await ask(manager, one, "Hi")
     second = await ask(manager, two, "Hi")
     assert thread_of(first) != thread_of(second)
-    session = await setup.store.session(thread_of(second))
+    session = await managers.store.session(thread_of(second))
     assert session.tenant == two.tenant
-    assert await setup.store.family(session.thread) == [session.thread]
+    assert await managers.store.family(session.thread) == [session.thread]
 
 
 async def test_a_named_session_is_one_thread_whatever_it_sends(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     def client_of(session: str, **more: Any) -> HistoryClient:
         headers = {"x-everthread-session": session}
         return HistoryClient("openai_chat", headers=headers, **more)
 
-    manager = setup.manager()
+    manager = managers.open()
     thread = thread_of(await ask(manager, client_of("mine"), "Hi"))
-    assert thread_of(await ask(setup.manager(), client_of("mine"), "Afresh")) == thread
-    texts = await stored_texts(setup.store, thread)
+    assert thread_of(await ask(managers.open(), client_of("mine"), "Afresh")) == thread
+    texts = await stored_texts(managers.store, thread)
     assert texts == ["Hi", "Yes.", "Afresh", "Yes."]
     stranger = client_of(thread, tenant="other")
     assert thread_of(await ask(manager, stranger, "Let me in")) != thread
     assert thread_of(await ask(manager, client_of(thread), "By its own id")) == thread
 
 
-async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) -> None:
+async def test_ids_and_metadata_do_not_change_the_thread(managers: Managers) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Look it up.")
-    turn = await prepare_request(setup.manager(), client.incoming())
+    turn = await prepare_request(managers.open(), client.incoming())
     items = [
         {
             "type": "function_call",
@@ -245,17 +245,17 @@ async def test_ids_and_metadata_do_not_change_the_thread(setup: ManagerSetup) ->
             "metadata": {},
         }
     )
-    later = await answer_request(setup.manager(), client)
+    later = await answer_request(managers.open(), client)
     assert thread_of(later) == thread_of(turn)
-    assert not setup.events_of(Branched)
+    assert not managers.events_of(Branched)
 
 
-async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup) -> None:
+async def test_finds_the_thread_of_a_history_cut_at_its_end(managers: Managers) -> None:
     """Its longer form was stored first: it is neither a branch nor a thread of its own."""
 
     client = HistoryClient("openai_chat")
     first = await ask(
-        setup.manager(),
+        managers.open(),
         client,
         question="One",
         text="Eins",
@@ -264,15 +264,15 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(setup: ManagerSetup)
     for text, reply in (("Two", "Zwei"), ("Three", "Drei")):
         longer.add_user_message(text)
         longer.add_answer(reply)
-    assert thread_of(await ask(setup.manager(), longer, "Four")) == thread_of(first)
+    assert thread_of(await ask(managers.open(), longer, "Four")) == thread_of(first)
     late = deepcopy(client)
     late.add_user_message("Two")
-    turn = await prepare_request(setup.manager(), late.incoming())
+    turn = await prepare_request(managers.open(), late.incoming())
     await turn.record(Outcome(500))
     headers = await turn.response_headers()
     assert headers["x-everthread-thread"] == thread_of(first)
-    assert not setup.events_of(Branched)
-    rows = await setup.store.list_threads(tenant="t")
+    assert not managers.events_of(Branched)
+    rows = await managers.store.list_threads(tenant="t")
     assert len(rows) == 1
 
 
@@ -286,8 +286,8 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - repeatable, no secret
 
     with tempfile.TemporaryDirectory() as folder:
-        async with open_setup_without_provider(Path(folder)) as setup:
-            managers = [setup.manager(threshold_tokens=400) for _ in range(2)]
+        async with open_managers(Path(folder)) as managers:
+            processes = [managers.open(threshold_tokens=400) for _ in range(2)]
             clients = [
                 HistoryClient(
                     "openai_chat",
@@ -306,7 +306,7 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                 client.add_user_message(dice.choice(SAYINGS))
                 mark = f"{client.tenant}{index}"
                 text = f"{mark} {dice.choice(('yes', 'no'))} {text_of_tokens(80, mark)}"
-                sent = await answer_request(dice.choice(managers), client, text)
+                sent = await answer_request(dice.choice(processes), client, text)
                 foreign = {name for name in ("a", "b") if name != client.tenant}
                 assert not any(
                     f"{name}{number} item".encode() in sent.body
@@ -321,13 +321,13 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                 assert own <= {index}, f"step {step}: another client's words went upstream"
             for index, client in enumerate(clients):
                 sent = await ask(
-                    dice.choice(managers),
+                    dice.choice(processes),
                     client,
                     question=f"Last words of {index}",
                     text="Bye.",
                 )
-                session = await setup.store.session(thread_of(sent))
+                session = await managers.store.session(thread_of(sent))
                 assert session.tenant == client.tenant
                 expected = [str(message["content"]) for message in client.messages]
-                texts = await stored_texts(setup.store, thread_of(sent))
+                texts = await stored_texts(managers.store, thread_of(sent))
                 assert texts == expected

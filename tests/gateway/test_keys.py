@@ -32,17 +32,17 @@ from tests.gateway.gateway_setup import (
     HELLO,
     UPSTREAM_KEY,
     Clock,
-    GatewaySetup,
+    Gateways,
     ask_chat,
     ask_claude,
-    open_setup,
+    open_gateways,
 )
 
 SECRET = "The harbour password is zebrafish-seven."
 
 
 async def test_accepts_a_valid_key_and_sends_the_upstream_key(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start()
     key = await gateways.create_key()
@@ -80,7 +80,7 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
 
 
 async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     clock = Clock()
     authenticator = KeyAuthenticator(gateways.store, clock=clock)
@@ -89,7 +89,7 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     revoked = await gateways.create_key()
     valid_key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, revoked))
-    await gateways.store.revoke_key(revoked.split("_")[1])
+    await gateways.store.keys.revoke_key(revoked.split("_")[1])
     clock.now += KEY_CACHE_SECONDS
     almost = valid_key[:-1] + ("A" if valid_key[-1] != "A" else "B")
     for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
@@ -117,7 +117,7 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
 
 
 async def test_refuses_every_key_while_the_store_is_unavailable(
-    tmp_path: Path, gateways: GatewaySetup
+    tmp_path: Path, gateways: Gateways
 ) -> None:
     other = open_store(tmp_path / "closed.db")
     await other.close()
@@ -130,7 +130,7 @@ async def test_refuses_every_key_while_the_store_is_unavailable(
     assert not gateways.provider.log
 
 
-async def ask_for_headers(gateways: GatewaySetup, url: str, key: str, **options: Any) -> Any:
+async def ask_for_headers(gateways: Gateways, url: str, key: str, **options: Any) -> Any:
     """Ask Claude and return the answer with its headers."""
     client = gateways.anthropic_client(url, key)
     return await client.messages.with_raw_response.create(
@@ -140,7 +140,7 @@ async def ask_for_headers(gateways: GatewaySetup, url: str, key: str, **options:
     )
 
 
-async def talk_until_compacted(gateways: GatewaySetup, url: str, key: str) -> tuple[str, list[Any]]:
+async def talk_until_compacted(gateways: Gateways, url: str, key: str) -> tuple[str, list[Any]]:
     """Tell a secret and continue until the first compaction; return the thread and the history."""
     history: list[Any] = [{"role": "user", "content": SECRET}]
     for number in range(14):
@@ -156,7 +156,7 @@ async def talk_until_compacted(gateways: GatewaySetup, url: str, key: str) -> tu
 
 
 async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
-    async with open_setup(tmp_path, window=6_000) as gateways:
+    async with open_gateways(tmp_path, window=6_000) as gateways:
         url = await gateways.start(settings="compression: {background: false}\n")
         anns_key = await gateways.create_key("ann")
         bobs_key = await gateways.create_key("bob")
@@ -196,7 +196,7 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
 
 
 async def test_each_passed_through_credential_is_a_tenant(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     urls = [await gateways.start("passthrough", key=None) for _ in range(2)]
     threads = []
@@ -225,7 +225,7 @@ async def test_each_passed_through_credential_is_a_tenant(
 
 
 async def test_without_authentication_sends_only_the_clients_credential(
-    caplog: pytest.LogCaptureFixture, gateways: GatewaySetup, http: httpx2.AsyncClient
+    caplog: pytest.LogCaptureFixture, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=UPSTREAM_KEY)
     assert "lab" in caplog.text
@@ -246,7 +246,7 @@ async def test_without_authentication_sends_only_the_clients_credential(
     assert UPSTREAM_KEY not in caplog.text
 
 
-async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySetup) -> None:
+async def test_refuses_a_public_address_without_a_usable_key(gateways: Gateways) -> None:
     for mode, reason in (
         ("none", "without API keys"),
         ("keys", "everthread keys create"),
@@ -259,7 +259,7 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySe
         await gateways.start("passthrough")
     token = await gateways.create_key()
     revoked = token.split("_")[1]
-    await gateways.store.revoke_key(revoked)
+    await gateways.store.keys.revoke_key(revoked)
     with pytest.raises(InputError, match="everthread keys create"):
         await gateways.start(host="0.0.0.0")  # noqa: S104
     key = await gateways.create_key()
@@ -268,7 +268,7 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: GatewaySe
     await gateways.start("passthrough", key=None, host="0.0.0.0")  # noqa: S104
 
 
-async def use_credential(gateways: GatewaySetup, auth: Auth, key: str) -> list[str]:
+async def use_credential(gateways: Gateways, auth: Auth, key: str) -> list[str]:
     """Send requests of every outcome; return the answers that must not hold the credential.
 
     An upstream's refusal of the model is not one of them: it quotes the model, which is the key here.
@@ -304,7 +304,7 @@ async def test_stores_and_logs_no_credential(
 ) -> None:
     key = "recognisable-credential-4711"
     with caplog.at_level(logging.DEBUG):
-        async with open_setup(tmp_path) as gateways:
+        async with open_gateways(tmp_path) as gateways:
             if auth == "keys":
                 key = await gateways.create_key(tokens=10_000, requests=7)
             answers = await use_credential(gateways, auth, key)
@@ -390,7 +390,7 @@ async def test_a_busy_event_loop_does_not_count_as_an_unavailable_store(
     """The store's answer is used though the loop read it after the time limit of one second."""
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
-    await store.create_key(new)
+    await store.keys.create_key(new)
     request = asyncio.create_task(
         KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"})
     )

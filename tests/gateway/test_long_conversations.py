@@ -13,7 +13,7 @@ import pytest
 
 from everthread.core.messages import calls_of, text_of
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.thread.events import CompactionDone
 from tests.chat_messages import calls_reply, function_call
@@ -24,9 +24,9 @@ from tests.gateway.manager_setup import (
     NAMES,
     Exchange,
     HistoryClient,
-    ProviderSetup,
+    ManagersWithProvider,
     compactions_of,
-    open_manager_setup,
+    open_managers_with_provider,
     prepare_request,
     statuses_of,
     text_of_tokens,
@@ -36,7 +36,7 @@ from tests.gateway.manager_setup import (
 from tests.store.messages import texts_of
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Answer each request of the user by a call first, then by text."""
     last = request.messages[-1]
     text = text_of(last)
@@ -48,9 +48,9 @@ def script(request: Request) -> Any:
 
 
 @pytest.fixture
-async def provided(tmp_path: Path) -> AsyncIterator[ProviderSetup]:
+async def managers_with_provider(tmp_path: Path) -> AsyncIterator[ManagersWithProvider]:
     """Managers before a provider whose models call a tool."""
-    async with open_manager_setup(tmp_path, script) as opened:
+    async with open_managers_with_provider(tmp_path, script) as opened:
         yield opened
 
 
@@ -60,17 +60,20 @@ def make_client(api: Api) -> HistoryClient:
 
 
 async def send_turns(
-    setup: ProviderSetup, manager: ProxyManager, client: HistoryClient, turns: range
+    managers_with_provider: ManagersWithProvider,
+    manager: ProxyManager,
+    client: HistoryClient,
+    turns: range,
 ) -> list[Exchange]:
     exchanges = []
     for turn in turns:
         text = text_of_tokens(300, f"ledger {turn}")
         client.add_user_message(f"Please look at ledger {turn}{'.' * turn} {text}")
-        exchange = await setup.send(manager, client)
+        exchange = await managers_with_provider.send(manager, client)
         exchanges.append(exchange)
         for call in calls_of(exchange.reply.message):
             client.add_result(call.id, text_of_tokens(400, f"line of {turn}"))
-        exchanges.append(await setup.send(manager, client))
+        exchanges.append(await managers_with_provider.send(manager, client))
     return exchanges
 
 
@@ -89,83 +92,87 @@ def assert_prefix_stable(api: Api, exchanges: list[Exchange]) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_continues_a_conversation_far_past_the_window(
-    api: Api, provided: ProviderSetup
+    api: Api, managers_with_provider: ManagersWithProvider
 ) -> None:
     client = make_client(api)
     exchanges = await send_turns(
-        provided,
-        provided.manager(),
+        managers_with_provider,
+        managers_with_provider.open(),
         client=client,
         turns=range(25),
     )
-    assert set(statuses_of(provided.provider)) == {200}
-    assert len(json.dumps(client.messages)) > 3 * 4 * provided.window
+    assert set(statuses_of(managers_with_provider.provider)) == {200}
+    assert len(json.dumps(client.messages)) > 3 * 4 * managers_with_provider.window
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
-    assert len(provided.events_of(CompactionDone)) >= 3
+    assert len(managers_with_provider.events_of(CompactionDone)) >= 3
     compactions = [compactions_of(exchange.sent) for exchange in exchanges]
     assert compactions == sorted(compactions), "no request returns to an earlier one"
     assert compactions[-1] >= 3
     assert_prefix_stable(api, exchanges)
     tokens = tokens_of(exchanges[-1].sent)
-    assert tokens.before > 2 * provided.window
-    assert tokens.after < provided.window
+    assert tokens.before > 2 * managers_with_provider.window
+    assert tokens.after < managers_with_provider.window
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_stores_every_message_once(api: Api, provided: ProviderSetup) -> None:
+async def test_stores_every_message_once(
+    api: Api, managers_with_provider: ManagersWithProvider
+) -> None:
     client = make_client(api)
     exchanges = await send_turns(
-        provided,
-        provided.manager(),
+        managers_with_provider,
+        managers_with_provider.open(),
         client=client,
         turns=range(8),
     )
     thread = thread_of(exchanges[0].sent)
-    stored = [message.body for message in await provided.store.history(thread)]
+    stored = [message.body for message in await managers_with_provider.store.history(thread)]
     sent = CODECS[api].decode_messages(client.messages, model=NAMES[api])
     assert [(body["role"], text_of(body)) for body in stored] == [
         (body["role"], text_of(body)) for body in sent
     ]
-    session = await provided.store.session(thread)
+    session = await managers_with_provider.store.session(thread)
     assert session.platform == "gateway"
     assert session.tenant == "t"
     assert session.system == "Be brief."
-    records = await provided.store.usage(thread)
+    records = await managers_with_provider.store.usage.list_usage(thread)
     tasks = {record.task for record in records}
     assert tasks == {"main"}
     prompt_tokens = [record.usage.prompt_tokens for record in records]
-    assert prompt_tokens == [record.prompt_tokens for record in provided.provider.log]
+    assert prompt_tokens == [record.prompt_tokens for record in managers_with_provider.provider.log]
 
 
-async def test_two_processes_can_take_turns(provided: ProviderSetup) -> None:
+async def test_two_processes_can_take_turns(managers_with_provider: ManagersWithProvider) -> None:
     client = make_client("anthropic")
-    managers = [provided.manager(), provided.manager()]
+    managers = [managers_with_provider.open(), managers_with_provider.open()]
     exchanges = []
     for turn in range(16):
         manager = managers[turn % 2]
         exchanges += await send_turns(
-            provided,
+            managers_with_provider,
             manager,
             client=client,
             turns=range(turn, turn + 1),
         )
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
     assert_prefix_stable("anthropic", exchanges)
-    stored = texts_of(await provided.store.history(thread_of(exchanges[0].sent)))
+    stored = texts_of(await managers_with_provider.store.history(thread_of(exchanges[0].sent)))
     sent = CODECS["anthropic"].decode_messages(client.messages)
     assert stored == list(map(text_of, sent))
 
 
-async def test_racing_processes_send_the_same_rewrite(provided: ProviderSetup) -> None:
+async def test_racing_processes_send_the_same_rewrite(
+    managers_with_provider: ManagersWithProvider,
+) -> None:
     client = make_client("openai_chat")
     await send_turns(
-        provided,
-        provided.manager(enabled=False),
+        managers_with_provider,
+        managers_with_provider.open(enabled=False),
         client=client,
         turns=range(6),
     )
     client.add_user_message("And now?")
-    managers = [provided.manager(background=False) for _ in range(3)]
+    managers = [managers_with_provider.open(background=False) for _ in range(3)]
     turns = await asyncio.gather(
         *(prepare_request(manager, client.incoming()) for manager in managers)
     )

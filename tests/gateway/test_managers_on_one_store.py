@@ -14,7 +14,7 @@ from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import (
     HistoryClient,
-    ManagerSetup,
+    Managers,
     prepare_request,
     text_reply,
 )
@@ -55,8 +55,8 @@ async def two_processes(
     """The first one's store can be held; `alone`: it assumes that no other process writes."""
     stores = [open_at(url, Clock()), open_at(url, Clock())]
     held = HeldStore(stores[0])
-    first = ManagerSetup(stores[0]).manager(store=held, is_sole_writer=alone)
-    second = ManagerSetup(stores[1]).manager()
+    first = Managers(stores[0]).open(store=held, is_sole_writer=alone)
+    second = Managers(stores[1]).open()
     try:
         yield held, first, second, stores[1]
     finally:

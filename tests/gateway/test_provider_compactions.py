@@ -10,14 +10,14 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire import anthropic
 from tests.gateway.gateway_setup import (
     CLAUDE,
     FILLER,
     ClaudeClient,
-    GatewaySetup,
-    open_setup,
+    Gateways,
+    open_gateways,
 )
 
 BLOCK = {
@@ -33,7 +33,7 @@ TOOL = {
 }
 
 
-def summarize_if_asked(request: Request) -> Any:
+def summarize_if_asked(request: ModelRequest) -> Any:
     if "compaction" in request.params:
         body = {
             "id": "msg_1",
@@ -48,9 +48,9 @@ def summarize_if_asked(request: Request) -> Any:
     return f"Noted: {text_of(request.messages[-1])[:30]}"
 
 
-async def wait_for_record(gateways: GatewaySetup, thread: str) -> None:
+async def wait_for_record(gateways: Gateways, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
-    while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
+    while len(await gateways.store.usage.list_usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
@@ -61,7 +61,7 @@ SUMMARIZE = {"compaction": {"type": "summarize"}}
 async def test_forwards_a_requested_compaction_and_continues_the_thread_from_its_block(
     way: str, tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, window=16_000, script=summarize_if_asked) as gateways:
+    async with open_gateways(tmp_path, window=16_000, script=summarize_if_asked) as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
         caller = ClaudeClient(

@@ -39,7 +39,7 @@ def first_text(message: Any) -> str:
     return str(message.content[0].text)
 
 
-class ProxySetup:
+class ProxyClients:
     """Provider, gateway, manager, and both clients."""
 
     def __init__(
@@ -74,22 +74,22 @@ class ProxySetup:
 @asynccontextmanager
 async def open_proxy(
     script: Any = None, manager: PassThroughManager | None = None, **settings: Any
-) -> AsyncIterator[ProxySetup]:
+) -> AsyncIterator[ProxyClients]:
     manager = manager or PassThroughManager()
     async with (
         Provider(MODELS, script) as provider,
         open_raw_gateway(provider.url, manager, **settings) as (url, proxy),
     ):
-        setup = ProxySetup(
+        clients = ProxyClients(
             provider,
             url,
             proxy=proxy,
             manager=manager,
         )
         try:
-            yield setup
+            yield clients
         finally:
-            await setup.close()
+            await clients.close()
 
 
 async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
@@ -98,12 +98,12 @@ async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
         new = gc.get_objects(generation=0)
         return [found for found in new if isinstance(found, Exchange)]
 
-    async with open_proxy(["One.", "Two."]) as setup:
-        await setup.ask_chat()
+    async with open_proxy(["One.", "Two."]) as clients:
+        await clients.ask_chat()
         gc.collect()
         gc.disable()
         try:
-            await setup.ask_chat()
+            await clients.ask_chat()
             async with asyncio.timeout(60):
                 while exchanges():  # noqa: ASYNC110 - nothing tells that an object is freed
                     await asyncio.sleep(0.01)
@@ -113,42 +113,42 @@ async def test_an_exchange_is_freed_without_a_garbage_collection() -> None:
 
 
 async def test_relays_answers_and_records_their_usage() -> None:
-    async with open_proxy(["One.", "Two.", "Three."]) as setup:
-        chat = await setup.ask_chat()
+    async with open_proxy(["One.", "Two.", "Three."]) as clients:
+        chat = await clients.ask_chat()
         assert chat.choices[0].message.content == "One."
-        response = await setup.openai.responses.create(model="gpt-5", input="Hello")
+        response = await clients.openai.responses.create(model="gpt-5", input="Hello")
         assert response.output_text == "Two."
-        assert first_text(await setup.ask_claude()) == "Three."
-        count_tokens = setup.anthropic.messages.count_tokens
+        assert first_text(await clients.ask_claude()) == "Three."
+        count_tokens = clients.anthropic.messages.count_tokens
         counted = await count_tokens(model=CLAUDE, messages=HELLO)
         assert counted.input_tokens > 0
-        assert {model.id async for model in await setup.openai.models.list()} == set(MODELS)
+        assert {model.id async for model in await clients.openai.models.list()} == set(MODELS)
     texts = []
-    for outcome, record in zip(setup.manager.outcomes, setup.provider.log, strict=False):
+    for outcome, record in zip(clients.manager.outcomes, clients.provider.log, strict=False):
         assert outcome.usage is not None
         assert outcome.usage.prompt_tokens == record.prompt_tokens
         assert outcome.reply is not None
         texts.append(text_of(outcome.reply.message))
     assert texts == ["One.", "Two.", "Three."]
-    assert setup.proxy.metrics.value("tokens", bucket="output") > 0
+    assert clients.proxy.metrics.value("tokens", bucket="output") > 0
 
 
 async def test_relays_streams_and_records_their_usage() -> None:
-    async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as setup:
-        chunks = [chunk async for chunk in await setup.ask_chat(stream=True)]
+    async with open_proxy(["One and more.", "Two and more.", "Three and more."]) as clients:
+        chunks = [chunk async for chunk in await clients.ask_chat(stream=True)]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         assert text == "One and more."
         assert all(chunk.choices for chunk in chunks), "the extra chunk is not the client's"
-        async with setup.openai.responses.stream(model="gpt-5", input="Hello") as stream:
+        async with clients.openai.responses.stream(model="gpt-5", input="Hello") as stream:
             assert (await stream.get_final_response()).output_text == "Two and more."
-        async with setup.anthropic.messages.stream(
+        async with clients.anthropic.messages.stream(
             model=CLAUDE, max_tokens=50, messages=HELLO
         ) as messages:
             assert await messages.get_final_text() == "Three and more."
-    usages = [outcome.usage for outcome in setup.manager.outcomes]
+    usages = [outcome.usage for outcome in clients.manager.outcomes]
     assert [bool(usage and usage.output_tokens) for usage in usages] == [True] * 3
-    assert setup.provider.log[0].body["stream_options"] == {"include_usage": True}
-    assert setup.proxy.metrics.value("rewrites", kind="include_usage") == 1
+    assert clients.provider.log[0].body["stream_options"] == {"include_usage": True}
+    assert clients.proxy.metrics.value("rewrites", kind="include_usage") == 1
 
 
 @pytest.mark.parametrize(
@@ -165,22 +165,22 @@ async def test_relays_streams_and_records_their_usage() -> None:
 async def test_asks_for_stream_usage_only_in_managed_mode(
     options: Any, mode: Any, include_usage: bool, sent: Any
 ) -> None:
-    async with open_proxy(mode=mode, include_usage=include_usage) as setup:
-        stream = await setup.ask_chat(stream=True, stream_options=options)
+    async with open_proxy(mode=mode, include_usage=include_usage) as clients:
+        stream = await clients.ask_chat(stream=True, stream_options=options)
         has_usage = not all([chunk.choices async for chunk in stream])
         assert has_usage == (options == {"include_usage": True})
-        assert setup.provider.log[0].body.get("stream_options") == sent
+        assert clients.provider.log[0].body.get("stream_options") == sent
 
 
 async def test_passes_provider_errors_on() -> None:
-    async with open_proxy([Fault("rate_limit", retry_after=7)]) as setup:
+    async with open_proxy([Fault("rate_limit", retry_after=7)]) as clients:
         with pytest.raises(openai.RateLimitError) as limited:
-            await setup.ask_chat()
+            await clients.ask_chat()
         assert limited.value.response.headers["retry-after"] == "7"
         with pytest.raises(anthropic.NotFoundError):
-            await setup.ask_claude("claude-none")
-    assert [status for status, _ in setup.manager.errors] == [429, 404]
-    assert setup.proxy.metrics.value("upstream_errors", status="429") == 1
+            await clients.ask_claude("claude-none")
+    assert [status for status, _ in clients.manager.errors] == [429, 404]
+    assert clients.proxy.metrics.value("upstream_errors", status="429") == 1
 
 
 class FailingToPrepare(PassThroughManager):
@@ -213,12 +213,14 @@ class FailingLater(PassThroughManager):
 async def test_forwards_the_original_request_if_the_manager_fails(
     manager: Any, failures: list[int]
 ) -> None:
-    async with open_proxy(["Fine.", Fault("overloaded")], manager(), include_usage=False) as setup:
-        assert first_text(await setup.ask_claude()) == "Fine."
+    async with open_proxy(
+        ["Fine.", Fault("overloaded")], manager(), include_usage=False
+    ) as clients:
+        assert first_text(await clients.ask_claude()) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
-            await setup.ask_claude()
+            await clients.ask_claude()
     steps = [
-        setup.proxy.metrics.value("failed_open", step=step)
+        clients.proxy.metrics.value("failed_open", step=step)
         for step in ("prepare", "refused", "answered")
     ]
     assert steps == failures

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
@@ -40,10 +40,10 @@ from tests.gateway.gateway_setup import (
     MIDNIGHT,
     UPSTREAM_KEY,
     Clock,
-    GatewaySetup,
+    Gateways,
     ask_chat,
     ask_claude,
-    open_setup,
+    open_gateways,
 )
 from tests.gateway.manager_setup import statuses_of
 from tests.gateway.raw_http import (
@@ -61,7 +61,7 @@ from tests.gateway.raw_http import (
 
 
 async def test_all_gateways_count_the_requests_of_a_day_together(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     store = gateways.store
     wall_clock = Clock()
@@ -92,13 +92,13 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     await authenticators[0].close()
     uses = []
     for day in ("2024-10-04", "2024-10-05"):
-        keys = await store.list_keys(day, tenant="acme")
+        keys = await store.keys.list_keys(day, tenant="acme")
         uses += [one.use_of_day.requests for one in keys if one.key.limits.requests]
     assert uses == [4, 1]
 
 
 async def test_a_burst_of_requests_stays_within_the_limit(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     url = await gateways.start()
     key = await gateways.create_key(requests=10)
@@ -117,7 +117,7 @@ async def test_a_burst_of_requests_stays_within_the_limit(
     ],
 )
 async def test_limits_the_tokens_and_dollars_of_a_day(
-    mode: Mode, limit: dict[str, Any], gateways: GatewaySetup
+    mode: Mode, limit: dict[str, Any], gateways: Gateways
 ) -> None:
     url = await gateways.start()
     key = await gateways.create_key(mode=mode, **limit)
@@ -141,7 +141,7 @@ def write_summaries(provider: Provider) -> str:
     )
 
 
-def count_protocols(gateways: GatewaySetup) -> Counter[str]:
+def count_protocols(gateways: Gateways) -> Counter[str]:
     """Count the requests to the provider: those for summaries are `openai_chat`."""
     return Counter(record.api for record in gateways.provider.log)
 
@@ -150,7 +150,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
     tmp_path: Path,
 ) -> None:
     async with (
-        open_setup(tmp_path, window=6_000) as gateways,
+        open_gateways(tmp_path, window=6_000) as gateways,
         AsyncExitStack() as serving,
     ):
         settings = write_summaries(gateways.provider)
@@ -168,7 +168,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
             if record.usage
         ]
         assert count_protocols(gateways)["openai_chat"], "summaries were written"
-        (key,) = await gateways.store.list_keys(format_utc_day(time.time()))
+        (key,) = await gateways.store.keys.list_keys(format_utc_day(time.time()))
         assert key.use_of_day.requests == 12
         assert key.use_of_day.tokens == sum(reported)
         assert key.use_of_day.dollars > 0
@@ -186,7 +186,7 @@ def add_entries(history: list[Any], numbers: range) -> None:
 
 async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -> None:
     """The first prompt of an unknown credential is too long: the journal shortens it, and no model is paid for that."""
-    async with open_setup(tmp_path, window=6_000) as gateways:
+    async with open_gateways(tmp_path, window=6_000) as gateways:
         url = await gateways.start(
             "passthrough", key=None, settings=write_summaries(gateways.provider)
         )
@@ -201,7 +201,7 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
         assert count_protocols(gateways)["openai_chat"], "now one is"
 
 
-async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: GatewaySetup) -> None:
+async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) -> None:
     token = await gateways.create_key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
     await caller.authorize(CanonicalUsage(900), CHAT)
@@ -211,7 +211,7 @@ async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: GatewaySet
     with pytest.raises(RequestRefused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = Request(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = ModelRequest(CHAT, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))
@@ -221,7 +221,7 @@ async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: GatewaySet
 class ChargedRequests:
     """Requests through a gateway before an upstream that gives one answer."""
 
-    gateways: GatewaySetup
+    gateways: Gateways
     url: str
 
     async def send_twice(self, path: str, body: bytes, tokens: int) -> list[RawMessage]:
@@ -238,7 +238,7 @@ class ChargedRequests:
 
 @asynccontextmanager
 async def charge_requests(
-    gateways: GatewaySetup, answer: WriteAnswer
+    gateways: Gateways, answer: WriteAnswer
 ) -> AsyncIterator[ChargedRequests]:
     async with open_raw_upstream(answer) as upstream:
         upstreams = [Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
@@ -253,7 +253,7 @@ async def break_off(_request: RawMessage, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def test_charges_a_stream_that_breaks_off(gateways: GatewaySetup) -> None:
+async def test_charges_a_stream_that_breaks_off(gateways: Gateways) -> None:
     body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
     async with charge_requests(gateways, break_off) as charged:
         [refused] = await charged.send_twice("/v1/chat/completions", body, 100)
@@ -284,7 +284,7 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
     ],
 )
 async def test_charges_streams_and_long_answers_of_other_endpoints(
-    kind: bytes, answer: bytes, gateways: GatewaySetup
+    kind: bytes, answer: bytes, gateways: Gateways
 ) -> None:
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
     relayed = fixed_answer(200, [(b"content-type", kind)], answer)
@@ -294,7 +294,7 @@ async def test_charges_streams_and_long_answers_of_other_endpoints(
     assert statuses == [200, 429]
 
 
-async def test_a_trailing_slash_evades_no_limit(gateways: GatewaySetup) -> None:
+async def test_a_trailing_slash_evades_no_limit(gateways: Gateways) -> None:
     """Some upstreams accept it and answer the conversation, so it is read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
     body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
@@ -306,13 +306,14 @@ async def test_a_trailing_slash_evades_no_limit(gateways: GatewaySetup) -> None:
 
 
 class FailingStore:
-    """A store that takes nothing while it is down."""
+    """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
         self.down = True
         self.days: dict[str, KeyUse] = {}
+        self.keys = self
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def add_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")

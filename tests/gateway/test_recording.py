@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.contracts import THREAD_HEADER, RequestHandler
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
@@ -19,7 +19,7 @@ from everthread.thread.events import RecordFailed
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     prepare_request,
@@ -46,10 +46,10 @@ class LoneGateway:
 
 
 @pytest.fixture
-async def lone(setup: ManagerSetup) -> LoneGateway:
-    store = WatchedStore(setup.store)
+async def lone(managers: Managers) -> LoneGateway:
+    store = WatchedStore(managers.store)
     gateway = LoneGateway(
-        store, setup.manager(store=store, is_sole_writer=True), HistoryClient("anthropic")
+        store, managers.open(store=store, is_sole_writer=True), HistoryClient("anthropic")
     )
     await ask(gateway.manager, gateway.client, *OPENING)
     assert store.written == [["user"], ["assistant"]], (
@@ -70,7 +70,7 @@ async def test_a_lone_gateway_stores_a_request_with_its_answer(
     assert lone.store.written == [["user", "assistant"]]
     stored = texts_of(await lone.store.history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
-    stored_usage = await lone.store.usage(thread)
+    stored_usage = await lone.store.usage.list_usage(thread)
     assert stored_usage[-1].usage.input_tokens == 7
 
 
@@ -111,7 +111,7 @@ async def test_a_branch_does_not_wait_for_the_answer_before_it(
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
     second = await prepare_request(lone.manager, other.incoming())
-    await lone.manager.threads.recorder.store_request(second.call)
+    await second.call.recorder.store_request()
     assert lone.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
@@ -129,24 +129,24 @@ async def test_a_lone_gateway_stores_failed_messages_with_the_next_request(
     assert stored == [*OPENING, "Left.", "Done.", "Further.", "There."]
 
 
-async def stored_threads(setup: ManagerSetup) -> list[list[str]]:
-    rows = await setup.store.list_threads(tenant="t")
-    return [texts_of(await setup.store.history(row.first.id)) for row in rows]
+async def stored_threads(managers: Managers) -> list[list[str]]:
+    rows = await managers.store.list_threads(tenant="t")
+    return [texts_of(await managers.store.history(row.first.id)) for row in rows]
 
 
 def numbered_dialogue(turns: int) -> list[str]:
     return [f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")]
 
 
-def begin_recording(turn: RequestHandler, reply: Reply) -> asyncio.Task[None]:
+def begin_recording(turn: RequestHandler, reply: ModelReply) -> asyncio.Task[None]:
     return asyncio.create_task(turn.record(Outcome(200, reply)))
 
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
 async def test_a_client_quicker_than_the_store_stays_in_its_thread(
-    fails: set[int], setup: ManagerSetup
+    fails: set[int], managers: Managers
 ) -> None:
-    manager = setup.manager(store=FailingStore(setup.store, fails))
+    manager = managers.open(store=FailingStore(managers.store, fails))
     client = HistoryClient("anthropic")
     recordings = []
     threads = set()
@@ -159,21 +159,19 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(
         recordings.append(begin_recording(turn, reply))
         await asyncio.sleep(0)  # the client has its answer, and continues at once
     await asyncio.gather(*recordings)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert numbered_dialogue(6) in stored
-    assert bool(setup.events_of(RecordFailed)) == bool(fails)
+    assert bool(managers.events_of(RecordFailed)) == bool(fails)
     if not fails:
         assert len(stored) == len(threads)
         assert len(threads) == 1
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_three_processes_and_late_writes_make_no_branch(
-    api: Api, setup: ManagerSetup
-) -> None:
+async def test_three_processes_and_late_writes_make_no_branch(api: Api, managers: Managers) -> None:
     """Each turn meets another process while the one before is still storing; some turns are sent twice."""
-    managers = [
-        setup.manager(store=FailingStore(setup.store, set(), seconds=0.03 * number))
+    processes = [
+        managers.open(store=FailingStore(managers.store, set(), seconds=0.03 * number))
         for number in (1, 2, 3)
     ]
     client = HistoryClient(api)
@@ -182,7 +180,7 @@ async def test_three_processes_and_late_writes_make_no_branch(
         client.add_user_message(f"Question {number}")
         reply = text_reply(f"Answer {number}")
         # A client that lost its answer asks again.
-        for manager in managers[number % 3 : number % 3 + 1 + number % 2]:
+        for manager in processes[number % 3 : number % 3 + 1 + number % 2]:
             turn = await prepare_request(manager, client.incoming())
             recordings.append(begin_recording(turn, reply))
             await asyncio.sleep(0)
@@ -190,24 +188,24 @@ async def test_three_processes_and_late_writes_make_no_branch(
         if not number:  # other processes do not know an unstored message
             await asyncio.gather(*recordings)
     await asyncio.gather(*recordings)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert stored == [numbered_dialogue(12)]
 
 
 async def test_two_continuations_of_one_message_get_a_thread_each(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     """Two processes know the same last message, and a client continues it in both."""
-    managers = [setup.manager(), setup.manager()]
+    processes = [managers.open(), managers.open()]
     client = HistoryClient("anthropic")
     client.add_user_message(OPENING[0])
     reply = text_reply(OPENING[1])
-    for manager in managers:
+    for manager in processes:
         await (await prepare_request(manager, client.incoming())).record(Outcome(200, reply))
     client.add_reply(reply)
     turns = {}
     clients = {}
-    for manager, text in zip(managers, ("Left.", "Right."), strict=True):
+    for manager, text in zip(processes, ("Left.", "Right."), strict=True):
         clients[text] = deepcopy(client)
         clients[text].add_user_message(text)
         turns[text] = await prepare_request(manager, clients[text].incoming())
@@ -215,8 +213,8 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
         "both expect to continue the same thread"
     )
     threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
-    for manager, (text, turn) in zip(managers, turns.items(), strict=True):
-        stored = texts_of(await setup.store.history(threads[text]))
+    for manager, (text, turn) in zip(processes, turns.items(), strict=True):
+        stored = texts_of(await managers.store.history(threads[text]))
         assert stored == [*OPENING, text]
         await turn.record(Outcome(200, reply))
         clients[text].add_reply(reply)
@@ -225,9 +223,9 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
 
 
 async def test_names_no_thread_if_the_request_could_not_be_stored(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(store=FailingStore(setup.store, {1}))
+    manager = managers.open(store=FailingStore(managers.store, {1}))
     client = HistoryClient("openai_chat")
     client.add_user_message("Is anybody there?")
     turn = await prepare_request(manager, client.incoming())
@@ -238,10 +236,10 @@ async def test_names_no_thread_if_the_request_could_not_be_stored(
 
 
 async def test_recognizes_a_repeated_request_without_searching_the_store(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    store = WatchedStore(setup.store)
-    manager = setup.manager(store=store)
+    store = WatchedStore(managers.store)
+    manager = managers.open(store=store)
     client = HistoryClient("anthropic")
     client.add_user_message("Once more, please.")
     reply = text_reply("Gladly.")
@@ -252,5 +250,5 @@ async def test_recognizes_a_repeated_request_without_searching_the_store(
     await again.record(Outcome(200, reply))
     assert store.searches == searches
     assert thread_of(again) == thread_of(first)
-    stored = await stored_threads(setup)
+    stored = await stored_threads(managers)
     assert stored == [["Once more, please.", "Gladly."]]

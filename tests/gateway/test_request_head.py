@@ -15,7 +15,7 @@ from everthread.gateway.contracts import GatewayLimits, IncomingRequest
 from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.monitoring.log_lines import TerminalLines
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.gateway_setup import Gateways
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -49,7 +49,7 @@ def code_of(body: bytes) -> str:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"])
-async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: GatewaySetup) -> None:
+async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gateways) -> None:
     """The attack: looking up the price of a name of many slashes took 23 seconds and blocked every client."""
     url = await gateways.start()
     key = (

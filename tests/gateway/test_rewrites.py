@@ -33,11 +33,11 @@ from tests.chat_messages import (
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     numbered_text,
-    open_manager_setup,
+    open_managers_with_provider,
     prepare_request,
     send_request,
     text_of_tokens,
@@ -49,9 +49,9 @@ from tests.gateway.manager_setup import (
 TOO_LONG = b'{"error":{"code":"context_length_exceeded"}}'
 
 
-async def prepare(setup: ManagerSetup, client: HistoryClient, **options: Any) -> RequestHandler:
+async def prepare(managers: Managers, client: HistoryClient, **options: Any) -> RequestHandler:
     """Prepare the client's next request by a new manager."""
-    manager = setup.manager(background=False, **options)
+    manager = managers.open(background=False, **options)
     return await prepare_request(manager, client.incoming())
 
 
@@ -63,8 +63,8 @@ def add_old_turns(client: HistoryClient, turns: int, size: int = 300) -> None:
     client.add_user_message("And now?")
 
 
-async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_a_compaction_has_one_receipt(managers: Managers) -> None:
+    manager = managers.open(background=False)
     client = HistoryClient("openai_chat")
     sent = await ask(manager, client, "Hello")
     while not sent.is_rewritten:
@@ -72,28 +72,28 @@ async def test_a_compaction_has_one_receipt(setup: ManagerSetup) -> None:
         sent = await ask(manager, client, f"Ledger: {text}")
     receipt = sent.headers["x-everthread-receipt"]
     assert receipt.startswith("compaction 1: ")
-    texts = [event.text for event in setup.events_of(CompactionReceipt)]
+    texts = [event.text for event in managers.events_of(CompactionReceipt)]
     assert texts == [receipt]
     later = await ask(manager, client, "And now?")
     assert "x-everthread-receipt" not in later.headers
 
 
 async def test_sends_a_short_request_with_the_clients_own_bytes(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     raw = (
         b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
     )
     incoming = HistoryClient("openai_chat").make_incoming(raw)
     incoming = replace(incoming, body=replace(incoming.body, raw=b"zipped"))
-    sent = (await prepare_request(setup.manager(), incoming)).outgoing
+    sent = (await prepare_request(managers.open(), incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.is_rewritten
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
-    api: Api, setup: ManagerSetup
+    api: Api, managers: Managers
 ) -> None:
     extra = {
         "temperature": 0.5,
@@ -101,7 +101,7 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     }
     client = HistoryClient(api, system=None, extra=extra)
     add_old_turns(client, 12)
-    sent = (await prepare(setup, client)).outgoing
+    sent = (await prepare(managers, client)).outgoing
     assert sent.is_rewritten
     assert SUMMARY_START.encode() in sent.body
     before = slice_body(client.incoming().body.plain, api)
@@ -111,23 +111,23 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     assert after.messages[0].text == before.messages[0].text
 
 
-async def test_an_observed_request_is_recorded_and_not_rewritten(setup: ManagerSetup) -> None:
+async def test_an_observed_request_is_recorded_and_not_rewritten(managers: Managers) -> None:
     client = HistoryClient("openai_chat", mode="observe")
     add_old_turns(client, 12)
     incoming = client.incoming()
-    turn = await prepare_request(setup.manager(background=False), incoming)
+    turn = await prepare_request(managers.open(background=False), incoming)
     assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
-    threads = await setup.store.list_threads(tenant="t")
+    threads = await managers.store.list_threads(tenant="t")
     assert len(threads) == 1
 
 
-async def test_a_request_is_not_managed_if_managing_is_off(setup: ManagerSetup) -> None:
+async def test_a_request_is_not_managed_if_managing_is_off(managers: Managers) -> None:
     client = HistoryClient("openai_chat", mode="off")
     add_old_turns(client, 12)
-    assert await setup.manager().prepare(client.incoming()) is None
-    assert await setup.store.list_threads(tenant="t") == []
+    assert await managers.open().prepare(client.incoming()) is None
+    assert await managers.store.list_threads(tenant="t") == []
 
 
 def manage_context(edit: str, **options: Any) -> dict[str, Any]:
@@ -154,18 +154,18 @@ def manage_context(edit: str, **options: Any) -> dict[str, Any]:
     ],
 )
 async def test_only_records_a_history_that_the_provider_changes(
-    api: Api, field: dict[str, Any], setup: ManagerSetup
+    api: Api, field: dict[str, Any], managers: Managers
 ) -> None:
     client = HistoryClient(api, extra=field)
     add_old_turns(client, 12)
     incoming = client.incoming()
-    turn = await prepare_request(setup.manager(cache_marks=True, background=False), incoming)
+    turn = await prepare_request(managers.open(cache_marks=True, background=False), incoming)
     assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
-    [row] = await setup.store.list_threads(tenant="t")
+    [row] = await managers.store.list_threads(tenant="t")
     assert row.message_count == len(client.messages)
-    [event] = setup.events_of(Unmanaged)
+    [event] = managers.events_of(Unmanaged)
     assert event.why in field
     notice = (await turn.response_headers())["x-everthread-notice"]
     assert notice == f"passed on unmanaged: {event.why}"
@@ -180,18 +180,18 @@ async def test_only_records_a_history_that_the_provider_changes(
     ],
 )
 async def test_manages_requests_whose_fields_change_no_history(
-    api: Api, field: dict[str, Any], setup: ManagerSetup
+    api: Api, field: dict[str, Any], managers: Managers
 ) -> None:
     client = HistoryClient(api, extra=field)
     add_old_turns(client, 12)
-    turn = await prepare(setup, client)
+    turn = await prepare(managers, client)
     assert turn.outgoing.is_rewritten
-    assert not setup.events_of(Unmanaged)
+    assert not managers.events_of(Unmanaged)
     await turn.record(Outcome(200))
 
 
-async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_never_covers_the_clients_own_compaction(managers: Managers) -> None:
+    manager = managers.open(background=False)
     client = HistoryClient("openai_responses")
     client.add_user_message("The beginning, before the client compacted.")
     item = {
@@ -216,10 +216,10 @@ async def test_never_covers_the_clients_own_compaction(setup: ManagerSetup) -> N
 
 
 async def test_a_model_summary_is_written_ahead_and_used_when_due(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     writer = ScriptedSummarizer()
-    manager = setup.manager(summarizer=writer)
+    manager = managers.open(summarizer=writer)
     client = HistoryClient("openai_chat")
     add_old_turns(client, 5, 260)
     sent = await answer_request(manager, client)
@@ -229,19 +229,19 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     assert request_count
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
     assert (await ask(manager, client, text_of_tokens(700, "more"))).is_rewritten
-    [compaction] = setup.events_of(CompactionDone)
+    [compaction] = managers.events_of(CompactionDone)
     assert compaction.background
     assert len(writer.requests) == request_count, "the prepared summary was used"
 
 
 async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(summarizer=ScriptedSummarizer(), economics=False)
+    manager = managers.open(summarizer=ScriptedSummarizer(), economics=False)
     client = HistoryClient("openai_chat")
     await ask(manager, client, text_of_tokens(2_900, "entry"))
     await manager.threads.wait_for_background_work()
-    assert not setup.events_of(CompactionDone), "it is too short, though large enough"
+    assert not managers.events_of(CompactionDone), "it is too short, though large enough"
     await ask(manager, client, text_of_tokens(300, "second entry"))
     sent = await ask(manager, client, text_of_tokens(300, "third entry"))
     assert 4_000 <= tokens_of(sent).before < 4_400
@@ -251,13 +251,13 @@ async def test_compacts_later_messages_though_nothing_could_be_shortened_before(
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("says_much", [False, True])
 async def test_shortens_messages_that_followed_a_prepared_summary(
-    setup: ManagerSetup, api: Api, says_much: bool
+    managers: Managers, api: Api, says_much: bool
 ) -> None:
     """The model's summary stays, and the request is as small as after any compaction."""
 
-    setup.window = 16000
+    managers.window = 16000
     writer = ScriptedSummarizer({"Goal": "Keep the books."})
-    manager = setup.manager(summarizer=writer)
+    manager = managers.open(summarizer=writer)
     client = HistoryClient(api)
     for turn in range(5):
         client.add_user_message(numbered_text(turn, 490, "entry"))
@@ -278,19 +278,19 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     assert b"Keep the books." in sent.body
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
-    again = await ask(setup.manager(summarizer=writer), client, "Go on.")
+    again = await ask(managers.open(summarizer=writer), client, "Go on.")
     first = [one.value for one in slice_body(sent.body, api).messages]
     second = [one.value for one in slice_body(again.body, api).messages]
     assert second[: len(first)] == first
 
 
-async def test_a_journal_is_never_written_ahead(setup: ManagerSetup) -> None:
+async def test_a_journal_is_never_written_ahead(managers: Managers) -> None:
     """Messages between its making and its use would stay in the prompt."""
 
-    manager = setup.manager()
+    manager = managers.open()
     client = HistoryClient("openai_chat")
     prompt = 0
-    while not setup.events_of(CompactionDone):
+    while not managers.events_of(CompactionDone):
         client.add_user_message(text_of_tokens(120, f"entry {prompt}"))
         turn = await prepare_request(manager, client.incoming())
         before, after = map(
@@ -324,12 +324,12 @@ def with_tools(turns: int = 10) -> HistoryClient:
 
 
 async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     client = with_tools()
-    manager = setup.manager(background=False)
+    manager = managers.open(background=False)
     first = await answer_request(manager, client)
-    [compaction] = setup.events_of(CompactionDone)
+    [compaction] = managers.events_of(CompactionDone)
     for message in client.messages[: compaction.covered]:
         message.pop("reasoning_content", None)
     clear_results(client, "[Old tool result content cleared]")
@@ -338,33 +338,37 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     turn = await prepare_request(manager, client.incoming())
     second = turn.outgoing
     assert second.is_rewritten
-    assert setup.events_of(Drifted)
+    assert managers.events_of(Drifted)
     assert turn.thread == thread_of(first)
     assert SUMMARY_START in head_of(first)
     assert head_of(second) == head_of(first), "the drifted part keeps its bytes"
 
 
 async def test_another_tool_result_begins_another_conversation(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
-    manager = setup.manager(background=False)
+    manager = managers.open(background=False)
     client = with_tools()
     first = await answer_request(manager, client)
     other = with_tools()
     clear_results(other, text_of_tokens(400, "something else altogether"))
     second = await answer_request(manager, other)
     assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
-    assert not setup.events_of(Drifted)
+    assert not managers.events_of(Drifted)
     assert b"line 3 item" not in second.body
 
 
 async def test_passes_the_error_of_a_request_that_cannot_fit(
     tmp_path: Path,
 ) -> None:
-    async with open_manager_setup(tmp_path, window=100_000, served=500) as setup:
+    async with open_managers_with_provider(
+        tmp_path, window=100_000, served=500
+    ) as managers_with_provider:
         client = HistoryClient("openai_chat", system=text_of_tokens(6_000, "rule"))
         add_old_turns(client, 10)
-        exchange = await send_request(setup.manager(), client, setup.provider)
+        exchange = await send_request(
+            managers_with_provider.open(), client, managers_with_provider.provider
+        )
         assert exchange.status == 400
         assert "maximum context length" in exchange.error
         assert exchange.attempts <= 4
@@ -373,15 +377,15 @@ async def test_passes_the_error_of_a_request_that_cannot_fit(
 async def test_lowers_an_output_cap_and_changes_nothing_else(
     tmp_path: Path,
 ) -> None:
-    async with open_manager_setup(tmp_path, window=8_000) as setup:
+    async with open_managers_with_provider(tmp_path, window=8_000) as managers_with_provider:
         client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
         client.add_user_message(text_of_tokens(400, "entry"))
-        exchange = await setup.send(setup.manager(), client)
+        exchange = await managers_with_provider.send(managers_with_provider.open(), client)
         before = json.loads(exchange.incoming.body.plain)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
-        assert setup.events_of(CompactionDone) == []
+        assert managers_with_provider.events_of(CompactionDone) == []
 
 
 @pytest.mark.parametrize(
@@ -395,11 +399,11 @@ async def test_lowers_an_output_cap_and_changes_nothing_else(
     ],
 )
 async def test_passes_other_errors_to_the_client(
-    status: int, body: bytes, setup: ManagerSetup
+    status: int, body: bytes, managers: Managers
 ) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
-    turn = await prepare(setup, client)
+    turn = await prepare(managers, client)
     assert await turn.recover(status, body) is None
 
 
@@ -415,29 +419,29 @@ TOOLS = [
 
 
 async def test_adds_cache_marks_for_claude_clients_without_any(tmp_path: Path) -> None:
-    async with open_manager_setup(tmp_path, window=200_000) as setup:
-        manager = setup.manager(cache_marks=True)
+    async with open_managers_with_provider(tmp_path, window=200_000) as managers_with_provider:
+        manager = managers_with_provider.open(cache_marks=True)
         client = HistoryClient(
             "anthropic", system=text_of_tokens(3_000, "rule"), extra={"max_tokens": 500}
         )
         for turn in range(4):
             client.add_user_message(text_of_tokens(600, f"entry {turn}"))
-            exchange = await setup.send(manager, client)
+            exchange = await managers_with_provider.send(manager, client)
             assert exchange.sent.is_rewritten == (turn > 0)
-        last = setup.provider.log[-1]
+        last = managers_with_provider.provider.log[-1]
         assert last.cached_tokens > 0.7 * last.prompt_tokens
         assert "cache_control" not in json.dumps(client.messages)
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: ManagerSetup) -> None:
+async def test_leaves_the_clients_own_cache_marks_alone(where: str, managers: Managers) -> None:
     mark = {"type": "ephemeral"}
     client = HistoryClient("anthropic", extra={"cache_control": mark} if where == "top" else {})
     client.add_user_message([{"type": "text", "text": "Hi"}])
     if where == "block":
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
-    turn = await prepare_request(setup.manager(cache_marks=True), incoming)
+    turn = await prepare_request(managers.open(cache_marks=True), incoming)
     assert turn.outgoing.body is incoming.body.raw
 
 
@@ -457,7 +461,7 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, setup: Manag
     ],
 )
 async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
-    count: int, has_tools: bool, is_answered: bool, is_marked: bool, setup: ManagerSetup
+    count: int, has_tools: bool, is_answered: bool, is_marked: bool, managers: Managers
 ) -> None:
     client = HistoryClient("anthropic", tools=TOOLS if has_tools else [])
     client.add_user_message(text_of_tokens(count, "entry"))
@@ -465,15 +469,15 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
         client.add_assistant_message("Fine.")
         client.add_user_message("Go on.")
     incoming = client.incoming()
-    sent = (await prepare_request(setup.manager(cache_marks=True), incoming)).outgoing.body
+    sent = (await prepare_request(managers.open(cache_marks=True), incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
     assert is_marked or sent is incoming.body.raw
 
 
-async def test_holds_streams_of_nearly_full_requests(setup: ManagerSetup) -> None:
+async def test_holds_streams_of_nearly_full_requests(managers: Managers) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Hi")
-    manager = setup.manager(enabled=False)
+    manager = managers.open(enabled=False)
     turn = await prepare_request(manager, client.incoming())
     assert not turn.outgoing.should_hold_first_events
     client.messages[-1]["content"] = text_of_tokens(7_000, "entry")
@@ -492,11 +496,11 @@ def count_changes(heads: list[str]) -> int:
 
 
 async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     """The beginning of a request changes only if a compaction was due, whatever finishes in the background."""
 
-    manager = setup.manager(economics=False, protect_last_n=2)
+    manager = managers.open(economics=False, protect_last_n=2)
     client = HistoryClient("openai_chat", tools=[])
     heads = []
     for number in range(60):
@@ -507,13 +511,13 @@ async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
             text=numbered_text(number, 60, "reply"),
         )
         heads.append(head_of(sent))
-    depth = max(event.count for event in setup.events_of(CompactionDone))
+    depth = max(event.count for event in managers.events_of(CompactionDone))
     assert depth > 2
     assert count_changes(heads) <= depth
 
 
 async def test_a_late_summary_changes_the_prefix_only_once(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     """A late summary covers too little: the next one continues from it, and the sent prefix changes once."""
 
@@ -524,7 +528,7 @@ async def test_a_late_summary_changes_the_prefix_only_once(
 
     written = asyncio.Event()
 
-    manager = setup.manager(
+    manager = managers.open(
         economics=False,
         protect_last_n=2,
         summarizer=Late({"Goal": "Compare the entries."}),

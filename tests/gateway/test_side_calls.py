@@ -13,15 +13,15 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.gateway.identify import find_body_session, find_scope, read_client
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import ClientSession, Outcome
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, GatewaySetup, open_setup
-from tests.gateway.manager_setup import HistoryClient, ManagerSetup, prepare_request
+from tests.gateway.gateway_setup import CHAT, CLAUDE, Gateways, open_gateways
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.gateway.store_wrappers import StoreWrapper
 
 __all__ = ["everthread", "home"]
@@ -35,7 +35,7 @@ UUID = "4f9a1f9e-3c5b-4a60-9a5e-0d6c1a2b3c4d"
 USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Delegate a task; answer everything else."""
     question = text_of(request.messages[-1])
     if "Mend" in question:
@@ -119,7 +119,7 @@ def answer_of(response: httpx2.Response) -> dict[str, Any]:
 async def test_lists_side_calls_under_their_conversation(
     tmp_path: Path, everthread: Any, http: httpx2.AsyncClient
 ) -> None:
-    async with open_setup(tmp_path, script=script) as gateways:
+    async with open_gateways(tmp_path, script=script) as gateways:
         url = await gateways.start("none", key=None)
         thread = await send_calls_of_claude_code(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
@@ -147,7 +147,7 @@ async def test_lists_side_calls_under_their_conversation(
 
 
 async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     beginnings = (
         "This session is being continued from a previous conversation that ran out of context. ## Context: a parser",
@@ -172,7 +172,7 @@ async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
 
 
 async def test_titles_a_thread_without_a_beginning_with_its_instructions(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
     url = await gateways.start("none", key=None)
@@ -253,14 +253,14 @@ class AnswerHoldingStore(StoreWrapper):
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
-        links: list[ThreadLink | None] = await self.wrapped_store.extend_thread(
+        links: list[ThreadLink | None] = await self.wrapped_store.client_histories.extend_thread(
             thread, points, *given
         )
         return links
 
 
 async def test_a_subagent_waits_until_its_parents_answer_is_stored(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     session = {"x-claude-code-session-id": UUID}
     tool = {
@@ -268,13 +268,13 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
         "function": {"name": "Bash"},
     }
 
-    held = AnswerHoldingStore(setup.store)
-    manager = setup.manager(store=held)
+    held = AnswerHoldingStore(managers.store)
+    manager = managers.open(store=held)
     client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")
     parent = await prepare_request(manager, client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
-    reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
+    reply = script(ModelRequest(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
@@ -283,7 +283,7 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     result = await asyncio.wait({naming}, timeout=0.1)
     assert not result[0]
     held.go.set()
-    stored = await setup.store.session((await naming)["x-everthread-thread"])
+    stored = await managers.store.session((await naming)["x-everthread-thread"])
     await answered
     assert stored.kind == "side"
     assert stored.parent == thread

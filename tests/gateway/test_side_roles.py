@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.store import Store
 from tests.chat_messages import calls_reply, function_call, result_message
-from tests.gateway.gateway_setup import ChatClient, GatewaySetup, open_setup
+from tests.gateway.gateway_setup import ChatClient, Gateways, open_gateways
 from tests.store.messages import texts_of
 
 RULES = "\n".join(
@@ -52,12 +52,12 @@ class CodingClient(ChatClient):
 
 
 @pytest.fixture
-async def gateways(tmp_path: Path) -> AsyncIterator[GatewaySetup]:
-    async with open_setup(tmp_path, script=write_memory_once) as opened:
+async def gateways(tmp_path: Path) -> AsyncIterator[Gateways]:
+    async with open_gateways(tmp_path, script=write_memory_once) as opened:
         yield opened
 
 
-async def open_client(gateways: GatewaySetup, http: httpx2.AsyncClient) -> CodingClient:
+async def open_client(gateways: Gateways, http: httpx2.AsyncClient) -> CodingClient:
     """Return a client of a new gateway."""
     url = await gateways.start("none", key=None)
     return CodingClient(
@@ -68,7 +68,7 @@ async def open_client(gateways: GatewaySetup, http: httpx2.AsyncClient) -> Codin
     )
 
 
-def write_memory_once(request: Request) -> Any:
+def write_memory_once(request: ModelRequest) -> Any:
     """Answer; a request for memories first calls a tool."""
     last = request.messages[-1]
     if text_of(last) == EXTRACT:
@@ -87,7 +87,7 @@ async def wait_for_rows(store: Store, thread: str, messages: int) -> list[Any]:
 
 
 async def test_a_call_in_another_role_gets_a_side_thread(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = await open_client(gateways, http)
     thread = await client.say("Mend the parser.")
@@ -110,7 +110,7 @@ async def test_a_call_in_another_role_gets_a_side_thread(
 
 
 async def test_another_process_tells_the_roles_apart_too(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = await open_client(gateways, http)
     thread = await client.say("Mend the parser.")
@@ -122,7 +122,7 @@ async def test_another_process_tells_the_roles_apart_too(
 
 
 async def test_a_changed_prompt_of_the_same_client_keeps_the_thread(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = await open_client(gateways, http)
     thread = await client.say("Mend the parser.")
@@ -136,7 +136,7 @@ async def test_a_changed_prompt_of_the_same_client_keeps_the_thread(
 
 
 async def test_a_role_that_the_user_continues_is_a_conversation(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = await open_client(gateways, http)
     thread = await client.say("Mend the parser.")
@@ -152,7 +152,7 @@ async def test_a_role_that_the_user_continues_is_a_conversation(
 
 
 async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = await open_client(gateways, http)
     entries = [f"Entry {number}." for number in range(8)]

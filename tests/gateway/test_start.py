@@ -16,7 +16,7 @@ from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_setup
+from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_gateways
 from tests.gateway.raw_http import RawMessage, open_raw_upstream
 
 
@@ -40,7 +40,7 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
     """A key that is not there, or a model that never answers: the journal serves, and the model rests."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     async with (
-        open_setup(tmp_path, window=6_000) as setup,
+        open_gateways(tmp_path, window=6_000) as gateways,
         open_raw_upstream(never) as silent,
     ):
         key = "" if hangs else ", api_key_env: NO_SUCH_KEY"
@@ -48,8 +48,8 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
             f"auxiliary: {{compression: {{provider: custom, base_url: '{silent.url}/v1', model: writer{key}}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await setup.start(settings=settings, manage_seconds=40 if hangs else 300)
-        client = setup.anthropic_client(url, await setup.create_key(tokens=10**9))
+        url = await gateways.start(settings=settings, manage_seconds=40 if hangs else 300)
+        client = gateways.anthropic_client(url, await gateways.create_key(tokens=10**9))
         history = list[Any](HELLO)
         for number in range(16):
             answer = await ask_claude(client, history)
@@ -57,19 +57,19 @@ async def test_the_journal_replaces_an_unusable_auxiliary_model(
                 {"role": "assistant", "content": answer.content[0].text},
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
-        assert any("EVERTHREAD SUMMARY" in str(one.body) for one in setup.provider.log)
+        assert any("EVERTHREAD SUMMARY" in str(one.body) for one in gateways.provider.log)
         assert bool(silent.received) == hangs
 
 
 async def _talk_with_writer(tmp_path: Path, writer: Provider, entries: int) -> Sequence[int]:
     """Talk through a gateway whose summaries the model `writer` makes; return the compactions after each request."""
-    async with open_setup(tmp_path, window=20_000) as setup:
+    async with open_gateways(tmp_path, window=20_000) as gateways:
         settings = (
             f"auxiliary: {{compression: {{provider: custom, base_url: '{writer.url}/v1', model: writer}}}}\n"
             "compression: {economics: false, background: false}"
         )
-        url = await setup.start(settings=settings)
-        client = setup.anthropic_client(url, await setup.create_key(tokens=10**9))
+        url = await gateways.start(settings=settings)
+        client = gateways.anthropic_client(url, await gateways.create_key(tokens=10**9))
         history = list[Any](HELLO)
         compactions = []
         for number in range(entries):
@@ -98,9 +98,9 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
     tmp_path: Path,
 ) -> None:
     """Claude's window is 200,000 tokens, or a million if the request asks for it."""
-    async with open_setup(tmp_path, window=6_000) as setup:
-        url = await setup.start(settings="compression: {economics: false, background: false}")
-        client = setup.anthropic_client(url, await setup.create_key())
+    async with open_gateways(tmp_path, window=6_000) as gateways:
+        url = await gateways.start(settings="compression: {economics: false, background: false}")
+        client = gateways.anthropic_client(url, await gateways.create_key())
         history: list[Any] = []
         for number in range(6):
             history += [

@@ -13,7 +13,7 @@ from everthread.thread.lookup.pins import add_pin
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     numbered_text,
@@ -55,8 +55,8 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_a_summary_names_the_tools_of_its_client_only(api: Api, managers: Managers) -> None:
+    manager = managers.open(background=False)
     having = client(api, [*OTHERS, *OURS], 12)
     lacking = client(api, OTHERS, 12)
     summaries = [
@@ -73,13 +73,13 @@ async def test_a_summary_names_the_tools_of_its_client_only(api: Api, setup: Man
     assert summary(turn.outgoing).count(MENTION) == 1
 
 
-async def test_every_summary_carries_the_pins(setup: ManagerSetup) -> None:
-    manager = setup.manager(background=False)
+async def test_every_summary_carries_the_pins(managers: Managers) -> None:
+    manager = managers.open(background=False)
     history = client("openai_chat", [], 4)
     sent = await answer_request(manager, history)
     assert not sent.is_rewritten
     thread = thread_of(sent)
-    await add_pin(setup.store, thread, "The vault's code is 4711-B.")
+    await add_pin(managers.store, thread, "The vault's code is 4711-B.")
     for depth in (1, 2):
         while True:
             sent = await ask(

@@ -13,8 +13,8 @@ from tests.gateway.gateway_setup import (
     CHAT,
     FILLER,
     ChatClient,
-    GatewaySetup,
-    open_setup_with_models,
+    Gateways,
+    open_gateways_with_models,
 )
 
 FORWARDED = [
@@ -25,7 +25,7 @@ FORWARDED = [
 
 
 async def test_a_renewed_login_keeps_the_thread_on_a_personal_gateway(
-    gateways: GatewaySetup, http: httpx2.AsyncClient
+    gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     client = ChatClient(http, await gateways.start("none", key=None))
     tokens = [f"sk-login-{number}" for number in range(3)]
@@ -46,7 +46,7 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
     models = [ServedModel(CHAT, 8_000)]
-    async with open_setup_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
+    async with open_gateways_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)
         client = ChatClient(http, url, token="sk-first")
@@ -69,7 +69,7 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
 async def test_forwarded_requests_have_a_tenant_for_each_credential(
-    headers: dict[str, str], gateways: GatewaySetup, http: httpx2.AsyncClient
+    headers: dict[str, str], gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
     url = await gateways.start("none", key=None)
     person = ChatClient(http, url, token="sk-one")

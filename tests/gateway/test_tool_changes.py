@@ -10,9 +10,9 @@ import pytest
 from everthread.thread.events import CompactionDone
 from tests.gateway.manager_setup import (
     HistoryClient,
-    ProviderSetup,
+    ManagersWithProvider,
     numbered_text,
-    open_manager_setup,
+    open_managers_with_provider,
     prepare_request,
 )
 
@@ -55,16 +55,16 @@ NAMED = {
 
 
 async def talk_until_compacted(
-    setup: ProviderSetup, client: HistoryClient, tools: list[Any]
+    managers_with_provider: ManagersWithProvider, client: HistoryClient, tools: list[Any]
 ) -> None:
     """Continue in another process, with these tools, until another compaction was made."""
     client.tools = tools
-    manager = setup.manager(recall=True, background=False)
-    before = len(setup.events_of(CompactionDone))
+    manager = managers_with_provider.open(recall=True, background=False)
+    before = len(managers_with_provider.events_of(CompactionDone))
     for number in range(40):
         client.add_user_message(numbered_text(number, 200, "ledger"))
-        await setup.send(manager, client)
-        if len(setup.events_of(CompactionDone)) > before:
+        await managers_with_provider.send(manager, client)
+        if len(managers_with_provider.events_of(CompactionDone)) > before:
             return
     raise AssertionError("nothing was compacted")
 
@@ -81,26 +81,28 @@ async def test_changed_reading_tools_keep_the_compaction(
     tmp_path: Path, api: Any, tools: tuple[list[Any], list[Any]]
 ) -> None:
     before, after = tools
-    async with open_manager_setup(tmp_path, lambda _: "Noted.") as setup:
+    async with open_managers_with_provider(tmp_path, lambda _: "Noted.") as managers_with_provider:
         client = HistoryClient(api)
-        await talk_until_compacted(setup, client, before)
-        await talk_until_compacted(setup, client, before)
-        compactions = setup.events_of(CompactionDone)
+        await talk_until_compacted(managers_with_provider, client, before)
+        await talk_until_compacted(managers_with_provider, client, before)
+        compactions = managers_with_provider.events_of(CompactionDone)
         client.tools = after
-        manager = setup.manager(recall=True, background=False)
+        manager = managers_with_provider.open(recall=True, background=False)
         bodies = []
         for question in ("And now?", "And then?"):
             client.add_user_message(question)
-            sent = (await setup.send(manager, client)).sent
+            sent = (await managers_with_provider.send(manager, client)).sent
             assert sent.headers["x-everthread-compactions"] == "2"
             bodies.append(sent.body.decode())
-        assert setup.events_of(CompactionDone) == compactions, "nothing is compacted again"
+        assert managers_with_provider.events_of(CompactionDone) == compactions, (
+            "nothing is compacted again"
+        )
         for body in bodies:
             assert f"with {NAMED[id(after)]}, by words" in body
             assert f"with {NAMED[id(before)]}, by words" not in body
-        await talk_until_compacted(setup, client, after)
-        await talk_until_compacted(setup, client, before)
-        counts = [event.count for event in setup.events_of(CompactionDone)]
+        await talk_until_compacted(managers_with_provider, client, after)
+        await talk_until_compacted(managers_with_provider, client, before)
+        counts = [event.count for event in managers_with_provider.events_of(CompactionDone)]
         assert counts == [1, 2, 3, 4]
 
 
@@ -153,17 +155,17 @@ async def test_offers_recall_again_when_the_mcp_server_is_detached(
     tmp_path: Path, notices: list[Any], *, is_offered: bool
 ) -> None:
     """As Claude Code does it: the history refers to the deferred definitions, so they are sent for good."""
-    async with open_manager_setup(tmp_path, lambda _: "Noted.") as setup:
+    async with open_managers_with_provider(tmp_path, lambda _: "Noted.") as managers_with_provider:
         client = HistoryClient("anthropic")
         client.extra = {"tools": [deferred_tool(name) for name in READERS]}
-        await talk_until_compacted(setup, client, [])
+        await talk_until_compacted(managers_with_provider, client, [])
         for notice in notices:
             client.messages.append(notice)
             if notice["role"] == "system":
                 client.add_user_message("Go on.")
         if not notices or notices[-1]["role"] == "system":
             client.add_user_message("What came before?")
-        manager = setup.manager(recall=True, background=False)
+        manager = managers_with_provider.open(recall=True, background=False)
         turn = await prepare_request(manager, client.incoming())
         assert turn.outgoing.offers_recall is is_offered
         body = turn.outgoing.body.decode()

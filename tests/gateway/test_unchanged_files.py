@@ -12,7 +12,7 @@ from tests.chat_messages import calls_reply, function_call
 from tests.gateway.manager_setup import (
     APIS,
     HistoryClient,
-    ManagerSetup,
+    Managers,
     answer_request,
     ask,
     numbered_text,
@@ -52,9 +52,9 @@ def add_read(
     [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])],
 )
 async def test_replaces_a_note_on_an_unchanged_file_by_the_file(
-    api: Api, stub: str, setup: ManagerSetup
+    api: Api, stub: str, managers: Managers
 ) -> None:
-    manager = setup.manager(background=False)
+    manager = managers.open(background=False)
     client = HistoryClient(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     client.add_user_message("Read the file.")
     add_read(client, 1, FILE)
@@ -83,11 +83,11 @@ async def test_replaces_a_note_on_an_unchanged_file_by_the_file(
 
 
 async def test_leaves_the_note_if_the_file_is_still_in_the_context(
-    setup: ManagerSetup,
+    managers: Managers,
 ) -> None:
     client = HistoryClient("openai_chat")
     client.add_user_message("Read the file.")
     add_read(client, 1, FILE)
     add_read(client, 2, STUB)
-    sent = await answer_request(setup.manager(), client)
+    sent = await answer_request(managers.open(), client)
     assert not sent.is_rewritten

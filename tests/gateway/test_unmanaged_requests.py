@@ -18,7 +18,7 @@ from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields
 from tests.gateway.authenticators import AnyKey, RecordingAccount
 from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import GatewaySetup
+from tests.gateway.gateway_setup import Gateways
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -96,7 +96,7 @@ def test_does_not_parse_a_part_of_many_tiny_values(body: bytes, why: str) -> Non
 
 
 async def test_forwards_a_message_of_many_values_unmanaged(
-    gateways: GatewaySetup,
+    gateways: Gateways,
 ) -> None:
     """The attack: ten megabytes of numbers in one message delayed all clients by twenty seconds."""
     body = json.dumps(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request, StreamingModel
+from everthread.core.types import ModelRequest, StreamingModel
 from everthread.errors import (
     InputError,
     ModelError,
@@ -42,15 +42,19 @@ def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedMo
     return ScriptedModel(first), other
 
 
+async def keep_request(request: ModelRequest, _model: StreamingModel) -> ModelRequest:
+    return request
+
+
 @both_ways
 async def test_asks_the_next_model_if_the_first_is_out_of_service(stream: bool) -> None:
     first, second = pair([[BUSY]], [[make_reply("from the second")]])
     watch = EventRecorder()
     fitted_requests = []
 
-    async def refit(request: Request, model: StreamingModel) -> Request:
+    async def refit(request: ModelRequest, model: StreamingModel) -> ModelRequest:
         fitted_requests.append((request.model, model.window))
-        return Request(
+        return ModelRequest(
             request.model,
             request.messages[-1:],
             params={**request.params, "refitted": True},
@@ -74,7 +78,7 @@ async def test_asks_the_first_model_again_after_its_pause() -> None:
     )
     watch = EventRecorder()
     model = FallbackModel(
-        [first, second], events=watch, clock=watch.clock, out_of_service_seconds=60
+        [first, second], fit_request=keep_request, events=watch, clock=watch.clock
     )
 
     replies = [await model.complete(REQUEST), await model.complete(REQUEST)]
@@ -91,7 +95,7 @@ async def test_asks_the_first_model_again_after_its_pause() -> None:
 async def test_does_not_pass_on_an_invalid_request(error: ModelError, stream: bool) -> None:
     first, second = pair([[error]], [])
     with pytest.raises(ModelError) as caught:
-        await call_model(FallbackModel([first, second]), stream=stream)
+        await call_model(FallbackModel([first, second], fit_request=keep_request), stream=stream)
     assert caught.value is error
     assert not second.requests
 
@@ -99,7 +103,7 @@ async def test_does_not_pass_on_an_invalid_request(error: ModelError, stream: bo
 async def test_does_not_continue_a_broken_stream_with_another_model() -> None:
     first, second = pair([[text_delta("Hel"), BUSY]], [[make_reply()]])
     with pytest.raises(ModelError):
-        await call_model(FallbackModel([first, second]), stream=True)
+        await call_model(FallbackModel([first, second], fit_request=keep_request), stream=True)
     assert not second.requests
 
 
@@ -110,7 +114,9 @@ async def test_raises_the_last_failure_and_then_asks_paused_models(
     gone = ModelUnreachableError("gone")
     first, second = pair([[BUSY], [make_reply()]], [[gone], [gone]])
     watch = EventRecorder()
-    model = FallbackModel([first, second], events=watch, clock=watch.clock)
+    model = FallbackModel(
+        [first, second], fit_request=keep_request, events=watch, clock=watch.clock
+    )
     with pytest.raises(ModelUnreachableError):
         await call_model(model, stream=stream)
     await call_model(model, stream=stream)
@@ -119,10 +125,12 @@ async def test_raises_the_last_failure_and_then_asks_paused_models(
 
 def test_needs_at_least_one_model() -> None:
     with pytest.raises(InputError, match="at least one"):
-        FallbackModel([])
+        FallbackModel([], fit_request=keep_request)
 
 
 async def test_closes_its_models() -> None:
     first, second = pair([], [])
-    await FallbackModel([RetryingModel(first), TimeLimitedModel(second)]).aclose()
+    await FallbackModel(
+        [RetryingModel(first), TimeLimitedModel(second)], fit_request=keep_request
+    ).aclose()
     assert (first.closed, second.closed) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from everthread.errors import (
 from everthread.lab.provider.faults import Fault
 from everthread.providers.resilience import (
     RetryingModel,
-    RetryOptions,
 )
 from tests.providers.fake_model import (
     BUSY,
@@ -37,17 +37,14 @@ from tests.providers.http_models import (
 )
 
 
-def retrying(
-    model: StreamingModel, watch: EventRecorder, *, chance: float = 1.0, **options: Any
-) -> RetryingModel:
-    return RetryingModel(
-        model,
-        RetryOptions(**options),
-        events=watch,
-        clock=watch.clock,
-        sleep=watch.sleep,
-        random_share=lambda: chance,
-    )
+def retrying(model: StreamingModel, watch: EventRecorder) -> RetryingModel:
+    return RetryingModel(model, events=watch, clock=watch.clock, sleep=watch.sleep)
+
+
+def assert_jittered(waits: Sequence[float], longest_waits: Sequence[float]) -> None:
+    """Check that each wait is between half of the longest possible one and all of it."""
+    for wait, longest_wait in zip(waits, longest_waits, strict=True):
+        assert longest_wait / 2 <= wait <= longest_wait
 
 
 @both_ways
@@ -58,26 +55,21 @@ async def test_retries_with_growing_waits(
     watch = EventRecorder()
     whole = await call_model(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
-    assert watch.waits == [0.5, 1.0, 2.0]
+    assert_jittered(watch.waits, [0.5, 1.0, 2.0])
     assert [event.kind for event in watch.events] == ["retry"] * 3
     assert "attempt 2 of 4" in watch.events[0].text
     assert watch.events[0].error is BUSY
 
 
-async def test_jitters_and_bounds_waits() -> None:
-    inner = ScriptedModel([[BUSY]] * 9)
+async def test_bounds_the_waits_for_a_rate_limit() -> None:
+    limited = ModelError("slow down", status=429)
+    inner = ScriptedModel([[limited]] * 12)
     watch = EventRecorder()
-    model = retrying(
-        inner,
-        watch,
-        chance=0.0,
-        attempts=9,
-        max_wait_seconds=3.0,
-        max_total_seconds=1e9,
-    )
     with pytest.raises(ModelError):
-        await model.complete(REQUEST)
-    assert watch.waits == [0.25, 0.5, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5]
+        await retrying(inner, watch).complete(REQUEST)
+    longest_waits = [4.0, 8.0, 16.0] + [30.0] * 8
+    assert_jittered(watch.waits, longest_waits[: len(watch.waits)])
+    assert 60 < sum(watch.waits) <= 300
 
 
 @both_ways
@@ -85,8 +77,9 @@ async def test_waits_as_long_as_the_provider_asks(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=20.0)
     inner = ScriptedModel([[limited], [make_reply()]])
     watch = EventRecorder()
-    await call_model(retrying(inner, watch, chance=0.0), stream=stream)
-    assert watch.waits == [20.0]
+    await call_model(retrying(inner, watch), stream=stream)
+    [wait] = watch.waits
+    assert 20.0 <= wait <= 22.0
 
 
 @both_ways
@@ -115,12 +108,12 @@ async def test_raises_permanent_errors_at_once(error: ModelError, stream: bool) 
 
 @both_ways
 async def test_raises_the_error_of_the_last_attempt(stream: bool) -> None:
-    inner = ScriptedModel([[BUSY]] * 3)
+    inner = ScriptedModel([[BUSY]] * 4)
     watch = EventRecorder()
     with pytest.raises(ModelError) as caught:
-        await call_model(retrying(inner, watch, attempts=3), stream=stream)
+        await call_model(retrying(inner, watch), stream=stream)
     assert caught.value is BUSY
-    assert [event.kind for event in watch.events] == ["retry", "retry", "gave_up"]
+    assert [event.kind for event in watch.events] == ["retry"] * 3 + ["gave_up"]
 
 
 async def test_does_not_retry_after_the_first_text() -> None:
@@ -153,12 +146,12 @@ async def test_retries_real_faults_until_the_answer(api: Api) -> None:
         "At last.",
     ]
     async with open_model(api, faults) as (inner, provider):
-        whole = await call_model(
-            retrying(inner, watch, chance=0.0), stream=True, request=make_request()
-        )
+        whole = await call_model(retrying(inner, watch), stream=True, request=make_request())
     assert text_of(whole.message) == "At last."
     assert len(provider.log) == 4
-    assert watch.waits == [0.25, 3.0, 1.0]
+    first_wait, rate_limit_wait, last_wait = watch.waits
+    assert_jittered([first_wait, last_wait], [0.5, 2.0])
+    assert 3.0 <= rate_limit_wait <= 3.3
 
 
 async def test_waits_minutes_for_a_rate_limit() -> None:

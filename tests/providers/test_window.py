@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +13,7 @@ from everthread.lab.provider.served_models import ServedModel, WindowField
 from everthread.providers.catalog import (
     EndpointReport,
     ask_endpoint,
+    make_learnt_window,
     make_models_url,
     read_window_betas,
     resolve_window,
@@ -21,12 +21,6 @@ from everthread.providers.catalog import (
 from tests.wire.recording import Scripted, json_reply, recording_server
 
 MISSING = json_reply({"error": "no"}, status=404)
-
-
-@dataclass(frozen=True)
-class Learnt:
-    limit: int
-    source: str = "the provider stated it"
 
 
 async def report_9000() -> EndpointReport:
@@ -42,7 +36,10 @@ async def fail_if_asked() -> EndpointReport:
 
 
 LONG_CONTEXT = read_window_betas({"Anthropic-Beta": "context-1m-2025-08-07, other"})
-KNOWN_LIMIT = {"learnt_limit": Learnt(40_000), "ask_server": fail_if_asked}
+KNOWN_LIMIT = {
+    "learnt_window": make_learnt_window(40_000, "the provider stated it"),
+    "ask_server": fail_if_asked,
+}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from everthread import open_store
 from everthread.store.store import Store
-from tests.conversation.conftest import setup
+from tests.conversation.conftest import conversations
 
-__all__ = ["setup"]
+__all__ = ["conversations"]
 
 
 @pytest.fixture

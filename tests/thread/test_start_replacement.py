@@ -7,7 +7,6 @@ from typing import Any
 
 from everthread.core.tool_outputs import make_persisted_block
 from everthread.thread.caller.start_replacement import (
-    StartReplacement,
     mention_reading_tool,
     rename_reading_tools,
 )
@@ -25,25 +24,16 @@ def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
         "role": "tool",
         "content": BLOCK,
     }
-    start = StartReplacement(1, [own, result_message("a", BLOCK)])
-    named = mention_reading_tool(
-        start,
-        [own],
-        [RECALL],
-    ).replacement
+    replacement = [own, result_message("a", BLOCK)]
+    named = mention_reading_tool(replacement, [own], [RECALL])
     assert named[0] == own
     assert "call recall with id" in named[1]["content"]
-    unnamed = mention_reading_tool(start, [own], None).replacement
+    unnamed = mention_reading_tool(replacement, [own], None)
     assert "read_file" not in unnamed[1]["content"]
 
 
 def test_a_stored_result_names_the_tool_that_came_later() -> None:
-    start = StartReplacement(0, [result_message("a", BLOCK)])
-    [named] = mention_reading_tool(
-        start,
-        [],
-        [RECALL],
-    ).replacement
+    [named] = mention_reading_tool([result_message("a", BLOCK)], [], [RECALL])
     stored = json.dumps(named)
     text = rename_reading_tools(
         stored,

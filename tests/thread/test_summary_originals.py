@@ -20,7 +20,7 @@ from everthread.testing import ScriptedModel
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.options import RecallOptions
-from tests.conversation.conversation_setup import ConversationSetup, make_text
+from tests.conversation.conversation_setup import Conversations, make_text
 from tests.thread.stored_threads import append, look_up, store_user_texts, user_message
 
 MESSAGES = 1_000
@@ -111,10 +111,10 @@ async def expand_in_parts(lookup: StoreLookup, summary_id: str) -> str:
 
 
 async def test_a_summary_expands_to_all_messages_it_covers(
-    setup: ConversationSetup,
+    conversations: Conversations,
 ) -> None:
     """Also the second summary, which covers the first one and shortened messages."""
-    conversation = await setup.open(
+    conversation = await conversations.open(
         ScriptedModel(lambda _: "Noted.", window=8_000),
         background=False,
         recall=RecallOptions(enabled=False),
@@ -122,11 +122,11 @@ async def test_a_summary_expands_to_all_messages_it_covers(
     messages = [f"Page {n}: {make_text(700, f'page {n}')} end-{n}" for n in range(14)]
     for message in messages:
         await conversation.send(message)
-    records = await setup.store.compactions(conversation.id)
+    records = await conversations.store.compactions(conversation.id)
     assert len(records) >= 2
     [summary] = [item for item in conversation.stored if item.kind == "summary"]
     assert summary_text(mark_summary(summary.body))
-    lookup = look_up(setup.store, conversation.id)
+    lookup = look_up(conversations.store, conversation.id)
     originals = await expand_in_parts(lookup, f"compaction:{records[-1].id}")
     assert await expand_in_parts(lookup, f"message:{summary.id}") == originals
     visible_text = "\n".join(map(text_of, conversation.messages))
@@ -136,4 +136,4 @@ async def test_a_summary_expands_to_all_messages_it_covers(
     with pytest.raises(UnknownIdError):
         await lookup.expand("compaction:999")
     with pytest.raises(InputError):
-        await look_up(setup.store, None).expand("compaction:1")
+        await look_up(conversations.store, None).expand("compaction:1")

@@ -23,7 +23,7 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
-from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_setup
+from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_gateways
 from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE
 from tests.torture.chromium import Chromium, Tab, chromium, find_axe
 
@@ -164,7 +164,7 @@ async def test_large_store_stays_fast(tmp_path: Path) -> None:
                 await store.append(thread, some)
             for number in range(2_500):
                 used = CanonicalUsage(100, 50, min(9_000, 40 * number), 200)
-                await store.record_usage(NewUsage(thread, MODEL, used))
+                await store.usage.record_usage(NewUsage(thread, MODEL, used))
             for start in range(0, 5_000, 500):
                 made = (
                     store.create_session(NewSession(title=f"thread {n}"))
@@ -219,15 +219,17 @@ async def test_undo_and_pin_on_the_page(
             "document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'"
         )
         await tab.submit("form[action$='/pin']")
-        assert [pin.text for pin in await store.pins(thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await store.state.list_pins(thread)] == [
+            "Never touch the audit log."
+        ]
         assert tab.complaints == []
 
 
 async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
-    async with chromium() as browser, open_setup(tmp_path) as setup:
-        url = await setup.start("keys")
-        key = await setup.create_key("acme", scopes=("proxy",))
-        other = await setup.create_key("others")
+    async with chromium() as browser, open_gateways(tmp_path) as gateways:
+        url = await gateways.start("keys")
+        key = await gateways.create_key("acme", scopes=("proxy",))
+        other = await gateways.create_key("others")
         tab = await browser.tab()
         theirs = await browser.tab()
         for page, shown in ((tab, key), (theirs, other)):
@@ -239,10 +241,10 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
                 "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
             )
         assert "No conversation yet" in await tab.run("document.body.innerText")
-        client = setup.anthropic_client(url, key)
+        client = gateways.anthropic_client(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
-        (thread,) = [row.first.id for row in await setup.store.list_threads(tenant="acme")]
+        (thread,) = [row.first.id for row in await gateways.store.list_threads(tenant="acme")]
         await tab.open(f"{url}/dashboard/threads/{thread}")
         await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")
         calls = "document.querySelector('#calls-chart')?.dataset.count"

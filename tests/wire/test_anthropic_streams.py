@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
 from everthread.wire.sse import SseEvent, SseParser, encode_event
@@ -60,12 +60,12 @@ def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
     }
 
 
-def decode(events: list[Any]) -> tuple[list[StreamDelta], Reply]:
+def decode(events: list[Any]) -> tuple[list[StreamDelta], ModelReply]:
     decoder = anthropic.stream_decoder()
     return [delta for event in events for delta in decoder.feed(copy_of(event))], decoder.reply()
 
 
-def blocks(reply: Reply) -> Any:
+def blocks(reply: ModelReply) -> Any:
     return reply.message["_native"]["value"]["content"]
 
 
@@ -209,10 +209,9 @@ def test_late_fields_reach_the_reply() -> None:
     start = {**START, "message": {**START["message"], "container": {"id": "c"}}}  # type: ignore[dict-item]  # a plain dict
     deltas, reply = decode([start, late])
     assert [delta.kind for delta in deltas] == ["usage", "stop"]
-    body = anthropic.encode_reply(reply)
-    assert body["stop_details"] == {"type": "refusal"}
-    assert body["container"] == {"id": "c"}
-    assert body["context_management"] == {"applied_edits": []}
+    assert reply.raw["stop_details"] == {"type": "refusal"}
+    assert reply.raw["container"] == {"id": "c"}
+    assert reply.raw["context_management"] == {"applied_edits": []}
     assert reply.stop == "refusal"
 
 
@@ -363,9 +362,12 @@ def test_events_are_not_changed_and_not_shared() -> None:
 
 @given(replies)
 def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
-    reply = anthropic.decode_reply(body)
-    assert _through_a_stream(reply) == reply
-    assert anthropic.encode_reply(_through_a_stream(reply)) == body
+    parser = SseParser()
+    decoder = anthropic.stream_decoder()
+    for event in anthropic.encode_stream(body):
+        for parsed in parser.feed(encode_event(event)):
+            decoder.feed(parsed)
+    assert decoder.reply() == anthropic.decode_reply(body)
 
 
 def test_deltas_add_up_to_the_reply() -> None:
@@ -375,11 +377,9 @@ def test_deltas_add_up_to_the_reply() -> None:
         call_block("x", "t", {"a": "\ud800"}),
         text_part("b\r\n\n"),
     ]
-    reply = anthropic.decode_reply(
-        {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
-    )
+    body = {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn", "usage": {}}
     decoder = anthropic.stream_decoder()
-    deltas = [delta for event in anthropic.encode_stream(reply) for delta in decoder.feed(event)]
+    deltas = [delta for event in anthropic.encode_stream(body) for delta in decoder.feed(event)]
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == "ab\r\n\n"
     assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == "hm"
     assert json.loads("".join(delta.arguments for delta in deltas if delta.kind == "call")) == {
@@ -389,14 +389,12 @@ def test_deltas_add_up_to_the_reply() -> None:
 
 
 def test_encodes_named_events_with_final_usage() -> None:
-    reply = anthropic.decode_reply(
-        {
-            "content": [text_part("a")],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 1, "output_tokens": 2},
-        }
-    )
-    events = list(anthropic.encode_stream(reply))
+    body = {
+        "content": [text_part("a")],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 1, "output_tokens": 2},
+    }
+    events = list(anthropic.encode_stream(body))
     assert [event.event for event in events] == [
         "message_start",
         "content_block_start",
@@ -410,12 +408,3 @@ def test_encodes_named_events_with_final_usage() -> None:
     assert data[0]["message"]["usage"] == {"input_tokens": 1, "output_tokens": 0}
     assert data[0]["message"]["stop_reason"] is None
     assert data[4]["usage"] == {"input_tokens": 1, "output_tokens": 2}
-
-
-def _through_a_stream(reply: Reply) -> Reply:
-    parser = SseParser()
-    decoder = anthropic.stream_decoder()
-    for event in anthropic.encode_stream(reply):
-        for parsed in parser.feed(encode_event(event)):
-            decoder.feed(parsed)
-    return decoder.reply()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.wire.codecs import CODECS
 from tests.chat_messages import assistant_message, result_block, text_part, user_message
 from tests.wire import anthropic_strategies, gemini_strategies, openai_strategies
@@ -22,15 +22,15 @@ from tests.wire.openai_bodies import MESSAGE, REASONING, completion, response
 @pytest.mark.parametrize("api", get_args(Api))
 def test_decodes_its_own_output(api: Api) -> None:
     codec = CODECS[api]
-    request = Request("some-model", [user_message("Hello?")], params={"max_tokens": 9})
+    request = ModelRequest("some-model", [user_message("Hello?")], params={"max_tokens": 9})
     read = codec.decode_request(codec.encode_request(request))
     assert [text_of(message) for message in read.messages] == ["Hello?"]
     messages = codec.decode_messages(codec.encode_messages(request.messages))
     assert [text_of(message) for message in messages] == ["Hello?"]
-    reply = Reply(assistant_message("Hello."), "stop", model="some-model", id="r1")
+    reply = ModelReply(assistant_message("Hello."), "stop", model="some-model", id="r1")
     assert text_of(codec.decode_reply(codec.encode_reply(reply)).message) == "Hello."
     decoder = codec.stream_decoder(model="some-model")
-    for event in codec.encode_stream(reply):
+    for event in codec.encode_stream(codec.encode_reply(reply)):
         decoder.feed(event)
     assert text_of(decoder.reply().message) == "Hello."
 
@@ -60,11 +60,10 @@ def test_restores_requests_verbatim(api: Api, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("api", REPLIES)
 @given(data=st.data())
-def test_restores_replies_verbatim(api: Api, data: st.DataObject) -> None:
+def test_decoding_a_reply_does_not_change_its_body(api: Api, data: st.DataObject) -> None:
     body = data.draw(REPLIES[api])
     original = copy.deepcopy(body)
-    codec = CODECS[api]
-    assert codec.encode_reply(codec.decode_reply(body)) == original
+    CODECS[api].decode_reply(body)
     assert body == original
 
 
@@ -98,7 +97,7 @@ def test_requested_model_is_the_author_of_reasoning(api: Api) -> None:
     codec = CODECS[api]
     body = REPLIES_WITH_REASONING[api]
     decoder = codec.stream_decoder(model="alias")
-    for event in codec.encode_stream(codec.decode_reply(body)):
+    for event in codec.encode_stream(body):
         decoder.feed(event)
     for reply in (codec.decode_reply(body, model="alias"), decoder.reply()):
         with_reasoning = codec.encode_messages([reply.message], model="alias")

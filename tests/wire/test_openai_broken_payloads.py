@@ -49,25 +49,21 @@ EACH_REPLY = pytest.mark.parametrize(
 @EACH_REPLY
 @openai_strategies.few
 @given(data=st.data())
-def test_broken_replies_are_restored_or_refused(
-    codec: Any, replies: Any, data: st.DataObject
-) -> None:
+def test_broken_replies_are_read_or_refused(codec: Any, replies: Any, data: st.DataObject) -> None:
     body = data.draw(openai_strategies.broken_payloads(replies))
     with contextlib.suppress(WireError):
-        assert codec.encode_reply(codec.decode_reply(body)) == body
+        assert codec.decode_reply(body).message["role"] == "assistant"
 
 
 @EACH_REPLY
 @openai_strategies.few
 @given(data=st.data())
 def test_broken_streams_are_read_or_refused(codec: Any, replies: Any, data: st.DataObject) -> None:
-    body = data.draw(openai_strategies.broken_payloads(replies))
+    body = data.draw(replies)
+    events = [
+        json.loads(event.data) for event in codec.encode_stream(body) if event.data != "[DONE]"
+    ]
     with contextlib.suppress(WireError):
-        events = [
-            json.loads(event.data)
-            for event in codec.encode_stream(codec.decode_reply(body))
-            if event.data != "[DONE]"
-        ]
         at = data.draw(st.integers(0, len(events) - 1))
         events[at] = data.draw(openai_strategies.broken_payloads(st.just(events[at])))
         decoder = codec.stream_decoder(model=None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent
@@ -57,13 +57,13 @@ def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
-def decode(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
+def decode(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], ModelReply]:
     decoder = stream_decoder(model=model)
     deltas = [delta for one in events for delta in decoder.feed(one)]
     return deltas, decoder.reply()
 
 
-def items_of(reply: Reply) -> Any:
+def items_of(reply: ModelReply) -> Any:
     return openai_responses.encode_reply(reply)["output"]
 
 
@@ -266,10 +266,10 @@ def test_decodes_an_incomplete_response() -> None:
 def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
     """And without the event that ends it, the pieces still add up to the same items."""
     if body.get("status") in ("completed", "incomplete", "failed"):
-        reply = openai_responses.decode_reply(body)
-        assert decode(encode_stream(reply))[1] == reply
-    reply = openai_responses.decode_reply({**body, "status": "in_progress"})
-    events = list(encode_stream(reply))
+        assert decode(encode_stream(body))[1] == openai_responses.decode_reply(body)
+    unfinished_body = {**body, "status": "in_progress"}
+    reply = openai_responses.decode_reply(unfinished_body)
+    events = list(encode_stream(unfinished_body))
     assert all(
         one.event and not one.event.endswith(("completed", "failed", ".incomplete"))
         for one in events
@@ -287,7 +287,7 @@ def test_streamed_reply_decodes_to_the_same_reply(body: dict[str, Any]) -> None:
 
 def test_streams_unknown_parts_whole() -> None:
     item = {**MESSAGE, "content": [{"type": "hologram", "data": "x"}, TEXT]}
-    reply = openai_responses.decode_reply({**END["response"], "output": [item]})
-    deltas, again = decode(list(encode_stream(reply))[:-2])
+    events = list(encode_stream({**END["response"], "output": [item]}))
+    deltas, again = decode(events[:-2])
     assert items_of(again) == [{**item, "status": "incomplete"}]
     assert deltas == [StreamDelta("text", "Hello")]

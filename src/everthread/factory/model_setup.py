@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.config import Config, home_directory
 from everthread.config.sections import ModelOptions, SummaryModelOptions
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Api, Request, StreamingModel
+from everthread.core.types import Api, ModelRequest, StreamingModel
 from everthread.errors import ConfigError
 from everthread.factory.compression import acompress
 
@@ -113,23 +113,23 @@ async def load_window(
     offline: bool = False,
 ) -> Window:
     """Return the window to use for a model: configured, learnt, reported by its server, or from the catalogue."""
-    from everthread.providers.catalog import LearntLimit, Window, resolve_window
+    from everthread.providers.catalog import Window, make_learnt_window, resolve_window
     from everthread.providers.local import DEFAULT_WINDOW
     from everthread.store.records import LimitKey
 
     if choice.provider == "local":
         size = setting or DEFAULT_WINDOW
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
-    stored_limit = None
+    learnt_window = None
     if store is not None:
-        stored_limits = await store.load_limits(LimitKey(choice.base_url, choice.model))
-        stored_limit = stored_limits.window
-    learnt_limit = (
-        None if stored_limit is None else LearntLimit(stored_limit.limit, stored_limit.source)
-    )
-    ask = None if offline else make_endpoint_request(choice)
+        limits = await store.limits.load_limits(LimitKey(choice.base_url, choice.model))
+        if limits.window is not None:
+            learnt_window = make_learnt_window(limits.window.limit, limits.window.source)
     return await resolve_window(
-        choice.model, setting=setting, learnt_limit=learnt_limit, ask_server=ask
+        choice.model,
+        setting=setting,
+        learnt_window=learnt_window,
+        ask_server=None if offline else make_endpoint_request(choice),
     )
 
 
@@ -223,7 +223,7 @@ def _wrap_model(
     return FallbackModel([retrying_model, *fallback], fit_request=fit_request, events=on_event)
 
 
-async def fit_request(request: Request, model: StreamingModel) -> Request:
+async def fit_request(request: ModelRequest, model: StreamingModel) -> ModelRequest:
     """Make a request small enough for another model, for this call only, without storing anything."""
     from everthread.core.tokens import TokenCounter
 

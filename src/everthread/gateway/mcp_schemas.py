@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.graph_tools import SCHEMAS as LOSSLESS_SCHEMAS
+from everthread.core.tool_schemas import build_schema
 from everthread.thread.lookup.pins import MAX_PIN_CHARS
 
 MAX_SEARCH_LIMIT = 20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from everthread.core.costs.prices import find_listed_window
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.core.urls import host_of
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
@@ -292,14 +292,6 @@ WindowSource = Literal["setting", "learnt", "request", "endpoint", "catalogue", 
 
 
 @dataclass(frozen=True, slots=True)
-class LearntLimit:
-    """A limit that a server stated in an error."""
-
-    limit: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """A window in tokens, its source, and a sentence for people."""
 
@@ -319,24 +311,25 @@ LONG_CONTEXT_TOKENS = 1_000_000
 """Window that a client of Claude requests with the header."""
 
 
+def make_learnt_window(tokens: int, source: str) -> Window:
+    """Return a window that a server stated in an error, which is the `source`."""
+    return Window(tokens, "learnt", f"{tokens:,} tokens, learnt from the server: {source}")
+
+
 async def resolve_window(
     model: str,
     *,
     setting: int | None = None,
-    learnt_limit: LearntLimit | None = None,
+    learnt_window: Window | None = None,
     ask_server: Callable[[], Awaitable[EndpointReport]] | None = None,
     betas: str = "",
 ) -> Window:
-    """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt limit decides.
+    """Return the window of `model`. `ask_server` is called only if neither a setting nor a learnt window decides.
 
     `betas`: the result of `read_window_betas`, because a request may ask for a longer window than usual.
     """
-    if learnt_limit is not None and (setting is None or learnt_limit.limit < setting):
-        return Window(
-            learnt_limit.limit,
-            "learnt",
-            f"{learnt_limit.limit:,} tokens, learnt from the server: {learnt_limit.source}",
-        )
+    if learnt_window is not None and (setting is None or learnt_window.tokens < setting):
+        return learnt_window
     if setting is not None:
         return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
     if LONG_CONTEXT_BETA in betas and "claude" in model.lower():
@@ -386,7 +379,7 @@ def read_window_betas(headers: Mapping[str, str] | None) -> str:
 OUTPUT_CAP_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def get_output_cap(request: Request) -> int | None:
+def get_output_cap(request: ModelRequest) -> int | None:
     """Return the output cap of a request, under any of its names."""
     values = (request.params.get(field) for field in OUTPUT_CAP_FIELDS)
     return next(
@@ -395,7 +388,9 @@ def get_output_cap(request: Request) -> int | None:
     )
 
 
-def with_output_cap(request: Request, tokens: int, *, api: Api, base_url: str = "") -> Request:
+def with_output_cap(
+    request: ModelRequest, tokens: int, *, api: Api, base_url: str = ""
+) -> ModelRequest:
     """Return the request with this output cap only, under the server's name for it, in its old position."""
     old_field = next((field for field in OUTPUT_CAP_FIELDS if field in request.params), None)
     name = choose_output_cap_field(api, base_url)

@@ -255,15 +255,8 @@ def find_provider_by_name(model: str) -> str | None:
     vendor, slash, name_without_vendor = model.partition("/")
     if slash and vendor in _PROVIDER_BY_NAME:
         return vendor
-    name = name_without_vendor if slash else model
-    return next(
-        (
-            entry.name
-            for entry in (ANTHROPIC, OPENAI, GEMINI, *OTHER_PROVIDERS)
-            if re.match(entry.name_pattern, name.lower())
-        ),
-        None,
-    )
+    maker = _find_maker(name_without_vendor if slash else model)
+    return None if maker is None else maker.name
 
 
 def _choose_custom(name: str, base_url: str, key_env: str | None, api: Api | None) -> ModelChoice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 import time
 from collections.abc import (
@@ -20,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
 from everthread.providers.catalog import (
     find_default_output_cap,
@@ -31,8 +30,8 @@ from everthread.providers.catalog import (
 from everthread.providers.model_errors import is_out_of_service, is_transient
 
 T = TypeVar("T")
-AnswerPiece = StreamDelta | Reply
-_RATE_LIMIT = 429
+AnswerPiece = StreamDelta | ModelReply
+_RATE_LIMIT_STATUS = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +98,25 @@ class ModelWrapper:
     def base_url(self) -> str:
         return self.inner.base_url
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         async with closing_stream(self._ask(request, stream=False)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reply):
+                if isinstance(piece, ModelReply):
                     return piece
         raise AssertionError("an answer is a reply or an error")
 
-    def stream(self, request: Request) -> AsyncIterator[AnswerPiece]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[AnswerPiece]:
         return self._ask(request, stream=True)
 
     async def aclose(self) -> None:
         await close_model(self.inner)
 
-    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
+    def _ask(self, request: ModelRequest, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, request, stream=stream)
 
 
 async def ask_model(
-    model: StreamingModel, request: Request, *, stream: bool
+    model: StreamingModel, request: ModelRequest, *, stream: bool
 ) -> AsyncGenerator[AnswerPiece, None]:
     """Yield the pieces of a stream, or the whole answer as one."""
     if not stream:
@@ -129,7 +128,7 @@ async def ask_model(
 
 
 async def ask_until_first_word(
-    model: StreamingModel, request: Request, *, stream: bool
+    model: StreamingModel, request: ModelRequest, *, stream: bool
 ) -> AsyncGenerator[AnswerPiece, None]:
     """Like `ask_model`, but yield usage reported before the first word together with that word.
 
@@ -149,42 +148,37 @@ async def ask_until_first_word(
             yield piece
 
 
-@dataclass(frozen=True, slots=True)
-class RetryOptions:
-    """Limits of retries. `attempts` includes the first attempt."""
-
-    attempts: int = 4
-    first_wait_seconds: float = 0.5
-    max_wait_seconds: float = 30.0
-    """Limit for waits that the provider does not set."""
-    max_total_seconds: float = 300.0
-    """Maximum seconds since the first attempt. If the provider asks for a longer wait, give up at once."""
-    rate_limit_attempts: int = 12
-    rate_limit_wait_seconds: float = 4.0
-    """First wait after a rate limit if the provider names no wait; rate limits last minutes."""
+MAX_ATTEMPTS = 4
+"""Maximum attempts, the first included."""
+FIRST_WAIT_SECONDS = 0.5
+MAX_WAIT_SECONDS = 30.0
+"""Maximum of a wait that the provider does not set."""
+MAX_RETRY_SECONDS = 300.0
+"""Maximum seconds since the first attempt. If the provider asks for a longer wait, give up at once."""
+MAX_RATE_LIMIT_ATTEMPTS = 12
+RATE_LIMIT_WAIT_SECONDS = 4.0
+"""First wait after a rate limit if the provider names no wait; rate limits last minutes."""
 
 
 class RetryingModel(ModelWrapper):
     """Retry a model after temporary failures."""
 
-    def __init__(  # noqa: PLR0913 - time and chance are injected
+    def __init__(
         self,
         model: StreamingModel,
-        options: RetryOptions | None = None,
         *,
         events: EventHandler = ignore_event,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        random_share: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(model)
-        self._options = options or RetryOptions()
         self._events = events
         self._clock = clock
         self._sleep = sleep
-        self._random_share = random_share
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         start_time = self._clock()
         attempt = 1
         has_begun = False
@@ -208,10 +202,9 @@ class RetryingModel(ModelWrapper):
         if not is_transient(error):
             raise error
         wait = self._compute_wait(error, attempt)
-        exceeds_total = self._clock() - start_time + wait > self._options.max_total_seconds
-        max_attempts = self._options.attempts
-        if error.status == _RATE_LIMIT:
-            max_attempts = self._options.rate_limit_attempts
+        exceeds_total = self._clock() - start_time + wait > MAX_RETRY_SECONDS
+        is_rate_limit = error.status == _RATE_LIMIT_STATUS
+        max_attempts = MAX_RATE_LIMIT_ATTEMPTS if is_rate_limit else MAX_ATTEMPTS
         if attempt >= max_attempts or exceeds_total:
             reason = f"tried {attempt} times"
             if exceeds_total and error.retry_after:
@@ -225,17 +218,16 @@ class RetryingModel(ModelWrapper):
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
-    def _compute_wait(self, error: ModelError, attempt: int) -> float:
+    @staticmethod
+    def _compute_wait(error: ModelError, attempt: int) -> float:
         """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
+        jitter = random.random()  # noqa: S311 - not a secret
         if error.retry_after is not None:
-            return error.retry_after * (1 + self._random_share() / 10)
-        first_wait_seconds = self._options.first_wait_seconds
-        if error.status == _RATE_LIMIT:
-            first_wait_seconds = self._options.rate_limit_wait_seconds
-        max_next_wait = min(
-            self._options.max_wait_seconds, first_wait_seconds * 2.0 ** (attempt - 1)
-        )
-        return max_next_wait * (1 + self._random_share()) / 2
+            return error.retry_after * (1 + jitter / 10)
+        is_rate_limit = error.status == _RATE_LIMIT_STATUS
+        first_wait = RATE_LIMIT_WAIT_SECONDS if is_rate_limit else FIRST_WAIT_SECONDS
+        max_next_wait = min(MAX_WAIT_SECONDS, first_wait * 2.0 ** (attempt - 1))
+        return max_next_wait * (1 + jitter) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +252,9 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         loop = asyncio.get_running_loop()
         limits = self._limits
         total_deadline = (
@@ -306,19 +300,13 @@ class TimeLimitedModel(ModelWrapper):
                     texts += [piece.text] if piece.kind == "text" else []
                 yield piece
 
-    def _make_partial_reply(self, texts: list[str], usage: dict[str, Any] | None) -> Reply:
+    def _make_partial_reply(self, texts: list[str], usage: dict[str, Any] | None) -> ModelReply:
         """Return the text so far as a reply, without an incomplete call, which must not be run."""
         message: Message = {"role": "assistant", "content": "".join(texts)}
-        return Reply(message, usage=usage, model=self.name)
+        return ModelReply(message, usage=usage, model=self.name)
 
 
-RequestFitter = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
 OUT_OF_SERVICE_SECONDS = 60.0
-
-
-def keep_request(request: Request, _model: StreamingModel) -> Request:
-    """Return the request unchanged, for models with windows of similar size."""
-    return request
 
 
 class FallbackModel(ModelWrapper):
@@ -328,10 +316,9 @@ class FallbackModel(ModelWrapper):
         self,
         models: Sequence[StreamingModel],
         *,
-        fit_request: RequestFitter = keep_request,
+        fit_request: Callable[[ModelRequest, StreamingModel], Awaitable[ModelRequest]],
         events: EventHandler = ignore_event,
         clock: Callable[[], float] = time.monotonic,
-        out_of_service_seconds: float = OUT_OF_SERVICE_SECONDS,
     ) -> None:
         if not models:
             raise InputError("A fallback needs at least one model; none was given.")
@@ -340,10 +327,11 @@ class FallbackModel(ModelWrapper):
         self._fit_to_model = fit_request
         self._events = events
         self._clock = clock
-        self._out_of_service_seconds = out_of_service_seconds
         self._out_of_service_until: dict[int, float] = {}
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         for index, is_last in self._list_models_to_ask():
             has_begun = False
             try:
@@ -380,7 +368,7 @@ class FallbackModel(ModelWrapper):
         for position, index in enumerate(order):
             yield index, position == len(order) - 1
 
-    async def _fit_request(self, request: Request, index: int) -> Request:
+    async def _fit_request(self, request: ModelRequest, index: int) -> ModelRequest:
         model = self._models[index]
         if request.model == model.name:
             return request
@@ -392,15 +380,14 @@ class FallbackModel(ModelWrapper):
             request = with_output_cap(
                 request, min(cap, max_cap), api=model.api, base_url=model.base_url
             )
-        fitted_request = self._fit_to_model(request, model)
-        return await fitted_request if inspect.isawaitable(fitted_request) else fitted_request
+        return await self._fit_to_model(request, model)
 
     def _note_failure(self, index: int, error: ModelError, *, is_last: bool) -> None:
         """Report the failure, so that the next model is asked; raise it for the last model or a bad request."""
         if not is_out_of_service(error):
             raise error
         self._out_of_service_until[index] = self._clock() + max(
-            self._out_of_service_seconds, error.retry_after or 0.0
+            OUT_OF_SERVICE_SECONDS, error.retry_after or 0.0
         )
         self.inner = self._models[next(self._list_models_to_ask())[0]]
         if is_last:
@@ -429,17 +416,19 @@ class FittingModel(ModelWrapper):
         super().__init__(model)
         self._counter = TokenCounter(model.name)
 
-    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
+    def _ask(self, request: ModelRequest, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, self._fit_request(request), stream=stream)
 
-    def _fit_request(self, request: Request) -> Request:
+    def _fit_request(self, request: ModelRequest) -> ModelRequest:
         cap = get_output_cap(request)
         if cap is None and self.api == "anthropic":
             cap = find_default_output_cap(request.model, self.window)
         if cap is None:
             return request
-        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
-        free_tokens = self.window - round(PROMPT_SIZE_FACTOR * prompt)
+        prompt_tokens = self._counter.request(
+            request.messages, system=request.system, tools=request.tools
+        )
+        free_tokens = self.window - round(PROMPT_SIZE_FACTOR * prompt_tokens)
         if cap <= free_tokens or free_tokens < MIN_OUTPUT_TOKENS:
             return request
         return with_output_cap(request, free_tokens, api=self.api, base_url=self.base_url)
@@ -451,14 +440,16 @@ class MeteredModel(ModelWrapper):
     def __init__(
         self,
         model: StreamingModel,
-        report_abandoned: Callable[[Request], None],
-        check_permission: Callable[[Request], Awaitable[None]] | None = None,
+        report_abandoned: Callable[[ModelRequest], None],
+        check_permission: Callable[[ModelRequest], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(model)
         self._report_abandoned = report_abandoned
         self._check_permission = check_permission
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         if self._check_permission is not None:
             await self._check_permission(request)
         try:

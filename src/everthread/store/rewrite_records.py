@@ -97,6 +97,17 @@ class RewriteSearch:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteState:
+    """State kept with a rewrite: the engine's, and the note after the system prompt."""
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    model: str = ""
+    """The model whose tokenizer counted the replacement; empty if it was not counted."""
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite:
     """The replacement of a history's beginning. Its key is tenant, engine, digest and strength; it is never changed."""
 
@@ -120,8 +131,7 @@ class Rewrite:
     """The session that the compaction began; empty if no message was covered."""
     depth: int = 1
     """How many compactions the replaced beginning went through."""
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """State of the engine that made the rewrite."""
+    state: RewriteState = RewriteState()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.json_values import as_text
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import StreamDelta
 from everthread.errors import WireError
 
 
@@ -18,7 +18,7 @@ def split_reply_fields(
     model_name: str = "model",
     usage_name: str = "usage",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a body into `id`, `model` and `usage` of a `Reply`, whatever their names, and the other fields."""
+    """Split a body into `id`, `model` and `usage` of a `ModelReply`, whatever their names, and the other fields."""
     fields: dict[str, Any] = {}
     other_fields = dict(body)
     for field, name, kind in (
@@ -31,38 +31,21 @@ def split_reply_fields(
     return fields, other_fields
 
 
-def add_reply_fields(
-    body: dict[str, Any],
-    reply: Reply,
-    prompt_name: str,
-    output_name: str,
-    *,
-    is_native: bool,
+def encode_openai_usage(
+    usage: Mapping[str, Any], *, prompt_name: str, output_name: str
 ) -> dict[str, Any]:
-    """Add id, model and usage to the body of a reply. A native reply gets only those that it had, its usage unchanged.
-
-    `prompt_name` and `output_name`: names under which the usage of another API is written.
-    """
-    if reply.id or not is_native:
-        body["id"] = reply.id
-    if reply.model or not is_native:
-        body["model"] = reply.model
-    if reply.usage is not None and is_native:
-        body["usage"] = reply.usage
-    elif reply.usage is not None:
-        figures = normalize_usage(reply.usage)
-        prompt_details = {
+    """Return a usage in the form of OpenAI's two protocols, which differ in the names of prompt and output."""
+    figures = normalize_usage(usage)
+    return {
+        prompt_name: figures.prompt_tokens,
+        f"{prompt_name}_details": {
             "cached_tokens": figures.cache_read_tokens,
             "cache_write_tokens": figures.cache_write_tokens,
-        }
-        body["usage"] = {
-            prompt_name: figures.prompt_tokens,
-            f"{prompt_name}_details": prompt_details,
-            output_name: figures.output_tokens,
-            f"{output_name}_details": {"reasoning_tokens": figures.reasoning_tokens},
-            "total_tokens": figures.total_tokens,
-        }
-    return body
+        },
+        output_name: figures.output_tokens,
+        f"{output_name}_details": {"reasoning_tokens": figures.reasoning_tokens},
+        "total_tokens": figures.total_tokens,
+    }
 
 
 def raise_reply_error(error: Any, expected: str) -> NoReturn:

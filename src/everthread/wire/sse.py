@@ -6,7 +6,6 @@ events result. `id` and `retry` are not used by model streams and are ignored, a
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Mapping
@@ -29,19 +28,23 @@ class SseSplitter:
     """Split a stream into events, as bytes. An incomplete event waits for the next chunk."""
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.pending = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that this chunk completes, each with its closing blank line."""
-        data = self.pending + chunk
-        ends = [0, *(match.end() for match in _EVENT_END_PATTERN.finditer(data))]
-        self.pending = data[ends[-1] :]
-        return [data[start:end] for start, end in pairwise(ends)]
+        # The blank line may have begun in the last three bytes before this chunk.
+        search_start = max(0, len(self.pending) - 3)
+        self.pending += chunk
+        matches = _EVENT_END_PATTERN.finditer(self.pending, search_start)
+        ends = [0, *(match.end() for match in matches)]
+        events = [bytes(self.pending[start:end]) for start, end in pairwise(ends)]
+        del self.pending[: ends[-1]]
+        return events
 
     def pop_pending(self) -> bytes:
         """Return the incomplete event at the end of the stream."""
-        incomplete_event = self.pending
-        self.pending = b""
+        incomplete_event = bytes(self.pending)
+        self.pending.clear()
         return incomplete_event
 
 
@@ -49,60 +52,31 @@ class SseParser:
     """Parse a stream of bytes into events, each as soon as it is complete."""
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._pending_text: list[str] = []
-        self._event = ""
-        self._data: list[str] = []
-        self._has_started = False
-        self._skip_newline = False
+        self._splitter = SseSplitter()
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that this chunk completes."""
-        return self._read_text(self._decoder.decode(chunk))
+        events = map(decode_event, self._splitter.feed(chunk))
+        return [event for event in events if event is not None]
 
     def close(self) -> list[SseEvent]:
         """Return the last event if the stream ended without its closing blank line."""
-        events = self._read_text(self._decoder.decode(b"", final=True))
-        self._read_line("".join(self._pending_text))
-        self._pending_text = []
-        return events + self._finish_event()
+        event = decode_event(self._splitter.pop_pending())
+        return [] if event is None else [event]
 
-    def _read_text(self, text: str) -> list[SseEvent]:
-        if text and not self._has_started:
-            self._has_started = True
-            text = text.removeprefix("\ufeff")
-        if text and self._skip_newline:
-            self._skip_newline = False
-            text = text.removeprefix("\n")
-        self._skip_newline = self._skip_newline or text.endswith("\r")
-        *lines, partial_line = _LINE_END_PATTERN.split(text)
-        events: list[SseEvent] = []
-        for line in lines:
-            full_line = "".join((*self._pending_text, line))
-            self._pending_text = []
-            if full_line:
-                self._read_line(full_line)
-            else:
-                events += self._finish_event()
-        if partial_line:
-            self._pending_text.append(partial_line)
-        return events
 
-    def _read_line(self, line: str) -> None:
+def decode_event(raw: bytes) -> SseEvent | None:
+    """Return one event; None if it has no data, such as a comment that keeps the connection alive."""
+    text = raw.decode("utf-8", "replace").removeprefix("\ufeff")
+    event_name = ""
+    data: list[str] = []
+    for line in _LINE_END_PATTERN.split(text):
         name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
         if name == "data":
-            self._data.append(value)
+            data.append(value.removeprefix(" "))
         elif name == "event":
-            self._event = value
-
-    def _finish_event(self) -> list[SseEvent]:
-        """Return the collected event; none if it has no data, for example a comment that keeps the connection alive."""
-        event = self._event
-        data = self._data
-        self._event = ""
-        self._data = []
-        return [SseEvent(event or None, "\n".join(data))] if data else []
+            event_name = value.removeprefix(" ")
+    return SseEvent(event_name or None, "\n".join(data)) if data else None
 
 
 def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -125,11 +99,11 @@ def make_json_event(data: Mapping[str, Any], name: str | None = None) -> SseEven
 
 def encode_event(event: SseEvent) -> bytes:
     """Return the bytes of one event, ready to be sent."""
-    head = f"event: {event.event}\n" if event.event else ""
-    return (
-        head + "".join(f"data: {line}\n" for line in _LINE_END_PATTERN.split(event.data)) + "\n"
-    ).encode("utf-8", "replace")
+    lines = [f"data: {line}\n" for line in _LINE_END_PATTERN.split(event.data)]
+    if event.event:
+        lines.insert(0, f"event: {event.event}\n")
+    return "".join([*lines, "\n"]).encode("utf-8", "replace")
 
 
-_EVENT_END_PATTERN = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_END_PATTERN = re.compile(rb"\r?\n\r?\n|\r\r")
 _LINE_END_PATTERN = re.compile(r"\r\n|\r|\n")

@@ -9,7 +9,7 @@ from everthread import Agent
 from everthread.agent import commands
 from everthread.agent.commands import CommandResult
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup
+from tests.agent.agent_setup import Agents
 from tests.conversation.conversation_setup import send_texts
 
 SMALL = "compression: {background: false, protect_last_n: 2}"
@@ -25,9 +25,9 @@ async def run_command(agent: Any, text: str) -> CommandResult:
 
 
 async def open_with_turns(
-    setup: AgentSetup, turns: int = 8, **more: Any
+    agents: Agents, turns: int = 8, **more: Any
 ) -> tuple[Agent, ScriptedModel]:
     model = ScriptedModel(lambda _: "Noted.", **more)
-    agent = await setup.open(model, config=SMALL)
+    agent = await agents.open(model, config=SMALL)
     await send_texts(agent, turns, 600, "page")
     return agent, model

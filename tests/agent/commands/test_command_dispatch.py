@@ -11,7 +11,7 @@ from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, FakeTool, call_reply
+from tests.agent.agent_setup import Agents, FakeTool, call_reply
 from tests.agent.commands.command_runs import open_with_turns, run_command
 
 
@@ -35,12 +35,12 @@ def test_slash_commands_are_parsed(text: str, expected: tuple[str, str] | None) 
     assert parse(text) == expected
 
 
-async def test_every_specified_command_exists_with_help(setup: AgentSetup) -> None:
+async def test_every_specified_command_exists_with_help(agents: Agents) -> None:
 
     names = {command.name for command in COMMANDS}
     specified = "compress undo usage insights new resume branch sessions search help model context pin memory why state"
     assert names == set(specified.split())
-    agent = await setup.open(ScriptedModel())
+    agent = await agents.open(ScriptedModel())
     result = await run_command(agent, "/help")
     assert all(command.usage in result.text for command in COMMANDS)
     one = await run_command(agent, "/help undo")
@@ -53,19 +53,19 @@ async def test_every_specified_command_exists_with_help(setup: AgentSetup) -> No
     assert "no command /nonsense" in unknown.text
 
 
-async def test_no_command_reaches_the_model(setup: AgentSetup) -> None:
-    agent, model = await open_with_turns(setup, 3)
+async def test_no_command_reaches_the_model(agents: Agents) -> None:
+    agent, model = await open_with_turns(agents, 3)
     request_count = len(model.requests)
     for command in COMMANDS:
         await run_command(agent, f"/{command.name}")
         await run_command(agent, f"/{command.name} something odd")
     assert len(model.requests) == request_count
-    results = [text_of(item.body) for item in await setup.store.history(agent.conversation.id)]
+    results = [text_of(item.body) for item in await agents.store.history(agent.conversation.id)]
     assert not any(text.startswith("/") for text in results)
 
 
 async def test_commands_that_change_the_context_are_refused_during_a_turn(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     results: list[CommandResult] = []
 
@@ -81,7 +81,7 @@ async def test_commands_that_change_the_context_are_refused_during_a_turn(
         results.extend([await run_command(agent, line) for line in lines])
         return ToolReply("looked")
 
-    agent = await setup.open(
+    agent = await agents.open(
         ScriptedModel([call_reply(("look", {})), "Done."]),
         tools=[FakeTool("look", look)],
     )
@@ -99,19 +99,19 @@ async def test_commands_that_change_the_context_are_refused_during_a_turn(
 
 
 async def test_commands_work_on_a_conversation_without_an_agent(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    agent, _ = await open_with_turns(setup, 2)
+    agent, _ = await open_with_turns(agents, 2)
     failed = {
         c.name for c in COMMANDS if (await run_command(agent.conversation, f"/{c.name}")).failed
     }
     assert failed == {"pin", "memory", "search"}, "they need an argument or an agent"
-    fresh = await setup.open(ScriptedModel())
+    fresh = await agents.open(ScriptedModel())
     assert (await run_command(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
 
-async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None:
-    agent = await setup.open(ScriptedModel())
+async def test_an_unknown_command_suggests_near_names(agents: Agents) -> None:
+    agent = await agents.open(ScriptedModel())
     result = await run_command(agent, "/compres now")
     assert result.failed
     assert "/compress" in result.text
@@ -120,8 +120,8 @@ async def test_an_unknown_command_suggests_near_names(setup: AgentSetup) -> None
     assert (await run_command(agent, "no command")).failed
 
 
-async def test_accepts_command_names_of_other_programs(setup: AgentSetup) -> None:
-    agent, _ = await open_with_turns(setup, 2)
+async def test_accepts_command_names_of_other_programs(agents: Agents) -> None:
+    agent, _ = await open_with_turns(agents, 2)
     assert (await run_command(agent, "/cost")).data["sums"] == (
         await run_command(agent, "/usage")
     ).data["sums"]

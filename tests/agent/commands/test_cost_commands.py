@@ -11,7 +11,7 @@ from everthread.providers.local import SMOLLM2
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
 from everthread.thread.used_window import describe_window
-from tests.agent.agent_setup import AgentSetup, open_setup
+from tests.agent.agent_setup import Agents, open_agents
 from tests.agent.commands.command_runs import SMALL, open_with_turns, run_command
 from tests.conversation.conversation_setup import send_texts
 from tests.conversation.http_setup import KEY
@@ -21,18 +21,18 @@ from tests.conversation.http_setup import KEY
     ("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)]
 )
 async def test_switching_to_the_local_model_uses_its_whole_window(
-    setup: AgentSetup, home: Path, config: str, window: int
+    agents: Agents, home: Path, config: str, window: int
 ) -> None:
     file = SMOLLM2.path(home)
     file.parent.mkdir(parents=True)
     file.touch()  # nothing is loaded before the first call
-    agent = await setup.open(ScriptedModel(), config=config)
+    agent = await agents.open(ScriptedModel(), config=config)
     result = await run_command(agent, f"/model local/{SMOLLM2.name}")
     assert result.data["window"] == agent.conversation.window == window
 
 
-async def test_a_learnt_window_names_its_source(setup: AgentSetup) -> None:
-    agent = await setup.open(ScriptedModel(window=400_000))
+async def test_a_learnt_window_names_its_source(agents: Agents) -> None:
+    agent = await agents.open(ScriptedModel(window=400_000))
     assert describe_window(agent.conversation.window, agent.conversation.route) == (
         "400,000 tokens (the model's own)"
     )
@@ -41,15 +41,15 @@ async def test_a_learnt_window_names_its_source(setup: AgentSetup) -> None:
     )
 
 
-async def test_usage_and_insights_read_the_store(setup: AgentSetup) -> None:
-    fresh = await setup.open(ScriptedModel())
+async def test_usage_and_insights_read_the_store(agents: Agents) -> None:
+    fresh = await agents.open(ScriptedModel())
     assert "No call" in (await run_command(fresh, "/usage")).text
-    agent, _ = await open_with_turns(setup, 3)
+    agent, _ = await open_with_turns(agents, 3)
     usage = await run_command(agent, "/usage")
-    spent = await setup.store.usage(agent.conversation.id)
+    spent = await agents.store.usage.list_usage(agent.conversation.id)
     assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
     assert "3 calls" in usage.text
-    unpriced = await setup.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
+    unpriced = await agents.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
     await unpriced.send("Hi.")
     result = await run_command(unpriced, "/usage")
     assert result.data["sums"]["all"]["cost"] is None
@@ -68,13 +68,13 @@ async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     async with (
         Provider(models, lambda request: f"I am {request.model}.") as provider,
-        open_setup(tmp_path) as setup,
+        open_agents(tmp_path) as agents,
     ):
         address = (
             f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}, "
             "context_length: 60_000}"
         )
-        agent = await setup.open(None, config=f"{address}\n{SMALL}")
+        agent = await agents.open(None, config=f"{address}\n{SMALL}")
         assert (await agent.send("Who?")).text == "I am gpt-4o."
         assert agent.conversation.window == 60_000, (
             "the configured window applies to the configured model only"
@@ -90,7 +90,7 @@ async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.Monk
         }
         assert "compacted before the next call" in switched.text
         assert (await agent.send("And now?")).text == "I am gpt-4o-mini."
-        assert setup.events_of(CompactionDone)
+        assert agents.events_of(CompactionDone)
         branch = await run_command(agent, "/branch")
         await agent.switch(branch.next_session or "")
         assert (await agent.send("Here too?")).text == "I am gpt-4o-mini."

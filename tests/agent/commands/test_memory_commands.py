@@ -10,21 +10,21 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, open_setup
+from tests.agent.agent_setup import Agents, open_agents
 from tests.agent.commands.command_runs import SMALL, run_command
 from tests.conversation.http_setup import KEY, NAMES
 
 
 async def test_a_pinned_rule_is_in_every_request_word_for_word(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
     rule = "the invoices folder is read only"
     model = ScriptedModel(lambda _: "Noted.", window=16_000)
-    agent = await setup.open(model, config=SMALL)
+    agent = await agents.open(model, config=SMALL)
     await agent.send("Let us tidy up.")
     assert rule in (await run_command(agent, f"/pin  {rule}")).text
     assert len(model.requests) == 1
-    await setup.send_until_compacted(agent, 1_000, times=3)
+    await agents.send_until_compacted(agent, 1_000, times=3)
     for request in model.requests[1:]:
         assert any(rule in text_of(message) for message in request.messages)
     assert (await run_command(agent, "/pin")).failed
@@ -38,11 +38,11 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
     monkeypatch.setenv(KEY, "sk-lab")
     async with (
         Provider([ServedModel(NAMES[api], 200_000)], lambda _: "Noted.") as provider,
-        open_setup(tmp_path) as setup,
+        open_agents(tmp_path) as agents,
     ):
         address = provider.url if api == "anthropic" else f"{provider.url}/v1"
         route = f"model: {{default: {NAMES[api]}, provider: custom, base_url: '{address}', api_key_env: {KEY}}}"
-        agent = await setup.open(None, config=route, api=api)
+        agent = await agents.open(None, config=route, api=api)
         await run_command(agent, "/pin never use tabs")
         await agent.send("Hello.")
         await run_command(agent, "/pin answer in rhyme")
@@ -51,8 +51,8 @@ async def test_a_pin_keeps_the_history_valid_for_every_protocol(
         assert "answer in rhyme" in str(provider.log[-1].request)
 
 
-async def test_memory_is_shown_and_changed(setup: AgentSetup, home: Path) -> None:
-    agent = await setup.open(ScriptedModel())
+async def test_memory_is_shown_and_changed(agents: Agents, home: Path) -> None:
+    agent = await agents.open(ScriptedModel())
     await run_command(agent, "/memory add The ledger is on 8443")
     await run_command(agent, "/memory add user Is called Ines")
     result = await run_command(agent, "/memory")

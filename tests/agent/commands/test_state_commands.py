@@ -7,13 +7,13 @@ from typing import Any
 
 from everthread.agent.approval import Approvals
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, call_reply, open_setup
+from tests.agent.agent_setup import Agents, call_reply, open_agents
 from tests.agent.commands.command_runs import open_with_turns, run_command
 
 
-async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
+async def test_a_refused_command_is_not_a_failed_one(agents: Agents) -> None:
     model = ScriptedModel([call_reply(("terminal", {"command": "rm -r build"})), "Then not."])
-    agent = await setup.open(model, approve=Approvals([], None), yes=False)
+    agent = await agents.open(model, approve=Approvals([], None), yes=False)
     await agent.send("Clean up.")
     result = await run_command(agent, "/state")
     assert "– `rm -r build`: refused by the user" in result.text
@@ -23,21 +23,21 @@ async def test_a_refused_command_is_not_a_failed_one(setup: AgentSetup) -> None:
 async def test_why_explains_the_last_compaction_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        agent, _ = await open_with_turns(setup, 2)
+    async with open_agents(tmp_path) as agents:
+        agent, _ = await open_with_turns(agents, 2)
         assert "never compacted" in (await run_command(agent, "/why")).text
-        await setup.send_until_compacted(agent, 9_000)
+        await agents.send_until_compacted(agent, 9_000)
         result = await run_command(agent, "/why")
         assert result.data["reason"] == "preflight"
         assert "took the prompt to the threshold" in result.text
         thread = agent.conversation.id
-    async with open_setup(tmp_path) as setup:
-        resumed = await setup.open(ScriptedModel(), resume=thread)
+    async with open_agents(tmp_path) as agents:
+        resumed = await agents.open(ScriptedModel(), resume=thread)
         result = await run_command(resumed, "/why")
         assert "took the prompt to the threshold" in result.text
 
 
-async def test_state_lists_files_and_commands(setup: AgentSetup) -> None:
+async def test_state_lists_files_and_commands(agents: Agents) -> None:
     script: list[Any] = [
         call_reply(
             ("write_file", {"path": "a.py", "content": "x = 1\n"}),
@@ -46,7 +46,7 @@ async def test_state_lists_files_and_commands(setup: AgentSetup) -> None:
         call_reply(("terminal", {"command": "mkdir fine"})),
         "Done.",
     ]
-    agent = await setup.open(ScriptedModel(script))
+    agent = await agents.open(ScriptedModel(script))
     assert "no command was run" in (await run_command(agent, "/state")).text
     await agent.send("Go.")
     result = await run_command(agent, "/state")

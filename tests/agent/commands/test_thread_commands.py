@@ -7,7 +7,7 @@ from everthread.agent.commands import CommandResult
 from everthread.core.messages import text_of
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import AgentSetup, call_reply, text_tool
+from tests.agent.agent_setup import Agents, call_reply, text_tool
 from tests.agent.commands.command_runs import open_with_turns, run_command
 from tests.conversation.conversation_setup import make_text
 
@@ -19,21 +19,21 @@ async def follow(agent: Agent, result: CommandResult) -> None:
 
 
 async def test_resuming_a_conversation_of_another_model_says_so(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    first = await setup.open(ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000))
+    first = await agents.open(ScriptedModel(lambda _: "Noted.", name="model-a", window=24_000))
     await first.send("Hello.")
     thread = first.conversation.id
-    second = await setup.open(ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000))
+    second = await agents.open(ScriptedModel(lambda _: "Noted.", name="model-b", window=24_000))
     await second.send("Hi.")
     result = await run_command(second, f"/resume {thread}")
     assert "It was with model-a; model-b answers now" in result.text
 
 
 async def test_new_starts_a_conversation_with_the_same_prompt_and_tools(
-    setup: AgentSetup,
+    agents: Agents,
 ) -> None:
-    agent, model = await open_with_turns(setup, 2)
+    agent, model = await open_with_turns(agents, 2)
     result = await run_command(agent, "/new Spring cleaning")
     await follow(agent, result)
     await agent.send("A fresh start.")
@@ -45,8 +45,8 @@ async def test_new_starts_a_conversation_with_the_same_prompt_and_tools(
     assert last_request.tools == first_request.tools
 
 
-async def test_sessions_lists_conversations_without_subagents(setup: AgentSetup) -> None:
-    agent, _ = await open_with_turns(setup, 2)
+async def test_sessions_lists_conversations_without_subagents(agents: Agents) -> None:
+    agent, _ = await open_with_turns(agents, 2)
     result = await run_command(agent, "/new Spring cleaning")
     await follow(agent, result)
     await agent.send("A fresh start.")
@@ -68,8 +68,8 @@ async def test_sessions_lists_conversations_without_subagents(setup: AgentSetup)
     assert listed_again.data == listed.data
 
 
-async def test_resume_continues_the_conversation_that_is_named(setup: AgentSetup) -> None:
-    agent, _ = await open_with_turns(setup, 2)
+async def test_resume_continues_the_conversation_that_is_named(agents: Agents) -> None:
+    agent, _ = await open_with_turns(agents, 2)
     thread = agent.conversation.id
     result = await run_command(agent, "/new")
     await follow(agent, result)
@@ -83,24 +83,24 @@ async def test_resume_continues_the_conversation_that_is_named(setup: AgentSetup
     assert unknown.failed
 
 
-async def test_branch_continues_in_a_copy(setup: AgentSetup) -> None:
-    agent, _ = await open_with_turns(setup, 2)
+async def test_branch_continues_in_a_copy(agents: Agents) -> None:
+    agent, _ = await open_with_turns(agents, 2)
     thread = agent.conversation.id
     branched = await run_command(agent, "/branch")
     await follow(agent, branched)
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
-    original = await setup.store.history(thread)
+    original = await agents.store.history(thread)
     assert len(original) == 4
-    empty = await setup.open(ScriptedModel())
+    empty = await agents.open(ScriptedModel())
     refused = await run_command(empty, "/branch")
     assert refused.failed, "there is nothing to branch from"
 
 
-async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
-    acme = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
+async def test_other_tenants_threads_are_not_shown(agents: Agents) -> None:
+    acme = await agents.open(ScriptedModel(["ok"]), session=NewSession(tenant="acme"))
     await acme.send("The vault is behind the mirror.")
-    bolt = await setup.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
+    bolt = await agents.open(ScriptedModel(["ok"]), session=NewSession(tenant="bolt"))
     await bolt.send("Hello.")
     listed = await run_command(bolt, "/sessions")
     assert "vault" not in listed.text
@@ -114,9 +114,9 @@ async def test_other_tenants_threads_are_not_shown(setup: AgentSetup) -> None:
     assert found_by_owner.data["hits"]
 
 
-async def test_search_finds_in_every_conversation(setup: AgentSetup) -> None:
-    agent, _ = await open_with_turns(setup, 1)
-    other = await setup.open(ScriptedModel(["ok"]))
+async def test_search_finds_in_every_conversation(agents: Agents) -> None:
+    agent, _ = await open_with_turns(agents, 1)
+    other = await agents.open(ScriptedModel(["ok"]))
     await other.send("The hinge of gate 14 is loose.")
     for query in ("hinge", "which gate has a loose hinge?"):
         result = await run_command(agent, f"/search {query}")
@@ -129,14 +129,14 @@ async def test_search_finds_in_every_conversation(setup: AgentSetup) -> None:
     assert without_words.failed
 
 
-async def test_search_shows_the_message_before_and_after(setup: AgentSetup) -> None:
-    agent = await setup.open(
+async def test_search_shows_the_message_before_and_after(agents: Agents) -> None:
+    agent = await agents.open(
         ScriptedModel([call_reply(("dump", {})), "The hinge is loose.", "Noted."]),
         tools=[text_tool("dump", make_text(200))],
     )
     await agent.send("Which gate?")
     await agent.send("Mend the hinge.")
-    history = await setup.store.history(agent.conversation.id)
+    history = await agents.store.history(agent.conversation.id)
     asked, call, result, answer, mend, noted = (message.id for message in history)
     found = await run_command(agent, "/search hinge")
     lines = [line for line in found.text.splitlines() if line.startswith("  ")]

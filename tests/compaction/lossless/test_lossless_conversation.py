@@ -16,9 +16,9 @@ from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
 from tests.compaction.lossless.lossless_setup import NODE
 from tests.conversation.conversation_setup import (
-    ConversationSetup,
+    Conversations,
     make_text,
-    open_setup,
+    open_conversations,
 )
 
 WINDOW = 8_000
@@ -28,9 +28,9 @@ def shelf_name(number: int) -> str:
     return f"shelf-{number * 7919:06x}"
 
 
-async def open_lossless(setup: ConversationSetup, **how: Any) -> Conversation:
+async def open_lossless(conversations: Conversations, **how: Any) -> Conversation:
     model = ScriptedModel(lambda _: make_text(120, "answer"), window=WINDOW)
-    return await setup.open(
+    return await conversations.open(
         model,
         engine=LosslessEngine,
         background=False,
@@ -67,18 +67,20 @@ async def read_whole(conversation: Conversation, wanted: str) -> str:
 async def test_facts_are_found_after_restarts_undo_and_branches(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        conversation = await open_lossless(setup)
+    async with open_conversations(tmp_path) as conversations:
+        conversation = await open_lossless(conversations)
         await send_turns(conversation, 0, 30)
         await conversation.close()
-        conversation = await open_lossless(setup, resume=conversation.id)
+        conversation = await open_lossless(conversations, resume=conversation.id)
         await send_turns(conversation, 30, 60)
-        assert len(setup.watch.of(CompactionDone)) >= 20
+        assert len(conversations.watch.of(CompactionDone)) >= 20
         assert all(
             event.tokens_after < conversation.threshold * 4 // 5
-            for event in setup.watch.of(CompactionDone)
+            for event in conversations.watch.of(CompactionDone)
         )
-        kept = {node.id: node for node in await setup.store.nodes(conversation.id)}
+        kept = {
+            node.id: node for node in await conversations.store.state.list_nodes(conversation.id)
+        }
         assert in_view(conversation)
         assert set(in_view(conversation)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
@@ -101,11 +103,11 @@ async def test_facts_are_found_after_restarts_undo_and_branches(
         assert f"over {len(node.sources)} " in about
         assert "written by journal" in about
 
-        await _check_undo(conversation, setup)
-        await _check_branch(conversation, setup)
+        await _check_undo(conversation, conversations)
+        await _check_branch(conversation, conversations)
 
 
-async def _check_undo(conversation: Conversation, setup: ConversationSetup) -> None:
+async def _check_undo(conversation: Conversation, conversations: Conversations) -> None:
     turn = 60
     before = list(conversation.messages)
     while not (await conversation.compress()).changed:
@@ -116,15 +118,15 @@ async def _check_undo(conversation: Conversation, setup: ConversationSetup) -> N
     assert conversation.messages == before
     await send_turns(conversation, turn, turn + 4)
     assert set(in_view(conversation)) <= {
-        node.id for node in await setup.store.nodes(conversation.id)
+        node.id for node in await conversations.store.state.list_nodes(conversation.id)
     }
 
 
-async def _check_branch(conversation: Conversation, setup: ConversationSetup) -> None:
+async def _check_branch(conversation: Conversation, conversations: Conversations) -> None:
     branch = await conversation.branch()
     assert in_view(branch) == in_view(conversation)
     await conversation.close()
-    await setup.store.delete_thread(conversation.id)
+    await conversations.store.delete_thread(conversation.id)
     for node in in_view(branch):
         assert "Turn" in await read_whole(branch, node)
     await send_turns(branch, 64, 70)
@@ -137,25 +139,25 @@ async def _check_branch(conversation: Conversation, setup: ConversationSetup) ->
 async def test_only_one_of_two_concurrent_compactions_stores_its_nodes(
     tmp_path: Path,
 ) -> None:
-    async with open_setup(tmp_path) as setup:
-        first = await open_lossless(setup)
+    async with open_conversations(tmp_path) as conversations:
+        first = await open_lossless(conversations)
         await send_turns(first, 0, 5)
-        second = await open_lossless(setup, resume=first.id)
-        before = {node.id for node in await setup.store.nodes(first.id)}
+        second = await open_lossless(conversations, resume=first.id)
+        before = {node.id for node in await conversations.store.state.list_nodes(first.id)}
         await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
-        after = {node.id for node in await setup.store.nodes(first.id)}
+        after = {node.id for node in await conversations.store.state.list_nodes(first.id)}
         assert before < after
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")
-        assert in_view(second) == in_view(await open_lossless(setup, resume=first.id))
+        assert in_view(second) == in_view(await open_lossless(conversations, resume=first.id))
 
 
 async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
-    async with open_setup(tmp_path) as setup:
-        other = await open_lossless(setup, new=NewSession(tenant="other"))
+    async with open_conversations(tmp_path) as conversations:
+        other = await open_lossless(conversations, new=NewSession(tenant="other"))
         await other.send("Turn 0: the vault opens with tulip_9_omega.")
-        conversation = await open_lossless(setup)
+        conversation = await open_lossless(conversations)
         assert [tool["function"]["name"] for tool in conversation.tools] == [
             "lcm_grep",
             "lcm_describe",
@@ -168,7 +170,7 @@ async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:
             assert "nothing was found" in await ask(
                 "lcm_grep", {"pattern": "tulip_9_omega", "scope": scope}
             )
-        theirs = (await setup.store.history(other.id))[0].id
+        theirs = (await conversations.store.history(other.id))[0].id
         for wanted in (
             f"message:{theirs}",
             "message:99999",

@@ -12,7 +12,7 @@ import pytest
 from everthread import Conversation
 from everthread.core.messages import text_of
 from everthread.core.turns import user_text
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone
 from everthread.thread.lookup.pins import add_pin
@@ -24,7 +24,7 @@ from tests.conversation.http_setup import (
     NAMES,
     answer_script,
     make_summary_text,
-    open_http_setup,
+    open_http_conversations,
     served_model,
 )
 
@@ -38,7 +38,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
 
 
-def answer_or_look_up(request: Request) -> Any:
+def answer_or_look_up(request: ModelRequest) -> Any:
     """Answer; look something up first in every fourth turn."""
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
@@ -53,7 +53,7 @@ def answer_or_look_up(request: Request) -> Any:
     return make_text(150, "answer")
 
 
-def write_summary(_request: Request) -> str:
+def write_summary(_request: ModelRequest) -> str:
     return make_summary_text(
         "Fill the shelves.",
         Key_Decisions="- Boxes are numbered.",
@@ -79,32 +79,34 @@ async def send_turn(conversation: Conversation, number: int) -> None:
 async def test_requests_are_valid_and_the_summary_names_stored_nodes(
     tmp_path: Path, api: Api
 ) -> None:
-    async with open_http_setup(
+    async with open_http_conversations(
         tmp_path,
         [served_model(NAMES[api], 8_000)],
         answer_script(answer_or_look_up, write_summary),
-    ) as setup:
-        conversation = await setup.open(NAMES[api], api=api, extra=EXTRA)
-        await add_pin(setup.store, conversation.id, "The release is named Osprey.")
+    ) as conversations:
+        conversation = await conversations.open(NAMES[api], api=api, extra=EXTRA)
+        await add_pin(conversations.store, conversation.id, "The release is named Osprey.")
         for number in range(TURNS):
             if number == TURNS // 2:  # another process continues
                 await conversation.close()
-                conversation = await setup.open(
+                conversation = await conversations.open(
                     NAMES[api], api=api, extra=EXTRA, resume=conversation.id
                 )
             await send_turn(conversation, number)
-        assert len(setup.watch.of(CompactionDone)) >= 2
-        assert {record.status for record in setup.provider.log} == {200}, (
+        assert len(conversations.watch.of(CompactionDone)) >= 2
+        assert {record.status for record in conversations.provider.log} == {200}, (
             "no request was wrong or too large"
         )
-        for record in setup.main_calls():
+        for record in conversations.main_calls():
             spoken = [text for message in record.request.messages if (text := user_text(message))]
             assert re.match(r"Turn \d+: box_", spoken[-1]), (
                 "the latest request is last and unchanged"
             )
         shown = "\n".join(map(text_of, conversation.messages))
         view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
-        nodes = {node.id: node for node in await setup.store.nodes(conversation.id)}
+        nodes = {
+            node.id: node for node in await conversations.store.state.list_nodes(conversation.id)
+        }
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
         )

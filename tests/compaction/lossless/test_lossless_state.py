@@ -44,7 +44,7 @@ from tests.compaction.lossless.lossless_setup import (
     make_services,
     visible_nodes,
 )
-from tests.conversation.conversation_setup import make_text, open_setup
+from tests.conversation.conversation_setup import make_text, open_conversations
 
 FAILED = "FAIL tests/pay.test.ts\nError: expected 3 got 4\nTests: 1 failed, 3 passed\nExit code: 1"
 ERROR = "Error: expected 3 got 4"
@@ -197,20 +197,20 @@ async def test_a_restart_does_not_change_the_result() -> None:
 
 
 async def test_the_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> None:
-    async with open_setup(tmp_path) as setup:
+    async with open_conversations(tmp_path) as conversations:
         model = ScriptedModel(lambda _: make_text(120, "answer"), window=8_000)
         settings: dict[str, Any] = {
             "engine": LosslessEngine,
             "background": False,
             "protect_last_n": 2,
         }
-        conversation = await setup.open(model, **settings)
+        conversation = await conversations.open(model, **settings)
         for message in some_work():
             await conversation.add(message)
         for turn in range(3, 15):
             if turn == 9:
                 await conversation.close()
-                conversation = await setup.open(model, resume=conversation.id, **settings)
+                conversation = await conversations.open(model, resume=conversation.id, **settings)
             await conversation.send(f"Turn {turn}: {make_text(300, f'topic {turn}')}")
         shown = read_sections("\n".join(map(text_of, conversation.messages)))
         expect_work(shown)

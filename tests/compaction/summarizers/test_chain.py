@@ -41,7 +41,7 @@ class FailingSummarizer:
 
 
 @dataclass
-class ChainSetup:
+class TwoModelChain:
     """A chain of two models, with a clock and a record of events."""
 
     aux: FailingSummarizer = field(default_factory=lambda: FailingSummarizer("aux"))
@@ -82,29 +82,29 @@ def empty_answer_error() -> SummaryError:
 
 
 async def test_the_first_route_writes_the_draft() -> None:
-    setup = ChainSetup()
-    draft = await setup.draft()
+    models = TwoModelChain()
+    draft = await models.draft()
     assert draft.author == "aux"
     assert draft.warnings == ("its own",)
     assert draft.usage == ({"model": "aux"},)
-    assert setup.main.asked == 0
-    assert setup.events == []
-    assert setup.chain.name == "aux, then main, then journal"
+    assert models.main.asked == 0
+    assert models.events == []
+    assert models.chain.name == "aux, then main, then journal"
 
 
 async def test_failures_are_reported_with_their_usage() -> None:
-    setup = ChainSetup()
-    setup.aux.error = rate_limit_error()
-    setup.main.error = empty_answer_error()
-    setup.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
-    draft = await setup.draft()
+    models = TwoModelChain()
+    models.aux.error = rate_limit_error()
+    models.main.error = empty_answer_error()
+    models.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
+    draft = await models.draft()
     assert draft.author == "journal"
     assert draft.warnings == (
         "aux wrote no summary: rate limited",
         "main wrote no summary: it was empty",
     )
     assert draft.usage == ({"model": "aux", "prompt_tokens": 5},)
-    assert setup.events == [
+    assert models.events == [
         (
             "summary_failed",
             {
@@ -136,27 +136,27 @@ async def test_failures_are_reported_with_their_usage() -> None:
 async def test_a_failed_route_is_paused_and_used_again_later(
     error: SummaryError, seconds: int
 ) -> None:
-    setup = ChainSetup()
-    setup.aux.error = error
-    assert (await setup.author()) == "main"
-    setup.now += seconds - 1
-    draft = await setup.draft()
+    models = TwoModelChain()
+    models.aux.error = error
+    assert (await models.author()) == "main"
+    models.now += seconds - 1
+    draft = await models.draft()
     assert draft.author == "main"
     assert draft.warnings == ("its own",), "it was told when it failed"
-    assert setup.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
-    assert setup.aux.asked == 1
-    setup.now += 1
-    setup.aux.error = None
-    assert (await setup.author()) == "aux"
-    assert setup.aux.asked == 2
+    assert models.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
+    assert models.aux.asked == 1
+    models.now += 1
+    models.aux.error = None
+    assert (await models.author()) == "aux"
+    assert models.aux.asked == 2
 
 
 async def test_another_session_reports_once_that_a_route_is_paused() -> None:
-    setup = ChainSetup()
-    rest_until = {"aux": setup.now + 30}
+    models = TwoModelChain()
+    rest_until = {"aux": models.now + 30}
     chain = SummarizerChain(
-        [setup.aux],
-        clock=lambda: setup.now,
+        [models.aux],
+        clock=lambda: models.now,
         paused_until=rest_until,
     )
     first = await chain.summarize(summary_request())
@@ -168,20 +168,20 @@ async def test_another_session_reports_once_that_a_route_is_paused() -> None:
 
 
 async def test_a_route_is_paused_when_its_second_draft_is_refused() -> None:
-    setup = ChainSetup()
+    models = TwoModelChain()
     refused = [
         RefusedDraft("aux", "named too much", is_route_exhausted=False),
         RefusedDraft("aux", "again", is_route_exhausted=True),
     ]
     assert (
-        await setup.chain.summarize(replace(summary_request(), refused=tuple(refused[:1])))
+        await models.chain.summarize(replace(summary_request(), refused=tuple(refused[:1])))
     ).route == "aux"
-    draft = await setup.chain.summarize(replace(summary_request(), refused=tuple(refused)))
+    draft = await models.chain.summarize(replace(summary_request(), refused=tuple(refused)))
     assert draft.route == "main"
     assert draft.warnings[0] == "aux is not asked for the next 10 minutes"
-    setup.now += 599
-    assert await setup.author() == "main"
-    assert await setup.author(manual=True) == "aux", "a person's wish does not wait"
+    models.now += 599
+    assert await models.author() == "main"
+    assert await models.author(manual=True) == "aux", "a person's wish does not wait"
 
 
 async def test_a_route_that_takes_too_long_is_paused() -> None:
@@ -190,34 +190,34 @@ async def test_a_route_that_takes_too_long_is_paused() -> None:
             await asyncio.Event().wait()
             return await super().summarize(request)
 
-    setup = ChainSetup(aux=Silent("aux"))
-    task = asyncio.create_task(setup.draft())
+    models = TwoModelChain(aux=Silent("aux"))
+    task = asyncio.create_task(models.draft())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    assert setup.chain.pause_interrupted() == "aux wrote no summary: it took too long"
-    assert await setup.author() == "main"
-    assert setup.chain.pause_interrupted() == ""
+    assert models.chain.pause_interrupted() == "aux wrote no summary: it took too long"
+    assert await models.author() == "main"
+    assert models.chain.pause_interrupted() == ""
 
 
 async def test_a_manual_compaction_tries_paused_routes() -> None:
-    setup = ChainSetup()
-    setup.aux.error = rate_limit_error()
-    (await setup.author())
-    draft = await setup.draft(manual=True)
-    assert setup.aux.asked == 2
+    models = TwoModelChain()
+    models.aux.error = rate_limit_error()
+    (await models.author())
+    draft = await models.draft(manual=True)
+    assert models.aux.asked == 2
     assert draft.warnings[0] == "aux wrote no summary: rate limited"
-    setup.aux.error = None
-    assert (await setup.author(manual=True)) == "aux"
-    assert (await setup.author()) == "aux", "a success ends the rest"
+    models.aux.error = None
+    assert (await models.author(manual=True)) == "aux"
+    assert (await models.author()) == "aux", "a success ends the rest"
 
 
 async def test_a_route_listed_twice_is_asked_once() -> None:
-    setup = ChainSetup(main=FailingSummarizer("aux"))
-    setup.aux.error = setup.main.error = empty_answer_error()
-    assert (await setup.author(manual=True)) == "journal"
-    assert setup.main.asked == 0
-    assert setup.chain.name == "aux, then journal"
+    models = TwoModelChain(main=FailingSummarizer("aux"))
+    models.aux.error = models.main.error = empty_answer_error()
+    assert (await models.author(manual=True)) == "journal"
+    assert models.main.asked == 0
+    assert models.chain.name == "aux, then journal"
 
 
 async def test_the_draft_is_empty_if_no_route_can_write() -> None:

@@ -13,10 +13,9 @@ from everthread.compaction.summarizers.summary_prices import CallPrice
 from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 
-NOW = 1_760_000_000.0
 COUNTER = TokenCounter("claude-sonnet-4-5")
 CONVERSATION: list[Message] = [
     {
@@ -78,11 +77,11 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
     on_prefix = WarmPrefixSummarizer(
         main,
         COUNTER,
-        lambda: Request(main.name, CONVERSATION),
-        price=CallPrice(main.name, clock=lambda: NOW),
+        lambda: ModelRequest(main.name, CONVERSATION),
+        price=CallPrice(main.name),
         is_warm=lambda: warm,
     )
-    aside = LlmSummarizer(small, COUNTER, price=CallPrice(small.name, clock=lambda: NOW))
+    aside = LlmSummarizer(small, COUNTER, price=CallPrice(small.name))
     quotes = {
         "main": on_prefix.quote_request_price(REQUEST),
         "auxiliary": aside.quote_request_price(REQUEST),

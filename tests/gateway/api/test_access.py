@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from tests.agent.agent_setup import call_reply
-from tests.gateway.api.api_setup import ApiSetup, WaitingModel, error_of, open_api
+from tests.gateway.api.api_setup import ApiGateway, WaitingModel, error_of, open_api
 
 UNKNOWN_THREAD = "0" * 32
 
@@ -26,9 +26,9 @@ UNKNOWN_THREAD = "0" * 32
 async def test_tools_need_the_scope_or_the_setting(
     name: str, keys: bool, tools: bool, has_tools: bool, store_url: str
 ) -> None:
-    async with open_api(store_url, keys=keys, tools=tools) as setup:
-        await setup.read_answer(await setup.create_thread(name), "what can you do?", name)
-        (request,) = setup.model.requests
+    async with open_api(store_url, keys=keys, tools=tools) as api:
+        await api.read_answer(await api.create_thread(name), "what can you do?", name)
+        (request,) = api.model.requests
         offered = {tool["function"]["name"] for tool in request.tools}
         assert {"recall", "todo", "memory"} <= offered
         assert ("terminal" in offered) is has_tools
@@ -40,12 +40,12 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
     script = iter(
         [
             call_reply(("terminal", {"command": f"touch {tmp_path / 'done'}"})),
-            Reply({"role": "assistant", "content": "no"}, "stop"),
+            ModelReply({"role": "assistant", "content": "no"}, "stop"),
         ]
     )
-    async with open_api(store_url, WaitingModel(lambda _: next(script))) as setup:
-        thread = await setup.create_thread("amy")
-        answer = await setup.read_answer_text(thread, "do it", "amy")
+    async with open_api(store_url, WaitingModel(lambda _: next(script))) as api:
+        thread = await api.create_thread("amy")
+        answer = await api.read_answer_text(thread, "do it", "amy")
         assert answer == "no"
         assert not (tmp_path / "done").exists()
 
@@ -68,7 +68,7 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
     ],
 )
 async def test_answers_404_for_threads_of_another_tenant(
-    method: str, path: str, api: ApiSetup
+    method: str, path: str, api: ApiGateway
 ) -> None:
     thread = await api.create_thread()
     turn = (await api.send_message(thread, "the password of the vault is swordfish")).json()
@@ -87,7 +87,7 @@ async def test_answers_404_for_threads_of_another_tenant(
     assert theirs.text == unknown.text
 
 
-async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -> None:
+async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiGateway) -> None:
     thread = await api.create_thread()
     await api.read_answer(thread, "the password of the vault is swordfish")
     await api.read_answer(thread, "/memory add Ann likes heliotrope")
@@ -124,7 +124,7 @@ async def test_turns_memory_and_messages_stay_with_their_tenant(api: ApiSetup) -
     ],
 )
 async def test_refuses_unknown_keys_and_keys_without_the_scope(
-    path: str, name: str, error: tuple[int, str], api: ApiSetup
+    path: str, name: str, error: tuple[int, str], api: ApiGateway
 ) -> None:
     answer = await api.client_of(name).get(path)
     assert error_of(answer) == error

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.gateway.api.schemas import CreateThread, SendMessage
-from tests.gateway.api.api_setup import ApiSetup, open_api
+from tests.gateway.api.api_setup import ApiGateway, open_api
 
 JSON = {"content-type": "application/json"}
 VALUES = st.recursive(
@@ -51,7 +51,7 @@ DEEP_LIST = b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     ],
 )
 async def test_refuses_invalid_bodies_with_a_json_error(
-    path: str, body: bytes, status: int, api: ApiSetup
+    path: str, body: bytes, status: int, api: ApiGateway
 ) -> None:
     path = path.format(thread=await api.create_thread())
     answer = await api.client_of("ann").post(path, content=body, headers=JSON)
@@ -76,7 +76,7 @@ async def test_refuses_invalid_bodies_with_a_json_error(
     ],
 )
 async def test_refuses_invalid_methods_paths_and_headers(
-    method: str, path: str, headers: dict[str, str], status: int, api: ApiSetup
+    method: str, path: str, headers: dict[str, str], status: int, api: ApiGateway
 ) -> None:
     path = path.format(thread=await api.create_thread())
     body = b'{"content": "a"}' if path.endswith("/messages") else b"{}"
@@ -90,7 +90,7 @@ async def test_refuses_invalid_methods_paths_and_headers(
     assert set(answer.json()["error"]) == {"code", "message"}
 
 
-async def test_the_openapi_document_matches_the_answers(api: ApiSetup) -> None:
+async def test_the_openapi_document_matches_the_answers(api: ApiGateway) -> None:
     document = (await api.client_of("ann").get("/api/openapi.json")).json()
     assert document["openapi"] == "3.1.0"
     text = json.dumps(document)
@@ -119,8 +119,8 @@ async def test_no_body_causes_an_internal_error(
     bodies: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     url = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'store.db'}"
-    async with open_api(url) as setup:
-        thread = await setup.create_thread()
+    async with open_api(url) as api:
+        thread = await api.create_thread()
         paths = (
             "/api/threads",
             f"/api/threads/{thread}/messages?wait=0",
@@ -128,5 +128,5 @@ async def test_no_body_causes_an_internal_error(
         )
         for body, path in itertools.product(bodies, paths):
             raw = json.dumps(body).encode()
-            answer = await setup.client_of("ann").post(path, content=raw, headers=JSON)
+            answer = await api.client_of("ann").post(path, content=raw, headers=JSON)
             assert answer.status_code < 500, answer.text

@@ -9,7 +9,7 @@ from everthread.core.messages import text_of
 from everthread.errors import ModelError
 from tests.gateway.api.api_setup import (
     FAST_OPTIONS,
-    ApiSetup,
+    ApiGateway,
     WaitingModel,
     error_of,
     open_api,
@@ -19,7 +19,7 @@ SECRET = "-".join(("sk", "proj", "a8Kq2Zt7Wm4Rx9Lp3Vb6" * 2))
 FILLER = "the ledger of the northern branch was settled and compared twice. " * 38
 
 
-async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
+async def test_answers_with_json_or_with_events(api: ApiGateway) -> None:
     thread = await api.create_thread(title="Invoices", metadata={"customer": "4711"})
     answer = await api.read_answer(thread, "one")
     assert answer["text"] == "re: one"
@@ -49,7 +49,7 @@ async def test_answers_with_json_or_with_events(api: ApiSetup) -> None:
 
 
 async def test_queues_messages_during_a_turn_and_answers_them_in_order(
-    api: ApiSetup,
+    api: ApiGateway,
 ) -> None:
     thread = await api.create_thread()
     gate = api.model.block_answer_to("one")
@@ -82,7 +82,7 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
     ]
 
 
-async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiSetup) -> None:
+async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiGateway) -> None:
     thread = await api.create_thread()
     gate = api.model.block_answer_to("pay")
     both = [asyncio.create_task(api.send_message(thread, "pay", key="k1")) for _ in range(2)]
@@ -98,7 +98,7 @@ async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiSetup) -> No
 
 
 async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
-    api: ApiSetup,
+    api: ApiGateway,
 ) -> None:
     thread = await api.create_thread()
     gate = api.model.block_answer_to("one")
@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
         assert [name for name, _ in await events.all()] == ["turn"]
 
 
-async def test_cancels_a_queued_or_the_running_turn(api: ApiSetup) -> None:
+async def test_cancels_a_queued_or_the_running_turn(api: ApiGateway) -> None:
     thread = await api.create_thread()
     cancel = f"/api/threads/{thread}/cancel"
     api.model.block_answer_to("one")
@@ -153,13 +153,13 @@ async def test_reports_a_model_failure_and_continues_the_thread(
             return ModelError(f"the key {SECRET} is refused", status=401)
         return "fine"
 
-    async with open_api(store_url, WaitingModel(answer)) as setup:
-        thread = await setup.create_thread()
-        bad = await setup.send_message(thread, "bad")
+    async with open_api(store_url, WaitingModel(answer)) as api:
+        thread = await api.create_thread()
+        bad = await api.send_message(thread, "bad")
         assert error_of(bad) == (502, "model_failed")
         assert SECRET not in bad.text
-        assert await setup.read_answer_text(thread, "good") == "fine"
-        history = await setup.history(thread)
+        assert await api.read_answer_text(thread, "good") == "fine"
+        history = await api.history(thread)
         assert history[0] == "bad"
 
 
@@ -168,11 +168,11 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
 ) -> None:
     model = WaitingModel()
     gate = model.block_answer_to("one")
-    async with open_api(store_url, model) as setup:
-        thread = await setup.create_thread()
-        first = await setup.start_turn(thread, "one")
-        second = asyncio.create_task(setup.send_message(thread, "two"))
-        await setup.wait_for_turns(thread, 2)
+    async with open_api(store_url, model) as api:
+        thread = await api.create_thread()
+        first = await api.start_turn(thread, "one")
+        second = asyncio.create_task(api.send_message(thread, "two"))
+        await api.wait_for_turns(thread, 2)
         asyncio.get_running_loop().call_later(0.2, gate.set)
     assert (await first).json()["answer"]["text"] == "re: one"
     waiting = await second
@@ -188,9 +188,9 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
 async def test_closing_interrupts_a_turn_that_does_not_end(store_url: str) -> None:
     model = WaitingModel()
     model.block_answer_to("one")
-    async with open_api(store_url, model, grace_seconds=2.2) as setup:
-        thread = await setup.create_thread()
-        first = await setup.start_turn(thread, "one")
+    async with open_api(store_url, model, grace_seconds=2.2) as api:
+        thread = await api.create_thread()
+        first = await api.start_turn(thread, "one")
     assert error_of(await first) == (503, "interrupted")
     async with open_api(store_url) as later:
         answer = await later.read_answer_text(thread, "two")
@@ -204,11 +204,11 @@ async def test_compacts_a_history_over_85_percent_before_the_turn(
 ) -> None:
     model = WaitingModel(lambda _: "Noted.", window=9_000)
     settings = "compression: {threshold: 0.95, background: false}"
-    async with open_api(store_url, model, settings=settings) as setup:
-        thread = await setup.create_thread()
+    async with open_api(store_url, model, settings=settings) as api:
+        thread = await api.create_thread()
         for number in range(17):
-            await setup.read_answer(thread, f"{number}: {FILLER}")
-        records = await setup.store.compactions(thread)
+            await api.read_answer(thread, f"{number}: {FILLER}")
+        records = await api.store.compactions(thread)
         assert records
         reasons = {record.record.reason for record in records}
         assert reasons == {"hygiene"}
@@ -228,9 +228,9 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
 
         return open_broken_agent
 
-    async with open_api(store_url, wrap=break_compaction) as setup:
-        thread = await setup.create_thread()
-        async with setup.stream(f"/api/threads/{thread}/messages", "one") as reader:
+    async with open_api(store_url, wrap=break_compaction) as api:
+        thread = await api.create_thread()
+        async with api.stream(f"/api/threads/{thread}/messages", "one") as reader:
             events = dict(await reader.all())
         assert "the engine has a fault" in events["compaction_failed"]["error"]
         assert events["turn"]["answer"]["text"] == "re: one"
@@ -243,12 +243,12 @@ async def test_closes_surplus_agents_and_opens_them_again(store_url: str) -> Non
         poll_seconds=0.03,
         lease_seconds=5,
     )
-    async with open_api(store_url, options=options) as setup:
-        threads = [await setup.create_thread() for _ in range(5)]
+    async with open_api(store_url, options=options) as api:
+        threads = [await api.create_thread() for _ in range(5)]
         for _ in range(2):
-            questions = (setup.read_answer_text(thread, f"in {thread}") for thread in threads)
+            questions = (api.read_answer_text(thread, f"in {thread}") for thread in threads)
             answers = await asyncio.gather(*questions)
             assert answers == [f"re: in {thread}" for thread in threads]
         for thread in threads:
-            history = await setup.history(thread)
+            history = await api.history(thread)
             assert len(history) == 4

@@ -61,18 +61,18 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
         limits=KeyLimits(tokens=50),
     )
     async with open_api(url, access=access) as one, open_api(url, access=access) as two:
-        await one.store.create_key(key)
+        await one.store.keys.create_key(key)
         thread = await one.create_thread(token)
         await one.read_answer(thread, "a question of a few words", token)
-        for setup in (one, two):
-            refused = await setup.send_message(thread, "one more", token)
+        for api in (one, two):
+            refused = await api.send_message(thread, "one more", token)
             for _ in range(50):  # another process's charge takes a moment
                 if refused.status_code == 429:
                     break
                 await asyncio.sleep(0.1)
-                refused = await setup.send_message(thread, "one more", token)
+                refused = await api.send_message(thread, "one more", token)
             assert error_of(refused) == (429, "tokens_per_day_exceeded")
-            await setup.get(f"/api/threads/{thread}", token)
+            await api.get(f"/api/threads/{thread}", token)
 
 
 async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
@@ -85,9 +85,9 @@ async def test_many_messages_at_two_gateways_lose_nothing(url: str) -> None:
     ):
         threads = [await one.create_thread() for _ in range(3)]
         sent = {
-            f"{number} in {thread}": setup.read_answer_text(thread, f"{number} in {thread}")
+            f"{number} in {thread}": api.read_answer_text(thread, f"{number} in {thread}")
             for thread in threads
-            for number, setup in enumerate((one, two) * 3)
+            for number, api in enumerate((one, two) * 3)
         }
         answers = await asyncio.gather(*sent.values())
         assert answers == [f"re: {text}" for text in sent]

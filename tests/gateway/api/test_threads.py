@@ -12,7 +12,7 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.api.api_setup import ApiSetup, WaitingModel, error_of, open_api
+from tests.gateway.api.api_setup import ApiGateway, WaitingModel, error_of, open_api
 from tests.gateway.gateway_setup import FILLER
 from tests.gateway.manager_setup import statuses_of
 
@@ -21,28 +21,26 @@ from tests.gateway.manager_setup import statuses_of
 class Ledger:
     """A thread with twelve questions and answers that was compacted once."""
 
-    setup: ApiSetup
+    api: ApiGateway
     thread: str
 
     async def get(self, path: str, **params: str) -> Any:
-        return await self.setup.get(f"/api/threads/{self.thread}{path}", **params)
+        return await self.api.get(f"/api/threads/{self.thread}{path}", **params)
 
     async def post(self, path: str, **body: Any) -> Any:
-        return await self.setup.post(f"/api/threads/{self.thread}{path}", **body)
+        return await self.api.post(f"/api/threads/{self.thread}{path}", **body)
 
 
 @pytest.fixture
 async def ledger(store_url: str) -> AsyncIterator[Ledger]:
     model = WaitingModel(lambda _: "Noted.", window=16_000)
-    async with open_api(store_url, model) as setup:
-        new_ledger = Ledger(setup, await setup.create_thread(title="Ledger"))
+    async with open_api(store_url, model) as api:
+        new_ledger = Ledger(api, await api.create_thread(title="Ledger"))
         for number in range(12):
-            await setup.read_answer(
-                new_ledger.thread, f"Entry {number} zebra{number}: {FILLER * 24}"
-            )
+            await api.read_answer(new_ledger.thread, f"Entry {number} zebra{number}: {FILLER * 24}")
         preview = await new_ledger.post("/compress", preview=True)
         assert "Nothing was changed" in preview["text"]
-        history = await setup.history(new_ledger.thread, "current")
+        history = await api.history(new_ledger.thread, "current")
         assert len(history) == 24
         done = await new_ledger.post("/compress", focus="zebra3")
         assert done["data"]["changed"] is True, done["text"]
@@ -50,10 +48,10 @@ async def ledger(store_url: str) -> AsyncIterator[Ledger]:
 
 
 async def test_a_compaction_can_be_counted_and_undone(ledger: Ledger) -> None:
-    full_history = await ledger.setup.history(ledger.thread)
+    full_history = await ledger.api.history(ledger.thread)
     assert len(full_history) == 24
     assert full_history[0].startswith("Entry 0 zebra0:")
-    history = await ledger.setup.history(ledger.thread, "current")
+    history = await ledger.api.history(ledger.thread, "current")
     assert len(history) < 24
     page = await ledger.get("/history", limit="10", offset="20")
     assert len(page["items"]) == 4
@@ -62,7 +60,7 @@ async def test_a_compaction_can_be_counted_and_undone(ledger: Ledger) -> None:
     assert response["next"] == 4
     response = await ledger.get("")
     assert response["compactions"] == 1
-    insights = await ledger.setup.get("/api/insights?days=2")
+    insights = await ledger.api.get("/api/insights?days=2")
     assert insights["threads"] == 1
     assert insights["compactions"] == 1
     assert insights["total"]["calls"] >= 12
@@ -81,7 +79,7 @@ async def test_a_compaction_can_be_counted_and_undone(ledger: Ledger) -> None:
 async def test_compacted_messages_are_found_and_can_be_branched_at(
     ledger: Ledger,
 ) -> None:
-    setup = ledger.setup
+    api = ledger.api
     hits = (await ledger.get("/search", q="zebra3"))["items"]
     threads = {hit["thread"] for hit in hits}
     assert threads == {ledger.thread}
@@ -93,23 +91,23 @@ async def test_compacted_messages_are_found_and_can_be_branched_at(
     }
     assert hit["before"] == {"message": hit["message"] - 1, **answer}
     assert hit["after"] == {"message": hit["message"] + 1, **answer}
-    everywhere = await setup.get("/api/search", q="zebra3", role="user")
+    everywhere = await api.get("/api/search", q="zebra3", role="user")
     messages = [one["message"] for one in everywhere["items"]]
     assert messages == [hit["message"]]
     branch = await ledger.post("/branch", title="Other way", at_message=hit["message"])
     assert branch["kind"] == "branch"
     assert branch["title"] == "Other way"
-    history = await setup.history(branch["id"])
+    history = await api.history(branch["id"])
     assert len(history) == 7
-    assert await setup.read_answer_text(branch["id"], "go on here") == "Noted."
-    listed = (await setup.get("/api/threads"))["items"]
+    assert await api.read_answer_text(branch["id"], "go on here") == "Noted."
+    listed = (await api.get("/api/threads"))["items"]
     assert {item["id"]: item["messages"] for item in listed} == {
         ledger.thread: 24,
         branch["id"]: 9,
     }
 
 
-async def test_commands_are_messages_that_no_model_sees(api: ApiSetup) -> None:
+async def test_commands_are_messages_that_no_model_sees(api: ApiGateway) -> None:
     thread = await api.create_thread()
     await api.read_answer(thread, "hello")
     new = await api.read_answer(thread, "/new Another")
@@ -143,7 +141,7 @@ store: {{url: '{store_url}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
             unused: Any = None
-            home = ApiSetup(gateway.url, store=unused, model=unused, queue=unused)
+            home = ApiGateway(gateway.url, store=unused, model=unused, queue=unused)
             thread = await home.create_thread("")
             for number in range(16):
                 await home.read_answer(thread, f"Entry {number}: {FILLER * 20}", "")

@@ -1,32 +1,12 @@
-"""Build a tool's schema, and read the arguments of a call. Raise `InputError` with a hint for the model."""
+"""Read the arguments of a tool call. Raise `InputError` with a hint for the model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.workspace import quote_name
 from everthread.errors import InputError
-
-
-def build_schema(
-    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
-) -> dict[str, Any]:
-    """Build a tool's schema in OpenAI's chat form."""
-    parameters = {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(required),
-        "additionalProperties": False,
-    }
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": parameters,
-        },
-    }
 
 
 def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) -> None:

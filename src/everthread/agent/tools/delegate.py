@@ -11,11 +11,12 @@ from everthread.agent.loop import Agent
 from everthread.agent.tool_interface import Approver, FreeTool, Tool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.turn_events import Delegated, TurnEnded
+from everthread.core.tool_schemas import build_schema
 from everthread.store.records import NewSession
 from everthread.thread.events import Event, Listener
 
 MAX_TITLE_CHARS = 80
-DELEGATE_SCHEMA = args.build_schema(
+DELEGATE_SCHEMA = build_schema(
     "delegate",
     "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
     "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",

@@ -8,10 +8,11 @@ from typing import Any
 from everthread.agent.memory import CHAR_LIMITS, FILE_NAMES, MEMORY_KINDS, MemoryFiles, MemoryKind
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 
 ACTIONS = ("list", "add", "replace", "remove")
-MEMORY_SCHEMA = args.build_schema(
+MEMORY_SCHEMA = build_schema(
     "memory",
     "Keep what must outlast this conversation: short, durable facts and preferences, one an entry. Not for progress of "
     "the current task, and never for credentials. New sessions see the entries in their system prompt.",

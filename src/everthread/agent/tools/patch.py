@@ -10,10 +10,11 @@ from typing import Any
 from everthread.agent.tools import arguments as args
 from everthread.agent.tools.file_writer import FileWriter
 from everthread.agent.workspace import Workspace, quote_name
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 
 MAX_FILE_BYTES = 10_000_000
-PATCH_SCHEMA = args.build_schema(
+PATCH_SCHEMA = build_schema(
     "patch",
     "Change a file: old_text is replaced by new_text. old_text must occur exactly once, so give enough lines around "
     "it, exactly as they are in the file (without the line numbers of read_file).",

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000
@@ -25,7 +26,7 @@ MAX_COUNTED_BYTES = 20_000_000
 """Maximum bytes to read for counting the lines after the shown part."""
 _OUTPUT_PREFIX = "output:"
 _BLOCK_BYTES = 1 << 20
-READ_SCHEMA = args.build_schema(
+READ_SCHEMA = build_schema(
     "read_file",
     "Read a text file, with line numbers; of a folder, the names in it. For long files give offset and limit; the "
     "answer says where it goes on. A path such as output:1f2e… reads a stored tool output: there offset (from 0) and "

@@ -9,6 +9,7 @@ from everthread.agent import MAX_RECALL_CHARS
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.core.search.search_results import format_page, format_passage
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 from everthread.thread.lookup.store_lookup import StoreLookup
 
@@ -16,7 +17,7 @@ HITS_PER_PAGE = 7
 """Search hits in one answer."""
 RESERVED_HEAD_CHARS = 500
 """Characters reserved for the head of a passage and the note on how to continue."""
-RECALL_SCHEMA = args.build_schema(
+RECALL_SCHEMA = build_schema(
     "recall",
     "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
     "exact excerpts with their ids. Give `id` instead to read one message or output in full, in parts.",

@@ -24,6 +24,7 @@ from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, match_path, quote_name
 from everthread.core.text import count_noun
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 from everthread.thread.lookup.pattern_matcher import compile_pattern
 
@@ -55,7 +56,7 @@ _MAX_RULES_BYTES = 200_000
 _MAX_RULES = 2_000
 _MAX_RULE_CHARS = 500
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-SEARCH_SCHEMA = args.build_schema(
+SEARCH_SCHEMA = build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
     "name). Files that .gitignore names, binary files and files over 10 MB are passed over.",

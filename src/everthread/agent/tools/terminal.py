@@ -12,13 +12,14 @@ from everthread.agent.processes import ProcessExit, run_program
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 
 DEFAULT_TIMEOUT_SECONDS = 120
 MAX_TIMEOUT_SECONDS = 600
 MAX_COMMAND_BYTES = 100_000
 """Maximum bytes of a command, because systems limit one argument."""
-TERMINAL_SCHEMA = args.build_schema(
+TERMINAL_SCHEMA = build_schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
     "is no standard input and no screen: use options that ask nothing. What is started with & goes on when the command "

@@ -7,6 +7,7 @@ from typing import Any
 
 from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
+from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
 from everthread.store.store import Store
 
@@ -14,7 +15,7 @@ TODO_KEY = "todo"
 MARK_BY_STATUS = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
 MAX_TODO_ITEMS = 50
 MAX_TODO_CHARS = 300
-TODO_SCHEMA = args.build_schema(
+TODO_SCHEMA = build_schema(
     "todo",
     "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
     "list is read. One item is in_progress at a time; mark it done as soon as it is.",
@@ -48,14 +49,14 @@ class Todo(FreeTool):
         store = context.conversation.store
         thread = context.conversation.id
         if arguments.get("items") is not None:
-            await store.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
+            await store.state.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
         return ToolReply(format_todo(items) if items else "The list is empty.")
 
 
 async def load_todo(store: Store, thread: str) -> TodoItems:
     """Return the to-do list of a thread."""
-    items = await store.get_state(thread, TODO_KEY)
+    items = await store.state.get_state(thread, TODO_KEY)
     return items if isinstance(items, list) else []
 
 

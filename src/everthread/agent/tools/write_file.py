@@ -11,8 +11,9 @@ from everthread.agent.tools.file_writer import MAX_DIFF_BYTES, FileWriter
 from everthread.agent.workspace import Workspace, quote_name
 from everthread.core.text import count_noun
 from everthread.core.tool_outputs import count_lines
+from everthread.core.tool_schemas import build_schema
 
-WRITE_SCHEMA = args.build_schema(
+WRITE_SCHEMA = build_schema(
     "write_file",
     "Write a file: what it held before is replaced by the content. Folders are made as needed. To change a part of a "
     "file, use patch.",

@@ -17,9 +17,9 @@ from everthread.compaction.cutting.shortening import (
     MIN_RESULT_TOKENS,
     ShortenedMessage,
     cut_text,
-    find_largest_equal_share,
 )
 from everthread.compaction.cutting.tail import choose_tail, explain_cut, make_smallest_tail
+from everthread.core.equal_shares import find_largest_equal_share
 from everthread.core.messages import SYSTEM_ROLES
 from everthread.core.text import count_noun
 from everthread.core.tool_outputs import OutputToStore

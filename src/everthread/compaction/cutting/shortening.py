@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from everthread.core.equal_shares import find_largest_equal_share
 from everthread.core.lookup_tools import is_lookup_answer
 from everthread.core.messages import (
     Message,
@@ -48,18 +49,6 @@ class ShortenedMessage:
 
     message: Message
     outputs_to_store: tuple[OutputToStore, ...] = ()
-
-
-def find_largest_equal_share(sizes: Sequence[int], total: int) -> int:
-    """Return the largest size to which each item may be cut so that all together take at most `total`."""
-    remaining = total
-    ascending = sorted(sizes)
-    for position, size in enumerate(ascending):
-        share = remaining // (len(ascending) - position)
-        if size > share:
-            return share
-        remaining -= size
-    return max(ascending, default=0)
 
 
 def cut_results(  # noqa: PLR0913 - every input of the cut

@@ -18,6 +18,7 @@ from everthread.core.search.search_results import (
     format_passage,
     format_utc_time,
 )
+from everthread.core.tool_schemas import build_schema
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 
@@ -32,27 +33,8 @@ _ID_PROPERTY = {
 }
 
 
-def _make_schema(
-    name: str, description: str, properties: dict[str, Any], required: list[str]
-) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": parameters,
-        },
-    }
-
-
 SCHEMAS = (
-    _make_schema(
+    build_schema(
         GREP,
         "Search everything that was said in this conversation, also what the summary stands for, and every stored tool "
         "output. Gives exact excerpts with their ids, turns and times.",
@@ -81,14 +63,14 @@ SCHEMAS = (
         },
         ["pattern"],
     ),
-    _make_schema(
+    build_schema(
         DESCRIBE,
         "What a node of the summary covers (turns, times, sources, sizes, who wrote it), or how large a message or "
         "stored output is.",
         {"id": _ID_PROPERTY},
         ["id"],
     ),
-    _make_schema(
+    build_schema(
         EXPAND,
         "The originals word for word: all messages a node covers, or one message or stored output, in parts.",
         {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -18,23 +16,20 @@ PromptRate = Literal["input", "read", "write"]
 
 @dataclass(frozen=True, slots=True)
 class CallPrice:
-    """The price of calls to a model. `provider` serves it, if known."""
+    """The price of calls to a model."""
 
     model: str
-    provider: str | None = None
     ttl: str = "5m"
-    clock: Callable[[], float] = time.time
 
     def __call__(
         self, prompt_tokens: int, answer_tokens: int, *, rate: PromptRate = "input"
     ) -> float | None:
         """Return the dollars for a prompt and an answer of these tokens; None if a price is unknown."""
-        moment = datetime.fromtimestamp(self.clock(), UTC)
+        moment = datetime.now(UTC)
         rates = Rates.from_prices(
             prices_for(
                 self.model,
                 time=moment,
-                provider=self.provider,
                 prompt_tokens=prompt_tokens,
             ),
             ttl=self.ttl,

@@ -138,9 +138,9 @@ def make_missing_price_notice(model: str) -> str:
     )
 
 
-def find_listed_window(model: str, *, provider: str | None = None) -> int | None:
+def find_listed_window(model: str) -> int | None:
     """Return the window that a price table states for a model; None if none does."""
-    entry = _find_model(model, provider)
+    entry = _find_model(model, None)
     if entry is not None:
         return entry.context_window
     fallback_entry = find_in_fallback_table(model)

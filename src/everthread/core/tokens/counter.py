@@ -44,6 +44,8 @@ _SIGNATURE_OVERHEAD_BYTES = 100
 """Bytes of a signature besides the thoughts in it."""
 _THOUGHT_CHARS_PER_TOKEN = 4.6
 """Characters of thoughts per token of `o200k_base`."""
+_REPLY_TOKENS = 3
+"""Tokens with which every prompt asks for the reply."""
 _UNCOUNTED_FIELDS = frozenset(
     {
         "type",
@@ -134,12 +136,7 @@ class TokenCounter:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """Count the prompt tokens of the whole request."""
-        return (
-            self.system(system)
-            + self.tools(tools)
-            + self.messages(messages)
-            + self._format.reply_tokens
-        )
+        return self.system(system) + self.tools(tools) + self.messages(messages) + _REPLY_TOKENS
 
     def _find_cached(self, key: Hashable, value: Any) -> int:
         """Return the cached token count of a value; 0 if it is not cached."""

@@ -29,7 +29,6 @@ class PromptFormat:
     tools_tokens: int = 0
     declares_types: bool = False
     schema_factor: float = 1.0
-    reply_tokens: int = 3
 
 
 OPENAI_FORMAT = PromptFormat(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     NOTICE_HEADER,
@@ -57,6 +57,7 @@ class ManagedHandler:
         upstream.
         """
         self._threads = threads
+        self._setup = threads.setup
         self._mark_ttl = mark_ttl
         self._is_expanded = is_expanded
         self._headers: dict[str, str] = {}
@@ -79,7 +80,9 @@ class ManagedHandler:
 
     async def prepare(self) -> None:
         """Decide on the request to send."""
-        await self._threads.prepare(self.call)
+        decision = await self._threads.prepare(self.call)
+        if decision.cost_decision is not None:
+            self._headers[PLAN_HEADER] = str(decision.cost_decision)
         if self.call.settings.is_rewritable:
             self.outgoing = self._render()
         else:
@@ -96,25 +99,24 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
         await self.wait_until_read()
-        threads = self._threads
         rounds = self.call.rounds
-        now = threads.setup.clock()
+        now = self._setup.clock()
         rounds.started_at = rounds.started_at or now
-        await threads.recorder.store_request(self.call)
-        if not await answer_recall_calls(threads.setup.store, self.call, reply):
+        await self.call.recorder.store_request()
+        if not await answer_recall_calls(self._setup.store, self.call, reply):
             return None
         if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
             rounds.round_count = MAX_RECALL_ROUNDS
         self.outgoing = self._render()
-        threads.setup.listener(
+        self._setup.listener(
             RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)
         )
         return self.outgoing
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return a smaller request after the request of `resume_after_recall` was refused, without offering the tool.
 
         The first call returns a request that tells the model that its calls have no answer. The second one returns a
@@ -135,14 +137,11 @@ class ManagedHandler:
         """Return the headers for the client, with the thread id if the thread is stored."""
         if THREAD_HEADER in self.outgoing.headers:
             return self.outgoing.headers
-        storage = self.call.storage
-        if storage.storing_task is None or (
-            self.call.match.is_named and not storage.storing_task.done()
-        ):
-            # The thread is known, so a fast answer does not wait for the store.
+        recorder = self.call.recorder
+        if recorder.is_thread_known:  # a fast answer does not wait for the store
             return {THREAD_HEADER: self.thread, **self.outgoing.headers}
-        match = await self._threads.recorder.store_request(self.call)
-        if not storage.is_stored:
+        match = await recorder.store_request()
+        if not recorder.is_stored:
             return self.outgoing.headers
         return {THREAD_HEADER: match.thread, **self.outgoing.headers}
 
@@ -163,7 +162,7 @@ class ManagedHandler:
                 self.request,
                 self.call,
                 outcome,
-                options=threads.setup.options,
+                options=self._setup.options,
                 answered_history=answer.history,
             )
         await threads.record(self.call, outcome, answer, earlier_usage)
@@ -213,22 +212,19 @@ class ManagedHandler:
                 f"{rewrite.replaced_count} messages covered{recall_text}"
             )
             self._headers[RECEIPT_HEADER] = receipt
-            self._threads.setup.listener(CompactionReceipt(self.thread, receipt))
+            self._setup.listener(CompactionReceipt(self.thread, receipt))
         self._headers[COMPACTIONS_HEADER] = str(depth)
         self._headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
         if depth >= MIN_FADING_COMPACTIONS:
             self._headers[NOTICE_HEADER] = make_fading_notice(depth)
-        if self.call.cost_decision_text:
-            self._headers[PLAN_HEADER] = self.call.cost_decision_text
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""
-        self.call.estimate = self.call.settings.tokens + self.call.caller_history.size
         reason = self.request.unmanaged_reason
         if reason:
             self._headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
         if reason and self.request.incoming.mode == "managed":
-            self._threads.setup.listener(Unmanaged(self.thread, reason))
+            self._setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
             self.request.incoming.body.raw, is_rewritten=self._is_expanded, headers=self._headers
         )

@@ -73,7 +73,12 @@ class ProxyManager:
         self._recall_offers = RecallOffers(is_enabled=offer_recall)
         self._body_memories = BodyMemories()
         self.deferred_records = DeferredRecords(self._record_deferred, delay=record_delay)
-        self.requested_compactions = RequestedCompactions(self.threads, self._open)
+        self.requested_compactions = RequestedCompactions(
+            self.threads,
+            self._open,
+            find_summary_key=setup.find_summary_key,
+            is_enabled=setup.options.enabled,
+        )
 
     def forward_first(self, incoming: IncomingRequest) -> ForwardedHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""

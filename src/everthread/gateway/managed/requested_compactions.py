@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.compaction_result import CompactionLevel
@@ -20,9 +19,18 @@ OpenRequest = Callable[[IncomingRequest], Coroutine[Any, Any, ManagedHandler]]
 class RequestedCompactions:
     """Make compactions at the client's request."""
 
-    def __init__(self, threads: CallerThreads, open_request: OpenRequest) -> None:
+    def __init__(
+        self,
+        threads: CallerThreads,
+        open_request: OpenRequest,
+        *,
+        find_summary_key: Callable[[str], bytes],
+        is_enabled: bool,
+    ) -> None:
         self._threads = threads
         self._open_request = open_request
+        self._find_summary_key = find_summary_key
+        self._is_enabled = is_enabled
 
     async def compact(self, incoming: IncomingRequest, window: int | None = None) -> dict[str, Any]:
         """Compact a conversation now for this window.
@@ -31,15 +39,13 @@ class RequestedCompactions:
         """
         handler = await self._open_and_store(incoming)
         call = handler.call
-        if window:
-            call.limits = replace(call.limits, window=window)
-        tokens_before = self._threads.sizer.count_tokens(call, None)
-        reason = await self._compact_unless_forbidden(handler)
+        tokens_before = self._threads.count_tokens(call)
+        reason = await self._compact_unless_forbidden(handler, window)
         receipt = {
             "changed": call.rewrite is not None,
             "reason": reason,
             "tokens_before": tokens_before,
-            "tokens_after": self._threads.sizer.count_tokens(call, call.rewrite),
+            "tokens_after": self._threads.count_tokens(call),
             "messages_covered": call.covered_count,
             "thread": call.thread,
             "system_note": call.note,
@@ -57,29 +63,31 @@ class RequestedCompactions:
         """
         handler = await self._open_and_store(incoming)
         await self._compact_unless_forbidden(handler)
-        key = self._threads.setup.find_summary_key(incoming.head.caller.tenant)
+        key = self._find_summary_key(incoming.head.caller.tenant)
         item = make_item(_list_compacted_messages(handler), key)
         await self._threads.keep_replacement(handler.call, read_item_key(item))
-        return item, self._threads.sizer.count_tokens(handler.call, handler.call.rewrite)
+        return item, self._threads.count_tokens(handler.call)
 
     async def _open_and_store(self, incoming: IncomingRequest) -> ManagedHandler:
         handler = await self._open_request(incoming)
-        await self._threads.recorder.store_request(handler.call)
-        if not handler.call.storage.is_stored:
+        await handler.call.recorder.store_request()
+        if not handler.call.recorder.is_stored:
             raise StoreError("the conversation cannot be stored, so it is not compacted")
         return handler
 
-    async def _compact_unless_forbidden(self, handler: ManagedHandler) -> str:
+    async def _compact_unless_forbidden(
+        self, handler: ManagedHandler, window: int | None = None
+    ) -> str:
         """Compact a conversation; return why it stays as it was, or an empty string if it was compacted."""
         return self._find_refusal_reason(handler) or await self._threads.compact_manually(
-            handler.call, CompactionLevel.NORMAL
+            handler.call, CompactionLevel.NORMAL, window
         )
 
     def _find_refusal_reason(self, handler: ManagedHandler) -> str:
         """Return why this conversation may not be compacted, or an empty string if it may."""
         mode = handler.request.incoming.mode
         reason = handler.request.unmanaged_reason
-        if not self._threads.setup.options.enabled:
+        if not self._is_enabled:
             return "compression is disabled (compression.enabled: false)"
         if mode != "managed":
             return f"requests of this key are not managed (mode {mode})"

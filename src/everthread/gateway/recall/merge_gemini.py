@@ -70,10 +70,7 @@ class MergedGeminiStream(MergedStream):
 
 def merge_gemini_bodies(bodies: Sequence[Any]) -> Any:
     """Merge whole bodies of Gemini's protocol. If they are JSON arrays of chunks, return an array too."""
-    whole_bodies = [
-        gemini.encode_reply(gemini.decode_reply(body)) if isinstance(body, list) else body
-        for body in bodies
-    ]
+    whole_bodies = [gemini.join_chunks(body) if isinstance(body, list) else body for body in bodies]
     parts = [part for body in whole_bodies for part in _list_parts(body) if not _is_recall(part)]
     merged = whole_bodies[-1]
     if merged.get("candidates"):

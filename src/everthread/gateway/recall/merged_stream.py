@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.wire.codecs import CODECS
-from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
+from everthread.wire.sse import SseEvent, SseSplitter, decode_event, encode_event
 
 RECALL = "recall"
 ROUND_SEPARATOR = "\n\n"
@@ -44,7 +44,7 @@ class MergedStream(ABC):
         """Return the events to send to the client; keep the beginning of an event until its end arrives."""
         return b"".join(map(self._convert_raw, self._events.feed(chunk)))
 
-    def end_round(self) -> tuple[Reply, bytes]:
+    def end_round(self) -> tuple[ModelReply, bytes]:
         """Return the model's reply in this round, and the last bytes of its stream."""
         pending_events = self._events.pop_pending()
         return self._decoder.reply(), self._convert_raw(pending_events) if pending_events else b""
@@ -65,11 +65,9 @@ class MergedStream(ABC):
         return b"".join(map(encode_event, events))
 
     def _convert_raw(self, raw: bytes) -> bytes:
-        parser = SseParser()
-        events = parser.feed(raw) + parser.close()
-        if not events:
+        event = decode_event(raw)
+        if event is None:
             return raw  # a comment
-        event = events[0]
         try:
             data: Any = json.loads(event.data)
         except (ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -93,10 +94,12 @@ class ClientRequest:
     def _read_history(self) -> CallerHistory:
         client = read_client(self.incoming.head.headers, self.slices.fields)
         has_tools = bool(self.parsed_request.settings.tools)
+        body = self.slices.body
         messages = self.history_messages
 
+        @functools.cache
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_unchanged_files(self.slices.body, messages, covered_count)
+            return restore_unchanged_files(body, messages, covered_count)
 
         return CallerHistory(
             self.client_scope,

@@ -10,7 +10,7 @@ from typing import Any
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import SYSTEM_ROLES, kind_of
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.request.body_cache import (
     BodyCache,
@@ -106,7 +106,7 @@ class ParsedRequest:
     """The history of a request, its settings and their tokens."""
 
     history: History
-    settings: Request
+    settings: ModelRequest
     """Model, system prompt and tools."""
     sizes: list[int]
     """Tokens of each message of the history."""
@@ -128,7 +128,7 @@ class RequestReader:
         self._identities = IdentityCache()
         self._sizes = sizes
         self.bodies = BodyCache()
-        self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(MAX_SETTINGS_BYTES)
+        self._settings: ByteCache[bytes, tuple[ModelRequest, int]] = ByteCache(MAX_SETTINGS_BYTES)
 
     def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
@@ -246,7 +246,7 @@ class RequestReader:
             messages=located_body.history_messages[count:],
         )
 
-    def _read_settings(self, located_body: LocatedBody) -> tuple[Request, int]:
+    def _read_settings(self, located_body: LocatedBody) -> tuple[ModelRequest, int]:
         """Return model, system prompt and tools, and their tokens."""
         match = located_body.match
         if match is not None and match.tail_bytes:
@@ -362,7 +362,7 @@ def _digest(*parts: bytes) -> bytes:
     return running.digest()
 
 
-def _decode_settings(api: Api, slices: BodySlices, leading: Sequence[MessageSlice]) -> Request:
+def _decode_settings(api: Api, slices: BodySlices, leading: Sequence[MessageSlice]) -> ModelRequest:
     """Return the request without its messages: model, system prompt and tools."""
     messages = [message.value for message in leading]
     body = {**slices.fields, LIST_FIELD[api]: messages}

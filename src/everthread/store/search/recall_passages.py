@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from everthread.core.equal_shares import find_largest_equal_share
 from everthread.core.search.query import Question
 from everthread.core.secrets.redaction import redact_part
 from everthread.store.database import Tx
@@ -91,7 +92,7 @@ def _make_passages(
     if query.for_page:
         contents = _choose_contents(tx, ranking, words_by_chunk, query)
         sizes = [len(text) for content in contents for text in content.parts.values()]
-        max_chars = _compute_max_chars(sizes, query.limit * query.max_chars)
+        max_chars = find_largest_equal_share(sizes, query.limit * query.max_chars)
         _add_partners(tx, contents, ranking, words_by_chunk)
     else:
         best_chunks = ranking.ranked[: query.limit]
@@ -275,17 +276,6 @@ def _list_distinct_words(text: str, question_words: Sequence[RecallWord]) -> fro
     """Return the words of a text, without those of the question."""
     question_forms = {form for word in question_words for form in word.search_word.forms}
     return frozenset(_WORD_PATTERN.findall(text.casefold())) - question_forms
-
-
-def _compute_max_chars(sizes: Sequence[int], max_chars: int) -> int:
-    """Return the largest length to which texts may be cut so that all together take at most `max_chars`."""
-    remaining = max_chars
-    for index, size in enumerate(sorted(sizes)):
-        share = remaining // (len(sizes) - index)
-        if size > share:
-            return share
-        remaining -= size
-    return max_chars
 
 
 def _make_excerpt(

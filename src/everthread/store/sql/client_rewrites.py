@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from typing import Literal
 
 from everthread.core.turns import user_text
@@ -16,6 +16,7 @@ from everthread.store.rewrite_records import (
     ProxiedContext,
     Rewrite,
     RewriteSearch,
+    RewriteState,
 )
 from everthread.store.sql.branches import list_history_ids
 from everthread.store.sql.client_links import batch_longest_first
@@ -34,7 +35,7 @@ MAX_REWRITES = 4
 
 def put_rewrite(tx: Tx, now: float, new: Rewrite) -> Rewrite:
     """Store a rewrite; return the stored one, which another process may have made first."""
-    values = (*astuple(new)[:-1], encode_json(dict(new.state)), now)
+    values = (*astuple(new)[:-1], encode_json(asdict(new.state)), now)
     tx.run(
         f"INSERT INTO rewrites ({REWRITE_COLUMNS}, created) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING",
         values,
@@ -318,4 +319,5 @@ def _find_rewrites(
 
 
 def decode_rewrite(row: Row) -> Rewrite:
-    return Rewrite(*[*row[:8], bytes(row[8]), row[9], row[10], decode_json(row[11])])
+    state = RewriteState(**decode_json(row[11]))
+    return Rewrite(*[*row[:8], bytes(row[8]), row[9], row[10], state])

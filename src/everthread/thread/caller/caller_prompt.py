@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.compaction.summary.summary_message import make_tools_key
 from everthread.core.caching.claude_cache_marks import find_cache_route
 from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.rewrite_records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
@@ -22,13 +20,8 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import HiddenRoundsStore
-from everthread.thread.caller.recorder import ThreadRecorder
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
-from everthread.thread.caller.rewrite_search import (
-    FoundRewrite,
-    RewriteFinder,
-    rewrite_key,
-)
+from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
@@ -42,9 +35,6 @@ from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
 
-MAX_SECOND_REWRITE_SHARE = 0.85
-"""A second rewrite replaces a prepared one that is too large only if it has at most this share of its tokens."""
-
 
 @dataclass(frozen=True, slots=True)
 class CallerServices:
@@ -53,7 +43,6 @@ class CallerServices:
     setup: CallerSetup
     accounting: Accounting
     limits: ModelLimits
-    recorder: ThreadRecorder
     rewrite_finder: RewriteFinder
     rewrite_maker: RewriteMaker
     hidden_rounds: HiddenRoundsStore
@@ -84,7 +73,7 @@ class CallerPrompt:
     @property
     def size(self) -> PromptSize:
         call = self._call
-        tokens = self._services.sizer.count_tokens(call, call.rewrite) + self.answer_tokens
+        tokens = self._count_tokens(call.rewrite) + self.answer_tokens
         fixed_tokens = round(call.settings.tokens * self.learnt.calibration.factor(call.model))
         return PromptSize(
             tokens,
@@ -105,7 +94,7 @@ class CallerPrompt:
         self._services.setup.listener(event)
 
     async def load_rewrite_state(self) -> None:
-        """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
+        """Find the longest rewrite of the history, the recall rounds after it, and whether a compaction was undone."""
         call = self._call
         state_keys = [(call.thread, UNDONE_STATE_KEY)]
         pending_rounds = None
@@ -113,9 +102,8 @@ class CallerPrompt:
             source = call.match.source
             pending_rounds = self._services.hidden_rounds.find_expected(source)
             state_keys.append((source, recall_rounds.ROUNDS_STATE))
-        search_result = await self._find_rewrite(state_keys)
-        [undone_state, *rounds] = search_result.requested_states
-        call.rewrite = search_result.rewrite
+        call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
+        [undone_state, *rounds] = states
         if call.rewrite is None:
             self.learnt.tokens_after_compaction = 0  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
@@ -129,26 +117,6 @@ class CallerPrompt:
                 pending_rounds or rounds[0] or (), call.caller_history, call.settings.api
             )
 
-    async def _find_rewrite(self, state_keys: Sequence[tuple[str, str]] = ()) -> FoundRewrite:
-        call = self._call
-        finder = self._services.rewrite_finder
-        keys = self._engine_keys
-        search_result = await finder.find(
-            call.caller_history, keys, call.memory.last_search, state_keys=state_keys
-        )
-        call.memory.last_search = search_result.search
-        if call.memory.last_engine_keys == keys or not call.match.matched_count:
-            return search_result
-        call.memory.last_engine_keys = keys
-        found_rewrite = search_result.rewrite
-        longer_rewrite = await finder.adopt_longer(
-            call.caller_history,
-            call.match.source,
-            keys[0],
-            found_rewrite.replaced_count if found_rewrite else 0,
-        )
-        return replace(search_result, rewrite=longer_rewrite or found_rewrite)
-
     async def find_excerpts(self) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
         call = self._call
@@ -158,7 +126,7 @@ class CallerPrompt:
         is_complete = not call.has_left_messages and call.match.branch_of is None
         if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
-        match = await self._services.recorder.store_request(call)
+        match = await call.recorder.store_request()
         tip = await setup.store.get_compression_tip(match.thread)
         visible_thread = VisibleThread(
             match.tenant,
@@ -177,7 +145,11 @@ class CallerPrompt:
         newer_rewrite = None if order.is_manual else await self._find_newer_rewrite()
         if newer_rewrite is not None:
             return RewriteDraft(self._describe_adopted_rewrite(newer_rewrite), newer_rewrite)
-        task = await self._make_task(order)
+        call = self._call
+        tokens = order.tokens or self._count_tokens(call.rewrite)
+        if order.tokens is None and order.reason == "overflow":
+            tokens = max(tokens, call.limits.window)  # the provider refused the prompt as too long
+        task = await self._make_task(order, call.rewrite, tokens)
         context = self._summarizer_context()
         summarizer = self._services.setup.make_summarizer(context)
         return await self._services.rewrite_maker.draft(
@@ -195,42 +167,29 @@ class CallerPrompt:
         call = self._call
         if draft.rewrite is None:
             return draft.compaction.reason
-        tokens_before = self._services.sizer.count_tokens(call, call.rewrite)
-        is_new = draft.new_rewrite is not None
-        call.rewrite = await self._services.rewrite_maker.commit(draft) if is_new else draft.rewrite
-        if is_new and draft.history_length < len(call.caller_history.messages):
-            await self._shorten_new_messages(order)
+        tokens_before = self._count_tokens(call.rewrite)
+        if draft.new_rewrite is None:
+            call.rewrite = draft.rewrite
+        else:
+            draft = await self._refit_if_needed(draft, order)
+            call.rewrite = await self._services.rewrite_maker.commit(draft, order)
+            if call.rewrite.depth >= MIN_FADING_COMPACTIONS:
+                notice = make_fading_notice(call.rewrite.depth)
+                self.emit(events.Notice(self.session_id, notice))
         self.learnt.record_compaction(tokens_before, is_automatic=order.is_automatic)
-        if is_new and call.rewrite.depth >= MIN_FADING_COMPACTIONS:
-            self.emit(events.Notice(self.session_id, make_fading_notice(call.rewrite.depth)))
         return ""
 
-    async def _shorten_new_messages(self, order: CompactionOrder) -> None:
-        """Prune the messages since a summary was prepared; if that is not enough, let the journal compact them."""
+    async def _refit_if_needed(self, draft: RewriteDraft, order: CompactionOrder) -> RewriteDraft:
+        """Make the messages since a draft was prepared smaller, if they make the prompt too large."""
         call = self._call
-        maker = self._services.rewrite_maker
+        if draft.history_length == len(call.caller_history):
+            return draft
+        tokens = self._count_tokens(draft.rewrite)
         budget = call.compute_budget(self._services.setup.options)
-        if self._services.sizer.count_tokens(call, call.rewrite) <= budget.max_compacted_tokens:
-            return
-        task = await self._make_task(replace(order, is_background=False))
-        engine = self._engine_setup(budget)
-        pruned_draft = await maker.prune_new_messages(task, engine)
-        if (
-            pruned_draft is not None
-            and self._services.sizer.count_tokens(call, pruned_draft.rewrite)
-            <= budget.max_compacted_tokens
-        ):
-            call.rewrite = await maker.store_pruned(pruned_draft)
-            return
-        shorter_draft = await maker.draft(task, engine)
-        current_tokens = self._services.sizer.count_tokens(call, call.rewrite)
-        if shorter_draft.rewrite is not None:
-            shorter_tokens = self._services.sizer.count_tokens(call, shorter_draft.rewrite)
-            if (
-                shorter_tokens <= budget.max_compacted_tokens
-                or shorter_tokens <= MAX_SECOND_REWRITE_SHARE * current_tokens
-            ):
-                call.rewrite = await maker.commit(shorter_draft)
+        if tokens <= budget.max_compacted_tokens:
+            return draft
+        task = await self._make_task(order, draft.base_rewrite, tokens)
+        return await self._services.rewrite_maker.refit(draft, task, self._engine_setup(budget))
 
     async def discard(self, draft: RewriteDraft, reason: str) -> None:
         self.emit(events.CompactionVoid(self.session_id, reason or draft.compaction.reason))
@@ -249,7 +208,7 @@ class CallerPrompt:
             verdict,
             refusal,
             window=call.limits.window,
-            tokens=self._services.sizer.count_tokens(call, call.rewrite),
+            tokens=self._count_tokens(call.rewrite),
             output_cap=call.output_cap or call.settings.output_cap,
         )
         call.limits = await limits.load(key, call.limits.window)
@@ -275,25 +234,13 @@ class CallerPrompt:
         await self.load_rewrite_state()
         if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
-        shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(
-            await self._make_task(CompactionOrder("payload"))
-        )
+        tokens = self._count_tokens(call.rewrite)
+        task = await self._make_task(CompactionOrder("payload"), call.rewrite, tokens)
+        shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(task)
         if shrunk_rewrite is None:
             return False
         call.rewrite = shrunk_rewrite
         return True
-
-    @property
-    def _engine_keys(self) -> list[str]:
-        """The keys to search rewrites by, the preferred first. A key names the engine and the tools in its summaries.
-
-        If the client gets our recall tool, the second key finds rewrites made before the tool was offered.
-        """
-        settings = self._call.settings
-        engine_key = f"{settings.api} {self._services.setup.engine_key}"
-        named_tools_key = make_tools_key(settings.request_with_recall.tools)
-        earlier_keys = [] if settings.recall_tool is None else [engine_key]
-        return [f"{engine_key}{named_tools_key}", *earlier_keys]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
         setup = self._services.setup
@@ -306,7 +253,7 @@ class CallerPrompt:
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
         """Find a longer rewrite that another request or process made in the meantime."""
-        longest = (await self._find_rewrite()).rewrite
+        longest, _ = await self._services.rewrite_finder.find(self._call)
         return longest if longest is not None and self._covers_more(longest) else None
 
     def _covers_more(self, rewrite: Rewrite) -> bool:
@@ -319,33 +266,31 @@ class CallerPrompt:
 
     def _describe_adopted_rewrite(self, rewrite: Rewrite) -> Compaction:
         """Return the figures of a rewrite that another request or process made."""
-        sizer = self._services.sizer
         return Compaction(
             messages=[],
             summary="",
-            tokens_before=sizer.count_tokens(self._call, self._call.rewrite),
-            tokens_after=sizer.count_tokens(self._call, rewrite),
+            tokens_before=self._count_tokens(self._call.rewrite),
+            tokens_after=self._count_tokens(rewrite),
         )
 
-    async def _make_task(self, order: CompactionOrder) -> RewriteTask:
+    async def _make_task(
+        self, order: CompactionOrder, base_rewrite: Rewrite | None, tokens: int
+    ) -> RewriteTask:
         call = self._call
-        setup = self._services.setup
-        match = await self._services.recorder.store_request(call)
+        match = await call.recorder.store_request()
         return RewriteTask(
             call.caller_history,
             call.settings,
-            thread=match.thread,
-            engine_key=self._engine_keys[0],
-            budget=call.compute_budget(setup.options),
-            tokens=order.tokens or self._count_prompt_tokens(order),
+            thread_id=match.thread,
+            engine_key=self._services.rewrite_finder.list_engine_keys(call.settings)[0],
             order=order,
-            base_rewrite=call.rewrite,
+            budget=call.compute_budget(self._services.setup.options),
+            tokens=tokens,
+            base_rewrite=base_rewrite,
         )
 
-    def _count_prompt_tokens(self, order: CompactionOrder) -> int:
-        """Return the prompt's tokens; at least the window, if the provider refused the prompt as too long."""
-        tokens = self._services.sizer.count_tokens(self._call, self._call.rewrite)
-        return max(tokens, self._call.limits.window) if order.reason == "overflow" else tokens
+    def _count_tokens(self, rewrite: Rewrite | None) -> int:
+        return self._services.sizer.count_tokens(self._call, rewrite)
 
     def _summarizer_context(self) -> SummarizerContext:
         call = self._call
@@ -360,7 +305,7 @@ class CallerPrompt:
         def report(kind: str, **details: Any) -> None:
             self.emit(events.make_engine_event(thread, kind, details))
 
-        def note_cancelled(request: Request) -> None:
+        def note_cancelled(request: ModelRequest) -> None:
             self._services.accounting.note_cancelled(thread, request, call.settings.charge)
 
         return SummarizerContext(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.costs.canonical_usage import CanonicalUsage
@@ -31,7 +31,7 @@ from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import HiddenRoundsStore
-from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
+from everthread.thread.caller.recorder import CallRecorder, PendingAnswer
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
@@ -49,9 +49,9 @@ from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
 _MAX_WINDOWS = 1_000
 """Maximum remembered windows: callers choose the names of models."""
-_CLOSE_SECONDS = 5.0
+_SHUTDOWN_TIMEOUT_SECONDS = 5.0
 """Seconds that summaries in progress get to finish when the process ends."""
-_CANCEL_SECONDS = 1.0
+_CANCEL_TIMEOUT_SECONDS = 1.0
 """Seconds that cancelled summaries get to report their usage."""
 
 
@@ -70,10 +70,6 @@ class CallerThreads:
 
     def __init__(self, setup: CallerSetup, sizes: SizeCache) -> None:
         self.setup = setup
-        self.limits = ModelLimits(setup.store, setup.clock)
-        self.accounting = Accounting(
-            setup.store, setup.wall_clock, setup.listener, skips_disk_wait=True
-        )
         self.runner = CompactionRunner(
             uses_processes=setup.uses_processes,
             seconds=setup.compaction_seconds,
@@ -82,21 +78,16 @@ class CallerThreads:
         self._windows: RecentDict[tuple[str, str, str], int] = RecentDict(_MAX_WINDOWS)
         self.pending_links = PendingLinks()
         self._index = ThreadIndex(setup.store, self.pending_links)
-        self.recorder = ThreadRecorder(
-            self._index, self.pending_links, setup.listener, is_sole_writer=setup.is_sole_writer
-        )
-        self._hidden_rounds = HiddenRoundsStore(setup.store)
         self.memories = ThreadMemories()
-        self.sizer = PromptSizer(sizes)
+        accounting = Accounting(setup.store, setup.wall_clock, setup.listener, skips_disk_wait=True)
         self._services = CallerServices(
             setup=setup,
-            accounting=self.accounting,
-            limits=self.limits,
-            recorder=self.recorder,
-            rewrite_finder=RewriteFinder(setup.store, setup.listener),
-            rewrite_maker=RewriteMaker(setup.store, setup.listener, self.accounting, self.runner),
-            hidden_rounds=self._hidden_rounds,
-            sizer=self.sizer,
+            accounting=accounting,
+            limits=ModelLimits(setup.store, setup.clock),
+            rewrite_finder=RewriteFinder(setup.store, setup.listener, setup.engine_key),
+            rewrite_maker=RewriteMaker(setup.store, setup.listener, accounting, self.runner),
+            hidden_rounds=HiddenRoundsStore(setup.store),
+            sizer=PromptSizer(sizes),
         )
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
@@ -125,11 +116,25 @@ class CallerThreads:
             match, is_shortened=caller_history.leading_compaction is not None
         )
         window = await self.load_window(settings)
-        limits = await self.limits.load(settings.limit_key, window)
-        call = PreparedCall(caller_history, settings, match, memory, limits)
+        limits = await self._services.limits.load(settings.limit_key, window)
+        recorder = CallRecorder(
+            caller_history,
+            settings,
+            match,
+            memory=memory,
+            index=self._index,
+            listener=self.setup.listener,
+        )
         if len(caller_history):
-            self.recorder.expect_request(call)
-        return call
+            recorder.expect_request()
+        return PreparedCall(
+            caller_history,
+            settings,
+            memory,
+            recorder,
+            limits,
+            estimate=settings.tokens + caller_history.size,
+        )
 
     async def load_window(self, settings: CallSettings) -> int:
         """Return the window of a model: the caller's own figure, or else the one looked up for its upstream, once."""
@@ -153,38 +158,43 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = await store.get_state(source, CALLER_STATE) if match.matched_count else None
+        state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
         new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
-        new_memory.has_hidden_rounds = await self._hidden_rounds.has_any(match)
+        new_memory.has_hidden_rounds = await self._services.hidden_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
-            new_memory.continues_other = await store.continues_other_thread(match.thread)
+            new_memory.continues_other = await store.client_histories.continues_other_thread(
+                match.thread
+            )
         return new_memory
 
     # Before the call
 
-    async def prepare(self, call: PreparedCall) -> None:
-        """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing."""
+    async def prepare(self, call: PreparedCall) -> PolicyDecision:
+        """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing.
+
+        Return the decision of the policy.
+        """
         await self._make_managed_thread(call).cancel_idle_timer()
         try:
             if call.settings.is_rewritable and self.setup.options.enabled:
-                await self._compact_if_needed(call)
+                return await self._compact_if_needed(call)
+            return PolicyDecision("send")
         finally:  # also after a failure or disconnect: other calls may wait for these messages
-            self.recorder.start_storing(call)
+            self.start_storing(call)
 
-    async def _compact_if_needed(self, call: PreparedCall) -> None:
-        """Look up the call's rewrite and hidden rounds, and compact if the policy says so."""
+    async def _compact_if_needed(self, call: PreparedCall) -> PolicyDecision:
+        """Look up the call's rewrite and recall rounds, and compact if the policy says so."""
         if call.caller_history.is_single_text or self._needs_no_compaction(call):
-            return
+            return PolicyDecision("send")
         prompt = CallerPrompt(call, self._services)
         async with call.memory.compaction_lock:
             await prompt.load_rewrite_state()
             if call.is_compaction_undone and not prompt.size.is_full:
-                call.decision = PolicyDecision("send")
-                return
+                return PolicyDecision("send")
             thread = self._make_managed_thread(call, prompt)
-            call.decision = await thread.compact_if_needed(reason="in-loop")
+            return await thread.compact_if_needed(reason="in-loop")
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
         """Return whether a call needs neither a compaction nor a rewrite or hidden rounds of its thread."""
@@ -196,7 +206,7 @@ class CallerThreads:
         min_tokens = (
             MIN_THRESHOLD_SHARE * budget.threshold if options.economics else budget.background_start
         )
-        return self.sizer.count_tokens(call, None) < min_tokens
+        return self._services.sizer.count_tokens(call, None) < min_tokens
 
     def remember_prompt(self, call: PreparedCall) -> PromptTokens:
         """Return the tokens of the prompt that is about to be sent, and remember which rewrite it uses."""
@@ -204,9 +214,9 @@ class CallerThreads:
         is_new = key is not None and key != call.memory.last_rewrite_key
         call.memory.last_rewrite_key = key
         learnt = call.memory.learnt
-        call.estimate = self.sizer.estimate_tokens(call, call.rewrite)
-        tokens_before = self.sizer.count_tokens(call, None)
-        tokens_after = self.sizer.count_tokens(call, call.rewrite)
+        call.estimate = self._services.sizer.estimate_tokens(call, call.rewrite)
+        tokens_before = self._services.sizer.count_tokens(call, None)
+        tokens_after = self._services.sizer.count_tokens(call, call.rewrite)
         if is_new:
             learnt.tokens_after_compaction = tokens_after
             unreported_tokens = tokens_after
@@ -219,10 +229,15 @@ class CallerThreads:
         )
         return PromptTokens(tokens_before, tokens_after, is_new)
 
-    def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
-        """Start storing the messages of a call whose request was forwarded unchanged."""
-        call.estimate = self.sizer.estimate_tokens(call, None)
-        self.recorder.start_storing(call, is_answered=is_answered)
+    def start_storing(self, call: PreparedCall, *, is_answered: bool = False) -> None:
+        """Start storing the messages of a call. `is_answered`: whether its answer is recorded next."""
+        call.recorder.start_storing(
+            is_sole_writer=self.setup.is_sole_writer(), is_answered=is_answered
+        )
+
+    def count_tokens(self, call: PreparedCall) -> int:
+        """Return the tokens of the prompt with the rewrite in use, as the provider counts them."""
+        return self._services.sizer.count_tokens(call, call.rewrite)
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
@@ -235,8 +250,15 @@ class CallerThreads:
         call.estimate += TokenCounter(call.model).messages(excerpts)
         return excerpts
 
-    async def compact_manually(self, call: PreparedCall, level: CompactionLevel) -> str:
-        """Compact regardless of the size. Return the reason if nothing changed, else an empty text."""
+    async def compact_manually(
+        self, call: PreparedCall, level: CompactionLevel, window: int | None = None
+    ) -> str:
+        """Compact regardless of the size. Return the reason if nothing changed, else an empty text.
+
+        `window`: the window to compact for; None for the model's.
+        """
+        if window:
+            call.limits = replace(call.limits, window=window)
         order = CompactionOrder("manual", level=level, is_manual=True)
         async with call.memory.compaction_lock:
             compaction = await self._make_managed_thread(call).compact_manually(order)
@@ -252,13 +274,13 @@ class CallerThreads:
 
     def expect_answer(self, call: PreparedCall, outcome: Outcome) -> PendingAnswer | None:
         """Announce an answer before it is stored, so that a call that continues it is matched from now on."""
-        answer = self.recorder.expect_answer(call, outcome)
+        answer = call.recorder.expect_answer(outcome)
         if answer is not None:
             rows = call.rounds.collect_rows(call.caller_history, answer.history, call.covered_count)
             if rows:
                 call.memory.has_hidden_rounds = True
                 call.rounds.rows = rows
-                self._hidden_rounds.expect(call.thread, rows)
+                self._services.hidden_rounds.expect(call.thread, rows)
         return answer
 
     async def record(
@@ -276,8 +298,8 @@ class CallerThreads:
             await self._store_outcome(call, outcome, answer, earlier_usage)
         finally:
             if answer is not None:
-                self.recorder.drop_answer(answer)
-                self._hidden_rounds.stop_expecting(call.rounds.rows)
+                call.recorder.drop_answer(answer)
+                self._services.hidden_rounds.stop_expecting(call.rounds.rows)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             prompt = CallerPrompt(call, self._services)
@@ -297,7 +319,7 @@ class CallerThreads:
         if outcome.is_success and outcome.reply is not None:
             for name in names:
                 self._index.expect_replacement(call.match, call.caller_history.history, name)
-            await self.recorder.store_request(call)
+            await call.recorder.store_request()
             try:
                 await self._index.store_replacements()
             except EverthreadError as error:
@@ -325,7 +347,7 @@ class CallerThreads:
             for observed in (*earlier_usage, reported):
                 thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
-            self.accounting.price_call(call.thread, call.model, earlier)
+            self._services.accounting.price_call(call.thread, call.model, earlier)
             for earlier in earlier_usage
         ]
         if outcome.is_success or outcome.usage is not None:
@@ -337,18 +359,20 @@ class CallerThreads:
                 threshold=call.compute_budget(self.setup.options).threshold,
             )
             state = CALLER_STATE, {**call.memory.dump(), **window.dump()}
-            await self.recorder.store_outcome(call, answer, usage, state)
+            await call.recorder.store_outcome(answer, usage, state)
             for record in usage:
-                self.accounting.report(record)
-            if self.accounting.has_unrecorded_cancelled(call.thread):
-                await self.accounting.record_cancelled(call.thread)
+                self._services.accounting.report(record)
+            if self._services.accounting.has_unrecorded_cancelled(call.thread):
+                await self._services.accounting.record_cancelled(call.thread)
             if call.rounds.rows:
-                await self._hidden_rounds.store_rounds(call.thread, call.rounds.rows)
+                await self._services.hidden_rounds.store_rounds(call.thread, call.rounds.rows)
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:
             try:
-                await self.limits.record_success(call.settings.limit_key, reported.prompt_tokens)
+                await self._services.limits.record_success(
+                    call.settings.limit_key, reported.prompt_tokens
+                )
             except EverthreadError as error:
                 self._report_unrecorded(call, error)
 
@@ -365,10 +389,10 @@ class CallerThreads:
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
         hidden_records = [
-            self.accounting.price_call(call.thread, call.model, round_usage)
+            self._services.accounting.price_call(call.thread, call.model, round_usage)
             for round_usage in outcome.hidden_usage
         ]
-        call_record = self.accounting.price_call(
+        call_record = self._services.accounting.price_call(
             call.thread, call.model, usage, estimated=estimated
         )
         return [*hidden_records, call_record]
@@ -398,6 +422,6 @@ class CallerThreads:
 
     async def close(self) -> None:
         """Give background compactions a few seconds to end; cancel the others and record their usage."""
-        await self.memories.end_preparations(_CLOSE_SECONDS)
-        await self.runner.close(_CANCEL_SECONDS)
-        await self.accounting.record_cancelled()
+        await self.memories.end_preparations(_SHUTDOWN_TIMEOUT_SECONDS)
+        await self.runner.close(_CANCEL_TIMEOUT_SECONDS)
+        await self._services.accounting.record_cancelled()

@@ -1,9 +1,9 @@
-"""The jobs that compact or prune a client's history with an engine, in this process or another."""
+"""The jobs that compact or refit a client's history with an engine, in this process or another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.compaction_result import Compaction, CompactionLevel
@@ -17,9 +17,9 @@ from everthread.core.summary_marks import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.turns import user_text
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.store.rewrite_records import CLIENT_NOTES_ROLE, ContextEntry, ProxiedContext
-from everthread.thread.caller.start_replacement import StartReplacement, replace_start
+from everthread.thread.caller.start_replacement import replace_start
 from everthread.thread.wire_messages import decode_messages
 
 NO_CONTEXT = ProxiedContext((), (), inherited_count=0, own_roles=())
@@ -30,126 +30,117 @@ class CompactionJobResult:
     """The result of an engine: the compaction, the part of the request it replaces, and the engine's state."""
 
     compaction: Compaction
-    start_replacement: StartReplacement | None = None
-    state: Mapping[str, Any] = field(default_factory=dict)
+    replacement: Sequence[Any] = ()
+    """The messages that replace the start of the request."""
+    tail_count: int = 0
+    """The number of messages at the end of the request that stay."""
     tokens: int = 0
     """Tokens of the replacement, counted by the job to keep that work off the event loop."""
+    state: Mapping[str, Any] = field(default_factory=dict)
     context: ProxiedContext = NO_CONTEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClientHistoryJob:
-    """A client's history in the client's protocol, for an engine."""
+class CompactionJob:
+    """A client's history to compact, in the client's protocol."""
 
     api: Api
-    request: Request
+    request: ModelRequest
     """Model, system prompt and tools."""
     wire_messages: Sequence[Any]
-    """The messages that are sent to the provider now."""
+    """The messages that are sent to the provider without this compaction."""
     tokens: int
+    level: CompactionLevel
     state: Mapping[str, Any]
     """State of the engine that made the previous rewrite."""
     summary_key: bytes
+    pins: Sequence[str]
     max_tail_count: int
     """Number of messages at the end that are the client's own."""
-
-    def restore_engine(self, engine: ContextEngine) -> None:
-        if self.state:
-            engine.load_state(self.state)
-
-    def _decode(self, wire_messages: Sequence[Any]) -> list[Message]:
-        return decode_messages(self.api, wire_messages, self.request.model)
-
-    def _make_result(self, compaction: Compaction) -> CompactionJobResult:
-        """Return the compaction with the part of the client's request that it replaces."""
-        start_replacement = replace_start(
-            self.api,
-            compaction.messages,
-            self.wire_messages,
-            self.request,
-            max_tail_count=self.max_tail_count,
-        )
-        counter = TokenCounter(self.request.model)
-        tokens = counter.messages(self._decode(start_replacement.replacement))
-        return CompactionJobResult(compaction, start_replacement, tokens=tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionJob(_ClientHistoryJob):
-    """A client's history to compact."""
-
-    level: CompactionLevel
-    pins: Sequence[str]
     inherited_count: int = 0
     """Number of messages at the beginning that come from the last rewrite."""
 
     def restore_engine(self, engine: ContextEngine) -> None:
-        _ClientHistoryJob.restore_engine(self, engine)
+        if self.state:
+            engine.load_state(self.state)
         engine.pin(self.pins)
 
     def read(self) -> CompactionInput:
         return CompactionInput(
-            recognize_summaries(self._decode(self.wire_messages), self.summary_key),
+            recognize_summaries(self.decode(self.wire_messages), self.summary_key),
             current_tokens=self.tokens,
             system=self.request.system,
             tools=self.request.tools,
             level=self.level,
         )
 
+    def decode(self, wire_messages: Sequence[Any]) -> list[Message]:
+        return decode_messages(self.api, wire_messages, self.request.model)
+
     def make_result(
-        self,
-        engine: ContextEngine,
-        engine_input: CompactionInput,
-        compaction: Compaction,
+        self, engine: ContextEngine, engine_input: CompactionInput, compaction: Compaction
     ) -> CompactionJobResult:
         """Return the compaction in the client's protocol."""
         if not compaction.changed:
             return CompactionJobResult(compaction)
         engine.on_compacted(compaction)
+        counter = TokenCounter(self.request.model)
+        replacement, tail_count = replace_start(
+            self.api,
+            compaction.messages,
+            self.wire_messages,
+            self.request,
+            max_tail_count=self.max_tail_count,
+        )
         context = describe_context(
             compaction,
             engine_input.messages,
-            inherited_count=len(self._decode(self.wire_messages[: self.inherited_count])),
-            counter=TokenCounter(self.request.model),
+            inherited_count=len(self.decode(self.wire_messages[: self.inherited_count])),
+            counter=counter,
         )
-        return replace(self._make_result(compaction), state=engine.dump_state(), context=context)
+        return CompactionJobResult(
+            compaction,
+            replacement,
+            tail_count,
+            tokens=counter.messages(self.decode(replacement)),
+            state=engine.dump_state(),
+            context=context,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruningJob(_ClientHistoryJob):
-    """A client's history to prune: messages arrived after its rewrite was prepared."""
+@dataclass(frozen=True, slots=True)
+class RefitJob:
+    """A client's history whose beginning was compacted ahead, and which became too large since."""
+
+    job: CompactionJob
+    """The compaction of the whole history."""
+    prepared_compaction: Compaction
+    new_count: int
+    """Number of messages at the end that came after the prepared compaction."""
+
+    def restore_engine(self, engine: ContextEngine) -> None:
+        self.job.restore_engine(engine)
 
     def read(self) -> RefitInput:
-        messages = recognize_summaries(self._decode(self.wire_messages), self.summary_key)
-        rewritten_messages = self.wire_messages[: len(self.wire_messages) - self.max_tail_count]
-        start = len(self._decode(rewritten_messages))
-        prepared = Compaction(
-            messages=messages[:start],
-            summary="",
-            tokens_before=self.tokens,
-            tokens_after=self.tokens,
-            kept=tuple(range(start)),
-        )
+        messages = self.job.read().messages
+        wire_messages = self.job.wire_messages
+        prepared_count = len(self.job.decode(wire_messages[: len(wire_messages) - self.new_count]))
         return RefitInput(
-            prepared,
-            messages[start:],
-            start,
-            current_tokens=self.tokens,
-            system=self.request.system,
-            tools=self.request.tools,
+            self.prepared_compaction,
+            messages[prepared_count:],
+            prepared_count,
+            current_tokens=self.job.tokens,
+            system=self.job.request.system,
+            tools=self.job.request.tools,
         )
 
     def make_result(
         self,
-        engine: ContextEngine,  # noqa: ARG002 - as every job
-        engine_input: RefitInput,
+        engine: ContextEngine,
+        engine_input: RefitInput,  # noqa: ARG002 - as every job
         compaction: Compaction,
     ) -> CompactionJobResult:
-        """Return the pruned messages in the client's protocol; without a replacement if the engine summarised."""
-        messages = [*engine_input.prepared_compaction.messages, *engine_input.new_messages]
-        if compaction.messages == messages or compaction.covered:
-            return CompactionJobResult(compaction)
-        return self._make_result(compaction)
+        return self.job.make_result(engine, self.job.read(), compaction)
 
 
 def describe_context(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,17 +9,15 @@ from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
+from everthread.thread.caller.recorder import CallRecorder
 from everthread.thread.caller.replacement_text import (
     match_unchanged,
     parse_replacement,
     split_messages,
 )
-from everthread.thread.caller.rewrite_task import RewriteState
 from everthread.thread.caller.thread_memory import ThreadMemory
-from everthread.thread.matching.pending_links import PendingLink
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.model_limits import CallLimits
-from everthread.thread.policy.compaction_policy import PolicyDecision
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import RecoveryAttempts
 from everthread.thread.wire_messages import encode_value
@@ -37,47 +34,38 @@ class MessageEdit:
 
 
 @dataclass(slots=True)
-class CallStorage:
-    """The progress of storing the messages of a call."""
-
-    pending_request: PendingLink | None = None
-    """The link at the end of the history, until it is stored."""
-    storing_task: asyncio.Future[ThreadMatch] | None = None
-    """The task that stores the messages; None if storing waits for the answer."""
-    delay_timer: asyncio.TimerHandle | None = None
-    """The timer that stores the messages if no answer comes in time."""
-    is_stored: bool = False
-    """Whether the messages are stored, so that the match is certain."""
-
-
-@dataclass(slots=True)
 class PreparedCall:
-    """One call of a managed thread and the decisions about it."""
+    """One call of a managed thread, and the prompt to send for it.
+
+    `CallerPrompt` chooses the rewrite and learns the limits; `CallerThreads.remember_prompt` sets the sizes of the
+    prompt that is about to be sent.
+    """
 
     caller_history: CallerHistory
     settings: CallSettings
-    match: ThreadMatch
     memory: ThreadMemory
+    recorder: CallRecorder
+    """Stores the call in its thread."""
     limits: CallLimits
-    storage: CallStorage = field(default_factory=CallStorage)
+    estimate: int
+    """Estimated tokens of the prompt that was sent."""
     rounds: CallRounds = field(default_factory=CallRounds)
     attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
     """The attempts to recover from refusals."""
     rewrite: Rewrite | None = None
     """The rewrite that replaces the beginning of the history; None if there is none."""
-    estimate: int = 0
-    """Estimated tokens of the prompt that was sent."""
     max_output: int | None = None
     """The largest output that fits beside the prompt in a learnt window."""
-    decision: PolicyDecision | None = None
-    """Whether to compact before this call, and why; None if the policy was not asked."""
     is_compaction_undone: bool = False
     """Whether the user undid the thread's last compaction and no other is due yet."""
-    _restored: dict[int, dict[int, Any]] = field(default_factory=dict)
+
+    @property
+    def match(self) -> ThreadMatch:
+        return self.recorder.match
 
     @property
     def thread(self) -> str:
-        return self.match.thread
+        return self.recorder.match.thread
 
     @property
     def model(self) -> str:
@@ -91,18 +79,12 @@ class PreparedCall:
     @property
     def note(self) -> str:
         """The note to put after the system prompt; empty if there is none."""
-        return RewriteState.load(self.rewrite.state).note if self.rewrite else ""
+        return self.rewrite.state.note if self.rewrite else ""
 
     @property
     def has_left_messages(self) -> bool:
         """Whether messages have left the context, compacted here or by the caller."""
         return self.rewrite is not None or self.memory.continues_other
-
-    @property
-    def cost_decision_text(self) -> str:
-        """The reason in dollars why to compact now or later, in one line; empty if it was not computed."""
-        cost_decision = self.decision.cost_decision if self.decision is not None else None
-        return "" if cost_decision is None else str(cost_decision)
 
     @property
     def expects_more_calls(self) -> bool:
@@ -153,12 +135,6 @@ class PreparedCall:
             *caller_messages,
         ]
 
-    def find_restored_messages(self, length: int) -> dict[int, Any]:
-        """Return replacements, by index, of messages that refer to content which a rewrite of this length covers."""
-        if length not in self._restored:
-            self._restored[length] = dict(self.caller_history.restore_messages(length))
-        return self._restored[length]
-
     def list_edits(self) -> list[MessageEdit]:
         """Return our changes of the caller's messages. They do not overlap."""
         edits = []
@@ -172,10 +148,8 @@ class PreparedCall:
                 text = self._add_blocks(self.caller_history.wire_messages[end], hidden.blocks)
                 edits.append(MessageEdit(end, end + 1, text))
         edited_indexes = {edit.start for edit in edits}
-        restored = (
-            self.find_restored_messages(self.covered_count) if self.rewrite is not None else {}
-        )
-        for index, value in restored.items():
+        restored_messages = self.caller_history.restore_messages(self.covered_count)
+        for index, value in restored_messages.items():
             if index not in edited_indexes:
                 edits.append(MessageEdit(index, index + 1, encode_value(value)))
         return edits
@@ -203,9 +177,9 @@ class PreparedCall:
             for (value, _), index in zip(messages, indexes, strict=True)
         ]
 
-    def _add_blocks(self, value: Any, blocks: str) -> str:
+    def _add_blocks(self, wire_message: Any, encoded_blocks: str) -> str:
         """Return a message as text, with hidden results before its own content."""
         name = RESULT_PARTS[self.settings.api]
-        content = ",".join([blocks, *map(encode_value, value[name])])
-        text_without_content = encode_value({**value, name: None})
+        content = ",".join([encoded_blocks, *map(encode_value, wire_message[name])])
+        text_without_content = encode_value({**wire_message, name: None})
         return text_without_content.replace(f'"{name}":null', f'"{name}":[{content}]', 1)

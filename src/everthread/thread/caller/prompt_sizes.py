@@ -9,7 +9,6 @@ from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.replacement_text import parse_replacement
-from everthread.thread.caller.rewrite_task import RewriteState
 
 
 class PromptSizer:
@@ -29,7 +28,7 @@ class PromptSizer:
             return (
                 call.settings.tokens + call.caller_history.size + self._count_added_tokens(call, 0)
             )
-        state = RewriteState.load(rewrite.state)
+        state = rewrite.state
         if state.model == call.model:
             rewrite_tokens = state.tokens
         else:
@@ -49,7 +48,7 @@ class PromptSizer:
         """Return the tokens of hidden rounds and restored files, less those of the messages they replace."""
         sizes = call.caller_history.sizes
         tokens = 0
-        for index, value in call.find_restored_messages(length).items():
+        for index, value in call.caller_history.restore_messages(length).items():
             key = ("restored", call.caller_history.history.digest(index + 1))
             tokens += self._count_together(call, key, [value]) - sizes[index]
         texts, wire_messages = call.rounds.list_added_messages(length)

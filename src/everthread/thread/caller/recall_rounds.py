@@ -171,7 +171,7 @@ class HiddenRoundsStore:
         """Return whether a stored thread has hidden rounds."""
         if not match.matched_count:
             return False
-        return bool(await self._store.get_state(match.source, ROUNDS_STATE))
+        return bool(await self._store.state.get_state(match.source, ROUNDS_STATE))
 
     def find_expected(self, thread: str) -> list[dict[str, Any]] | None:
         """Return a thread's rounds that are being stored; None if there are none."""
@@ -183,7 +183,7 @@ class HiddenRoundsStore:
 
     async def store_rounds(self, thread: str, rows: list[dict[str, Any]]) -> None:
         """Store the rounds of a thread."""
-        await self._store.put_state(thread, ROUNDS_STATE, rows)
+        await self._store.state.put_state(thread, ROUNDS_STATE, rows)
 
     def stop_expecting(self, rows: list[dict[str, Any]]) -> None:
         """Stop expecting rounds, whether they were stored or not. Later calls read the store only."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.compaction.summary.summary_message import (
@@ -12,31 +11,22 @@ from everthread.compaction.summary.summary_message import (
 )
 from everthread.core.messages import Message
 from everthread.core.tool_outputs import OPENING_TAG, READ_HINT, replace_reader_name
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.thread.wire_messages import encode_messages, encode_value
-
-
-@dataclass(frozen=True, slots=True)
-class StartReplacement:
-    """Messages that replace the start of a request; the last `tail_count` messages of the request stay."""
-
-    tail_count: int
-    """Number of messages at the end that stay unchanged."""
-    replacement: list[Any]
 
 
 def replace_start(
     api: Api,
     compacted: Sequence[Message],
     sent: Sequence[Any],
-    request: Request,
+    request: ModelRequest,
     *,
     max_tail_count: int,
-) -> StartReplacement:
-    """Return the part of the compacted messages that replaces the start of the sent ones.
+) -> tuple[list[Any], int]:
+    """Return the messages that replace the start of the sent ones, and the number of sent messages that stay.
 
-    Messages at the end that the compaction left unchanged, at most `max_tail_count`, are not replaced. `request`: names
-    the model and the tools.
+    Messages at the end that the compaction left unchanged stay, at most `max_tail_count`. `request`: names the model
+    and the tools.
     """
     wire_messages = encode_messages(api, compacted, request.model)
     tail_count = 0
@@ -45,23 +35,23 @@ def replace_start(
         and wire_messages[-1 - tail_count] == sent[-1 - tail_count]
     ):
         tail_count += 1
-    replacement = StartReplacement(tail_count, wire_messages[: len(wire_messages) - tail_count])
-    return mention_reading_tool(replacement, sent, request.tools)
+    replacement = wire_messages[: len(wire_messages) - tail_count]
+    return mention_reading_tool(replacement, sent, request.tools), tail_count
 
 
 def mention_reading_tool(
-    start_replacement: StartReplacement,
+    replacement: Sequence[Any],
     sent: Sequence[Any],
     tools: Sequence[Mapping[str, Any]] | None,
-) -> StartReplacement:
+) -> list[Any]:
     """Name the client's reading tool in the blocks that we wrote; the client's own messages stay unchanged."""
     tool = _choose_reader(find_reading_tools(tools))
-    replacement = []
-    for index, value in enumerate(start_replacement.replacement):
+    named_messages = []
+    for index, value in enumerate(replacement):
         is_same = index < len(sent) and sent[index] == value
         is_ours = not is_same and OPENING_TAG in encode_value(value) and value not in sent
-        replacement.append(replace_reader_name(value, tool) if is_ours else value)
-    return replace(start_replacement, replacement=replacement)
+        named_messages.append(replace_reader_name(value, tool) if is_ours else value)
+    return named_messages
 
 
 def rename_reading_tools(text: str, old_names: Sequence[str], new_names: Sequence[str]) -> str:

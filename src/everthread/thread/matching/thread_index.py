@@ -182,12 +182,12 @@ class ThreadIndex:
         if compaction is None or (known_link and known_link.length > compaction.message_count):
             return None
         key = (*query.client_scope, compaction.key)
-        digest = self._replacements.get(key) or await self._store.get_state(
+        digest = self._replacements.get(key) or await self._store.state.get_state(
             _REPLACEMENTS_STATE, _find_replacement_key(key)
         )
         if not digest:
             return None
-        link_match = await self._store.find_link(*query.client_scope, [digest])
+        link_match = await self._store.client_histories.find_link(*query.client_scope, [digest])
         if link_match is None or link_match.link.last_message_id is None:
             return None
         link = link_match.link
@@ -249,7 +249,7 @@ class ThreadIndex:
                     client_scope, is_expected=not query.uses_memory
                 )
         session = find_session_name(client_scope.session_scope)
-        end = await self._store.conversation_end(
+        end = await self._store.client_histories.load_conversation_end(
             client_scope.tenant,
             session,
             query.caller_history.client.platform,
@@ -289,11 +289,13 @@ class ThreadIndex:
     async def _find_stored_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest link of a history in the store."""
         history = query.history
-        exact_match = await self._store.find_link(*query.client_scope, history.digests)
+        exact_match = await self._store.client_histories.find_link(
+            *query.client_scope, history.digests
+        )
         matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
-            similar_matches = await self._store.find_links_by_skeleton(
+            similar_matches = await self._store.client_histories.find_links_by_skeleton(
                 *query.client_scope, history.skeletons_after(matched_length)
             )
         return find_longest_link(history, exact_match, similar_matches)
@@ -305,7 +307,7 @@ class ThreadIndex:
 
         `message`: the last stored message of the link.
         """
-        end = await self._store.last_link(match.thread)
+        end = await self._store.client_histories.load_last_link(match.thread)
         if end is None or end.last_message_id is None or message is None:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
@@ -316,7 +318,9 @@ class ThreadIndex:
             for stored_message in stored_messages
             if message < stored_message.id <= end.last_message_id
         ]
-        other_answers = set(await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ())
+        other_answers = set(
+            await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
+        )
 
         def is_model_answer(index: int) -> bool:
             return query.history.digest(match.matched_count + index + 1) in other_answers
@@ -399,10 +403,10 @@ class ThreadIndex:
             link_matches = self._cache.list_last_links(client_scope, [*digests, *skeletons])
             if link_matches:
                 return link_matches
-        stored_link = await self._store.find_link(*client_scope, digests)
+        stored_link = await self._store.client_histories.find_link(*client_scope, digests)
         if stored_link:
             return [stored_link]
-        return await self._store.find_links_by_skeleton(*client_scope, skeletons)
+        return await self._store.client_histories.find_links_by_skeleton(*client_scope, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         """Keep a reminder of a tenant's clients, to try it first next time."""
@@ -422,7 +426,7 @@ class ThreadIndex:
         known_digest = self._cache.find_named_end(thread) if uses_memory else None
         if known_digest is not None:
             return known_digest
-        end = await self._store.last_link(thread)
+        end = await self._store.client_histories.load_last_link(thread)
         return "" if end is None else end.digest
 
     async def _find_named_thread(self, client_scope: ClientScope) -> str | None:
@@ -454,6 +458,10 @@ class ThreadIndex:
         if self._pending.finish_link(pending, thread) and thread is None:
             self._cache.forget(pending.key[2])
 
+    def is_previous_pending(self, match: ThreadMatch) -> bool:
+        """Return whether the link that a history continues is not stored yet."""
+        return self._pending.is_previous_pending(match)
+
     async def wait_for_others(self, match: ThreadMatch) -> bool:
         """Wait for the links a request depends on; return whether its match still holds."""
         is_certain = await self._pending.wait_for_previous(match)
@@ -484,7 +492,9 @@ class ThreadIndex:
             match = match.match_after(step.history)
             end_matches.append(match)
         matches = []
-        links = await self._store.extend_thread(match.thread, new_links, usage, state)
+        links = await self._store.client_histories.extend_thread(
+            match.thread, new_links, usage, state
+        )
         next_links = [*links[1:], None]
         for step, end_match, link, next_link in zip(
             steps, end_matches, links, next_links, strict=False
@@ -507,7 +517,7 @@ class ThreadIndex:
         keys = self._new_replacements
         self._new_replacements = []
         for key in keys:
-            await self._store.put_state(
+            await self._store.state.put_state(
                 _REPLACEMENTS_STATE, _find_replacement_key(key), self._replacements[key]
             )
 
@@ -518,10 +528,10 @@ class ThreadIndex:
 
     async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
         """Store the digest of an answer that is not in its thread. A client that continues this answer branches."""
-        digests = await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
+        digests = await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
         digest = history.digest(len(history))
         if digest not in digests:
-            await self._store.put_state(
+            await self._store.state.put_state(
                 match.thread,
                 _OTHER_ANSWERS_STATE,
                 [*digests, digest][-_MAX_OTHER_ANSWERS:],

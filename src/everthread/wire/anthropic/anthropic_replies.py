@@ -1,4 +1,4 @@
-"""Replies of Anthropic's protocol <-> core replies, with stop reasons."""
+"""Decode and encode replies of Anthropic's protocol, with their stop reasons."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.json_values import without_keys
-from everthread.core.types import Reply
-from everthread.wire.anthropic.anthropic_blocks import API
+from everthread.core.types import ModelReply
 from everthread.wire.anthropic.anthropic_decoding import decode_message
 from everthread.wire.anthropic.anthropic_encoding import encode_assistant_blocks
 from everthread.wire.native_values import without_private_fields
@@ -39,7 +38,7 @@ _REASON_BY_STOP = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
@@ -48,35 +47,26 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     fields, other_fields = split_reply_fields(body)
     author = model or fields.get("model")
     [message] = decode_message({"role": "assistant", "content": content}, "the reply", model=author)
-    raw = without_keys(other_fields, "role", "content", "usage")
-    return Reply(
+    return ModelReply(
         message=message,
         stop=decode_stop_reason(body.get("stop_reason")),
-        raw={**raw, "_api": API},
+        raw=without_keys(other_fields, "role", "content", "usage"),
         **fields,
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as an Anthropic message. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    other_fields: dict[str, Any] = (
-        dict(without_private_fields(reply.raw)) if is_native else {"stop_sequence": None}
-    )
-    if not is_native or decode_stop_reason(other_fields.get("stop_reason")) != reply.stop:
-        other_fields["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
-    usage = reply.usage
-    if not is_native or usage is None:
-        usage = _encode_usage(usage)
-    body = {
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
+    """Return a reply as an Anthropic message."""
+    return {
         "id": reply.id,
         "type": "message",
         "role": "assistant",
         "model": reply.model,
         "content": encode_assistant_blocks(reply.message),
-        "usage": usage,
+        "usage": _encode_usage(reply.usage),
+        "stop_sequence": None,
+        "stop_reason": _REASON_BY_STOP.get(reply.stop or ""),
     }
-    return body | other_fields
 
 
 def decode_stop_reason(reason: Any) -> str | None:

@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Part, kind_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.anthropic_blocks import encode_arguments
 from everthread.wire.anthropic.anthropic_replies import (
     decode_reply,
     decode_stop_reason,
-    encode_reply,
 )
 from everthread.wire.payload_checks import require_object, require_text
 from everthread.wire.reply_fields import make_error_delta
@@ -88,7 +87,7 @@ class AnthropicStreamDecoder:
                 return [make_error_delta(error if isinstance(error, dict) else data)]
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply.
 
         A block that was cut off is kept only if it is text: half a call must not be run, and reasoning without its
@@ -167,11 +166,9 @@ class AnthropicStreamDecoder:
 stream_decoder = AnthropicStreamDecoder
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events of a stream that sends the reply."""
-    body = encode_reply(reply)
-    content = body.pop("content")
-    usage = body.pop("usage")
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the events of a stream that sends an encoded reply."""
+    usage = body["usage"]
     final_fields = {
         key: body[key] for key in ("stop_reason", "stop_sequence", "stop_details") if key in body
     }
@@ -185,7 +182,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
             "usage": start_usage,
         },
     )
-    for index, block in enumerate(content):
+    for index, block in enumerate(body["content"]):
         start, deltas = _split_block(block)
         yield _make_event("content_block_start", index=index, content_block=start)
         for delta in deltas:

@@ -1,4 +1,4 @@
-"""Gemini's generateContent <-> core, both directions: contents and parts, whole requests and replies, streams."""
+"""Convert Gemini's generateContent protocol: contents and parts, whole requests and replies, streams."""
 
 from everthread.wire.gemini.gemini_decoding import decode_messages
 from everthread.wire.gemini.gemini_encoding import encode_messages
@@ -13,6 +13,7 @@ from everthread.wire.gemini.gemini_requests import (
 from everthread.wire.gemini.gemini_streams import (
     decode_reply,
     encode_stream,
+    join_chunks,
     merge_parts,
     stream_decoder,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "encode_request",
     "encode_stream",
     "encode_tools",
+    "join_chunks",
     "make_comparable_content",
     "merge_parts",
     "stream_decoder",

@@ -1,4 +1,4 @@
-"""Gemini's responses <-> core replies."""
+"""Decode and encode Gemini's responses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.json_values import without_keys
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_content
 from everthread.wire.gemini.gemini_encoding import encode_messages
-from everthread.wire.gemini.gemini_parts import API
-from everthread.wire.native_values import native_value, without_private_fields
+from everthread.wire.native_values import without_private_fields
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import raise_reply_error, split_reply_fields
 
@@ -38,7 +37,7 @@ _REASON_BY_STOP = {
 }
 
 
-def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply that is one object in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("candidates"):
@@ -55,11 +54,9 @@ def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) ->
     [message] = decode_content(
         {"role": "model", **content_fields}, path, model=model or fields.get("model")
     )
-    raw.pop("candidates", None)
-    raw |= {"_api": API, "_content": content, "candidates": candidate_list}
     if candidates:
         raw["candidates"] = [without_keys(candidate, "content"), *candidates[1:]]
-    return Reply(
+    return ModelReply(
         message=message,
         stop=decode_stop(body, candidate, has_calls=bool(calls_of(message))),
         raw=raw,
@@ -77,46 +74,24 @@ def decode_stop(
     return "tool_calls" if stop == "stop" and has_calls else stop
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a response. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    body = dict(without_private_fields(reply.raw)) if is_native else {}
-    candidate_list = body.pop("candidates", [{"index": 0}])
-    if candidate_list:
-        body["candidates"] = [
-            _encode_candidate(reply, candidate_list[0], is_native=is_native),
-            *candidate_list[1:],
-        ]
-    elif candidate_list is not None:
-        body["candidates"] = candidate_list
-    usage = reply.usage if is_native else _encode_usage(reply.usage)
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
+    """Return a reply as a response."""
+    contents = [
+        content for content in encode_messages([reply.message]) if content["role"] == "model"
+    ]
+    candidate: dict[str, Any] = {
+        "index": 0,
+        "content": contents[0] if contents else {"role": "model", "parts": []},
+    }
+    if reply.stop is not None:
+        candidate["finishReason"] = _REASON_BY_STOP.get(reply.stop, "OTHER")
+    body: dict[str, Any] = {"candidates": [candidate]}
     fields = {
-        "usageMetadata": usage,
+        "usageMetadata": _encode_usage(reply.usage),
         "modelVersion": reply.model,
         "responseId": reply.id,
     }
     return body | {name: value for name, value in fields.items() if value}
-
-
-def _encode_candidate(
-    reply: Reply, candidate_fields: Mapping[str, Any], *, is_native: bool
-) -> dict[str, Any]:
-    candidate = dict(candidate_fields)
-    if is_native and native_value(reply.message, API) is not None:
-        content = reply.raw.get("_content")
-        if content is not None:
-            candidate["content"] = content
-    else:
-        contents = [
-            content for content in encode_messages([reply.message]) if content["role"] == "model"
-        ]
-        candidate["content"] = contents[0] if contents else {"role": "model", "parts": []}
-    has_calls = bool(calls_of(reply.message))
-    if decode_stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
-        candidate.pop("finishReason", None)
-        if reply.stop is not None:
-            candidate["finishReason"] = _REASON_BY_STOP.get(reply.stop, "OTHER")
-    return candidate
 
 
 def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int] | None:

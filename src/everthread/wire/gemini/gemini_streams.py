@@ -8,14 +8,10 @@ from typing import Any
 
 from everthread.core.json_values import as_list, as_text, without_keys
 from everthread.core.messages import Part, parts_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_parts import Content
-from everthread.wire.gemini.gemini_replies import (
-    decode_single_reply,
-    decode_stop,
-    encode_reply,
-)
+from everthread.wire.gemini.gemini_replies import decode_single_reply, decode_stop
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
 from everthread.wire.sse import SseEvent, make_json_event, parse_event
@@ -50,13 +46,17 @@ class GeminiStreamDecoder:
             deltas.append(StreamDelta("usage", raw=dict(usage)))
         return deltas
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
+        return decode_single_reply(self.assemble_body(), model=self._model)
+
+    def assemble_body(self) -> dict[str, Any]:
+        """Return the chunks so far as one response."""
         body = dict(self._body_fields)
         if self._candidate or self._parts:
             content = {"role": "model", "parts": merge_parts(self._parts)}
             body["candidates"] = [{**self._candidate, "content": content}]
-        return decode_single_reply(body, model=self._model)
+        return body
 
     def _decode_candidate(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._candidate |= without_keys(candidate, "content")
@@ -88,17 +88,23 @@ class GeminiStreamDecoder:
 stream_decoder = GeminiStreamDecoder
 
 
-def decode_reply(body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None) -> Reply:
+def decode_reply(
+    body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
+) -> ModelReply:
     """Return a reply in core form. A list is a whole stream that was sent as one JSON array.
 
     `model` is the requested name.
     """
-    if not isinstance(body, list):
-        return decode_single_reply(require_object(body, "the reply"), model=model)
-    decoder = GeminiStreamDecoder(model=model)
-    for chunk in body:
+    whole_body = join_chunks(body) if isinstance(body, list) else body
+    return decode_single_reply(require_object(whole_body, "the reply"), model=model)
+
+
+def join_chunks(chunks: Sequence[Any]) -> dict[str, Any]:
+    """Return a stream that was sent as one JSON array as one response."""
+    decoder = GeminiStreamDecoder()
+    for chunk in chunks:
         decoder.feed(require_object(chunk, "a chunk of the reply"))
-    return decoder.reply()
+    return decoder.assemble_body()
 
 
 def merge_parts(parts: Sequence[Part]) -> list[Part]:
@@ -117,20 +123,19 @@ def merge_parts(parts: Sequence[Part]) -> list[Part]:
     return merged
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the chunks of a stream that sends the reply: one for each part, then the finish reason."""
-    body = encode_reply(reply)
-    candidates = body.pop("candidates", None)
-    if not candidates:
-        yield make_json_event(body if candidates is None else {**body, "candidates": candidates})
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the chunks of a stream that sends an encoded reply: one for each part, then the finish reason."""
+    if not body.get("candidates"):
+        yield make_json_event(body)
         return
-    candidate_fields = without_keys(candidates[0], "content", "finishReason")
-    content: Content = candidates[0].get("content") or {}
+    candidate = body["candidates"][0]
+    candidate_fields = without_keys(candidate, "content", "finishReason")
+    content: Content = candidate.get("content") or {}
     id_fields: dict[str, Any] = {
         key: body[key] for key in ("modelVersion", "responseId") if key in body
     }
     for part in parts_of({"content": content.get("parts")}):
-        candidate = {**candidate_fields, "content": {"role": "model", "parts": [part]}}
-        yield make_json_event({"candidates": [candidate], **id_fields})
-    last_candidate = without_keys(candidates[0], "content")
+        part_candidate = {**candidate_fields, "content": {"role": "model", "parts": [part]}}
+        yield make_json_event({"candidates": [part_candidate], **id_fields})
+    last_candidate = without_keys(candidate, "content")
     yield make_json_event({**body, "candidates": [last_candidate]})

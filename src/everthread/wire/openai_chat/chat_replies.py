@@ -1,4 +1,4 @@
-"""Completions of OpenAI's chat protocol <-> core replies."""
+"""Decode and encode completions of OpenAI's chat protocol."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Message, content_text, with_content
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import WireError
 from everthread.wire.native_values import (
     public_message,
     without_private_fields,
 )
-from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages
+from everthread.wire.openai_chat.chat_conversion import to_chat_messages
 from everthread.wire.openai_chat.chat_decoding import decode_message
 from everthread.wire.openai_chat.chat_encoding import encode_messages
 from everthread.wire.payload_checks import require_list, require_object
 from everthread.wire.reply_fields import (
-    add_reply_fields,
+    encode_openai_usage,
     raise_reply_error,
     split_reply_fields,
 )
@@ -32,7 +32,7 @@ _STOP_BY_FINISH_REASON = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name, because the reply often has another one."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("choices"):
@@ -46,8 +46,8 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
         choice.get("message"), "choices[0].message", model=model or fields.get("model")
     )
     choice_fields = without_keys(choice, "message")
-    raw = {**other_fields, "choices": [choice_fields, *choices[1:]], "_api": API}
-    return Reply(
+    raw = {**other_fields, "choices": [choice_fields, *choices[1:]]}
+    return ModelReply(
         message=message,
         stop=decode_finish_reason(choice.get("finish_reason"), message),
         raw=raw,
@@ -55,22 +55,25 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a completion. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    if is_native:
-        raw = without_private_fields(reply.raw)
-        message = reply.message
-    else:
-        raw = {"object": "chat.completion", "created": 0}
-        message = _to_client_message(reply.message)
-    choice_fields, *other_choices = raw.get("choices") or [{"index": 0}]
-    choice = {**choice_fields, "message": encode_messages([message])[0]}
-    stop = decode_finish_reason(choice_fields.get("finish_reason"), reply.message)
-    if not is_native or stop != reply.stop:
-        choice["finish_reason"] = _choose_finish_reason(reply)
-    body = {**raw, "choices": [choice, *other_choices]}
-    return add_reply_fields(body, reply, "prompt_tokens", "completion_tokens", is_native=is_native)
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
+    """Return a reply as a completion."""
+    choice = {
+        "index": 0,
+        "message": encode_messages([_to_client_message(reply.message)])[0],
+        "finish_reason": _choose_finish_reason(reply),
+    }
+    body = {
+        "object": "chat.completion",
+        "created": 0,
+        "choices": [choice],
+        "id": reply.id,
+        "model": reply.model,
+    }
+    if reply.usage is not None:
+        body["usage"] = encode_openai_usage(
+            reply.usage, prompt_name="prompt_tokens", output_name="completion_tokens"
+        )
+    return body
 
 
 def decode_finish_reason(finish_reason: Any, message: Message) -> str | None:
@@ -91,7 +94,7 @@ def _to_client_message(message: Message) -> Message:
     return with_content(body, content_text(content)) if isinstance(content, list) else body
 
 
-def _choose_finish_reason(reply: Reply) -> str | None:
+def _choose_finish_reason(reply: ModelReply) -> str | None:
     """Return chat's finish reason. For a refusal without a text, clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"

@@ -9,11 +9,10 @@ from typing import Any
 
 from everthread.core.json_values import as_list, as_object, as_text, json_text, without_keys
 from everthread.core.messages import content_text, kind_of
-from everthread.core.types import DeltaKind, Reply, StreamDelta
+from everthread.core.types import DeltaKind, ModelReply, StreamDelta
 from everthread.wire.openai_chat.chat_replies import (
     decode_finish_reason,
     decode_reply,
-    encode_reply,
 )
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
@@ -67,7 +66,7 @@ class ChatStreamDecoder:
             deltas.append(make_error_delta(error))
         return deltas
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
         message = {"role": "assistant", **_merge_fragments(self._deltas)}
         if calls := self._calls.assemble():
@@ -177,9 +176,8 @@ class _CallAssembler:
 stream_decoder = ChatStreamDecoder
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the chunks of a stream that sends the reply."""
-    body = encode_reply(reply)
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the chunks of a stream that sends an encoded reply."""
     choice = body["choices"][0]
     message = choice["message"]
     body_fields = without_keys(body, "choices", "usage")

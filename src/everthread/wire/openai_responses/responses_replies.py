@@ -1,4 +1,4 @@
-"""Responses of OpenAI's Responses protocol <-> core replies."""
+"""Decode and encode responses of OpenAI's Responses protocol."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Message
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_assistant_items
 from everthread.wire.openai_responses.responses_encoding import encode_messages
 from everthread.wire.openai_responses.responses_items import API, ResponseItem
 from everthread.wire.payload_checks import require_object, require_objects
 from everthread.wire.reply_fields import (
-    add_reply_fields,
+    encode_openai_usage,
     raise_reply_error,
     split_reply_fields,
 )
@@ -25,7 +25,7 @@ _STOP_BY_INCOMPLETE_REASON = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
@@ -34,22 +34,28 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     fields, other_fields = split_reply_fields(body)
     message = decode_assistant_items(output, model=model or fields.get("model"))
     raw = without_keys(other_fields, "output")
-    return Reply(
+    return ModelReply(
         message=message,
         stop=_decode_stop(raw, message),
-        raw={**raw, "_api": API},
+        raw=raw,
         **fields,
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a response. A decoded reply is returned verbatim."""
-    is_native = reply.raw.get("_api") == API
-    raw = without_private_fields(reply.raw) if is_native else _DEFAULT_RESPONSE_FIELDS
-    body = {**raw, "output": _encode_output(reply)}
-    if not is_native or _decode_stop(raw, reply.message) != reply.stop:
-        body |= _encode_status(reply.stop)
-    return add_reply_fields(body, reply, "input_tokens", "output_tokens", is_native=is_native)
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
+    """Return a reply as a response."""
+    body = {
+        **_DEFAULT_RESPONSE_FIELDS,
+        "output": _encode_output(reply),
+        **_encode_status(reply.stop),
+        "id": reply.id,
+        "model": reply.model,
+    }
+    if reply.usage is not None:
+        body["usage"] = encode_openai_usage(
+            reply.usage, prompt_name="input_tokens", output_name="output_tokens"
+        )
+    return body
 
 
 def _decode_stop(raw: Mapping[str, Any], message: Message) -> str | None:
@@ -73,7 +79,7 @@ def _encode_status(stop: str | None) -> dict[str, Any]:
     return {"status": status, "incomplete_details": None}
 
 
-def _encode_output(reply: Reply) -> list[ResponseItem]:
+def _encode_output(reply: ModelReply) -> list[ResponseItem]:
     """Return the items of the reply. Items made from another API's message get the fields that clients expect."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:

@@ -9,17 +9,14 @@ from typing import Any
 
 from everthread.core.json_values import as_text
 from everthread.core.messages import kind_of
-from everthread.core.types import DeltaKind, Reply, StreamDelta
+from everthread.core.types import DeltaKind, ModelReply, StreamDelta
 from everthread.wire.openai_responses.responses_items import (
     RESULT_KIND_BY_CALL_KIND,
     ResponseItem,
     get_call_id,
     get_call_name,
 )
-from everthread.wire.openai_responses.responses_replies import (
-    decode_reply,
-    encode_reply,
-)
+from everthread.wire.openai_responses.responses_replies import decode_reply
 from everthread.wire.payload_checks import require_object
 from everthread.wire.reply_fields import make_error_delta
 from everthread.wire.sse import SseEvent, make_json_event, parse_event
@@ -104,7 +101,7 @@ class ResponsesStreamDecoder:
             )
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
         output = self._response.get("output")
         if not output or self._response.get("status") not in _END_EVENTS:
@@ -218,9 +215,8 @@ class _StreamedItem:
 stream_decoder = ResponsesStreamDecoder
 
 
-def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events of a stream that sends the reply."""
-    body = encode_reply(reply)
+def encode_stream(body: Mapping[str, Any]) -> Iterator[SseEvent]:
+    """Yield the events of a stream that sends an encoded reply."""
     sequence_numbers = count()
 
     def make_event(kind: str, **fields: Any) -> SseEvent:
