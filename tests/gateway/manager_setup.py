@@ -284,7 +284,7 @@ async def send_request(
         client.add_reply(reply)
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
     await turn.record(Outcome(answer.status_code, reply, usage))
-    sent = replace(sent, headers=await turn.response_headers())
+    sent = replace(sent, headers=await turn.make_response_headers())
     return Exchange(
         incoming,
         sent,
@@ -318,7 +318,7 @@ async def answer_request(
     reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
-    return replace(turn.outgoing, headers=await turn.response_headers())
+    return replace(turn.outgoing, headers=await turn.make_response_headers())
 
 
 async def ask(

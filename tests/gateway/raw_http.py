@@ -207,7 +207,7 @@ class PassThroughTurn:
     async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         return self.outgoing.headers
 
     async def record(self, outcome: Outcome) -> None:

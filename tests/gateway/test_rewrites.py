@@ -167,7 +167,7 @@ async def test_only_records_a_history_that_the_provider_changes(
     assert row.message_count == len(client.messages)
     [event] = managers.events_of(Unmanaged)
     assert event.why in field
-    notice = (await turn.response_headers())["x-everthread-notice"]
+    notice = (await turn.make_response_headers())["x-everthread-notice"]
     assert notice == f"passed on unmanaged: {event.why}"
 
 

@@ -34,7 +34,7 @@ from everthread.gateway.site_policy import (
     add_cors,
     is_loopback,
     is_preflight,
-    preflight_headers,
+    make_preflight_headers,
 )
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class GatewayApp:
                 {
                     "type": "http.response.start",
                     "status": 204,
-                    "headers": preflight_headers(scope),
+                    "headers": make_preflight_headers(scope),
                 }
             )
             await send({"type": "http.response.body"})

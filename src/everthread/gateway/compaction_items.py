@@ -92,10 +92,10 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
     for message in slice_body(body, "openai_responses").messages:
         wire_messages = read_item(message.value, key)
         if wire_messages is None:
-            earlier_fingerprints[_fingerprint(message.value)] += 1
+            earlier_fingerprints[_compute_fingerprint(message.value)] += 1
             end += 1
             continue
-        new_messages = _without_repeated(wire_messages, earlier_fingerprints)
+        new_messages = _drop_repeated(wire_messages, earlier_fingerprints)
         text = ",".join(map(encode_value, new_messages))
         edits.append(BodyEdit(message.start, message.end, text))
         end += len(new_messages)
@@ -110,14 +110,12 @@ def read_item_key(item: Mapping[str, Any]) -> str:
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
 
-def _without_repeated(
-    wire_messages: Sequence[Any], earlier_fingerprints: Counter[str]
-) -> list[Any]:
+def _drop_repeated(wire_messages: Sequence[Any], earlier_fingerprints: Counter[str]) -> list[Any]:
     """Return the messages of an item that the client has not sent before it, and at least the last one."""
     counts = Counter(earlier_fingerprints)
     new_messages = []
     for value in wire_messages:
-        fingerprint = _fingerprint(value)
+        fingerprint = _compute_fingerprint(value)
         if counts[fingerprint]:
             counts[fingerprint] -= 1
         else:
@@ -125,7 +123,7 @@ def _without_repeated(
     return new_messages or list(wire_messages[-1:])
 
 
-def _fingerprint(value: Any) -> str:
+def _compute_fingerprint(value: Any) -> str:
     return identify_message("openai_responses", value).fingerprint
 
 

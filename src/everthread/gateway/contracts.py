@@ -141,7 +141,7 @@ class RequestHandler(Protocol):
         """
         ...
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client."""
         ...
 

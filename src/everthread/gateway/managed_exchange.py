@@ -104,7 +104,7 @@ class ManagedExchange(Exchange):
             # Too long a wait is not a failure: the thread is stored after the answer has begun.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
-                    headers = await self._attempt("headers", handler.response_headers())
+                    headers = await self._attempt("headers", handler.make_response_headers())
         if headers is None:
             headers = handler.outgoing.headers
         if headers != self.outgoing.headers:

@@ -120,7 +120,7 @@ def is_preflight(scope: Scope) -> bool:
     )
 
 
-def preflight_headers(scope: Scope) -> Headers:
+def make_preflight_headers(scope: Scope) -> Headers:
     """Return the headers that answer a preflight of an allowed origin: allow every method and the requested headers."""
     answer = [
         (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),

@@ -53,7 +53,7 @@ class KeyUsageCounter:
     def add_stored_use(self, key_id: str, day: str, use: KeyUse) -> None:
         """Take over usage that was just read from the store. Ignore it during a write, which returns the new sums."""
         if day == self.day and (day, key_id) not in self._uses_being_written:
-            uses_of_day = self._stored_uses_of(day)
+            uses_of_day = self._get_stored_uses(day)
             old_use = uses_of_day.get(key_id, NO_USE)
             uses_of_day[key_id] = KeyUse(
                 max(old_use.requests, use.requests),
@@ -75,7 +75,7 @@ class KeyUsageCounter:
         """Raise `RequestRefused` if a limit is reached, or would be exceeded with this additional use."""
         day = self.day
         entry = day, key.id
-        total_use = self._stored_uses_of(day).get(key.id, NO_USE)
+        total_use = self._get_stored_uses(day).get(key.id, NO_USE)
         total_use += self._uses_being_written.get(entry, NO_USE) + self._unwritten_uses.get(
             entry, NO_USE
         )
@@ -123,7 +123,7 @@ class KeyUsageCounter:
             retry_after=wait_seconds,
         )
 
-    def _stored_uses_of(self, day: str) -> dict[str, KeyUse]:
+    def _get_stored_uses(self, day: str) -> dict[str, KeyUse]:
         if self._stored_day != day:
             self._stored_day = day
             self._stored_uses = {}
@@ -170,7 +170,7 @@ class KeyUsageCounter:
             for key in uses:
                 del self._uses_being_written[day, key]
             if day == self.day:
-                self._stored_uses_of(day).update(sums)
+                self._get_stored_uses(day).update(sums)
         return True
 
 

@@ -129,7 +129,9 @@ class _RecallFilter(Filter):
                 yield merged.feed(piece)
             reply, last_events = merged.end_round()
             yield last_events
-            outcome = await self._exchange.wait(self._next_round(reply, merged.recall_count))
+            outcome = await self._exchange.wait(
+                self._request_next_round(reply, merged.recall_count)
+            )
             if outcome is None:
                 yield merged.finish()
                 return
@@ -157,7 +159,7 @@ class _RecallFilter(Filter):
             recall_count = sum(call.name == RECALL for call in calls_of(reply.message))
             if not recall_count and len(bodies) == 1:
                 return raw
-            next_response = await self._next_round(reply, recall_count)
+            next_response = await self._request_next_round(reply, recall_count)
             if next_response is None:
                 merged = MERGE_BODIES[self._api](bodies)
                 text = json.dumps(merged, ensure_ascii=False)
@@ -166,7 +168,9 @@ class _RecallFilter(Filter):
             if next_response.status_code >= 300:
                 return raw
 
-    async def _next_round(self, reply: ModelReply, recall_count: int) -> UpstreamResponse | None:
+    async def _request_next_round(
+        self, reply: ModelReply, recall_count: int
+    ) -> UpstreamResponse | None:
         """Answer the calls of a round and send the next request; return None if this round was the last."""
         if not recall_count and not self._hidden_usage:
             self._last_usage = None

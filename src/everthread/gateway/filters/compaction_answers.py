@@ -68,13 +68,13 @@ class _CompactionItemFilter(Filter):
             return answer
         item, tokens = own_item
         if has_own_path:
-            return _own_answer(
+            return _make_own_answer(
                 "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
         body = make_response_body(item, self._exchange.request.model or "", tokens)
         if self._incoming.body.outer.wants_stream:
-            return _own_answer("text/event-stream", make_response_events(body))
-        return _own_answer("application/json", json.dumps(body).encode())
+            return _make_own_answer("text/event-stream", make_response_events(body))
+        return _make_own_answer("application/json", json.dumps(body).encode())
 
     async def _make_allowed_item(self) -> tuple[dict[str, Any], int] | None:
         """Make an item; return None if that fails, or if the client may not spend the operator's key."""
@@ -91,7 +91,7 @@ class _CompactionItemFilter(Filter):
         )
 
 
-def _own_answer(content_type: str, body: bytes) -> Answer:
+def _make_own_answer(content_type: str, body: bytes) -> Answer:
     headers = ResponseHeaders([(b"content-type", content_type.encode())])
     return Answer(200, headers, AnswerBody.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE})
 

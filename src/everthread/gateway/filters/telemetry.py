@@ -149,7 +149,7 @@ class TelemetryFilter(Filter):
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**shared_attributes, **_span_attributes(self._exchange, outcome)}
+                {**shared_attributes, **_make_span_attributes(self._exchange, outcome)}
             )
         self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
@@ -165,7 +165,7 @@ class TelemetryFilter(Filter):
         return outcome
 
 
-def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
+def _make_span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage

@@ -133,7 +133,7 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
         if THREAD_HEADER in self.outgoing.headers:
             return self.outgoing.headers

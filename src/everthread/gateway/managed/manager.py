@@ -100,9 +100,7 @@ class ProxyManager:
         request = ForwardedRequest(
             thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
         )
-        handler = ForwardedHandler(self, self._mark_ttl, request)
-        handler.outgoing = outgoing
-        return handler
+        return ForwardedHandler(self, self._mark_ttl, request)
 
     async def prepare(self, incoming: IncomingRequest) -> ManagedHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
@@ -273,6 +271,7 @@ class ForwardedHandler(ManagedHandler):
         self, manager: ProxyManager, mark_ttl: str | None, request: ForwardedRequest
     ) -> None:
         super().__init__(manager.threads, mark_ttl)
+        self.outgoing = request.outgoing
         self._manager = manager
         self._forwarded = request
         self._read_task: asyncio.Task[None] | None = None

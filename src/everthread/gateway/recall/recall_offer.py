@@ -86,14 +86,14 @@ def offers_recall(call: PreparedCall, slices: BodySlices) -> bool:
         and (call.has_left_messages or bool(call.settings.request.tools))
         and call.rounds.round_count < MAX_RECALL_ROUNDS
         and _allows_free_choice(fields.get("tool_choice"))
-        and _gemini_may_call(call.settings.api, fields)
+        and _allows_gemini_calls(call.settings.api, fields)
         and fields.get("n") in (None, 1)
         and not fields.get("functions")
         and isinstance(fields.get("tools"), list | None)
     )
 
 
-def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
+def _allows_gemini_calls(api: Api, fields: Mapping[str, Any]) -> bool:
     """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
         return True

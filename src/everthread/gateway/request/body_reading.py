@@ -46,12 +46,12 @@ async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
     if size <= MAX_LOOP_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(
-        _threads(is_large=size > MAX_MEDIUM_BYTES), work
+        _find_threads(is_large=size > MAX_MEDIUM_BYTES), work
     )
 
 
 @functools.cache
-def _threads(*, is_large: bool) -> ThreadPoolExecutor:
+def _find_threads(*, is_large: bool) -> ThreadPoolExecutor:
     if is_large:
         return ThreadPoolExecutor(1, "everthread-large-body")
     return ThreadPoolExecutor(MEDIUM_THREADS, "everthread-body")

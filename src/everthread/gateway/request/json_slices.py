@@ -286,7 +286,7 @@ class _BodySlicer:
         self.starts = earlier.starts[: known_parts.message_count]
         self.ends = earlier.ends[: known_parts.message_count]
         start = earlier.spans[self.list_field][0]
-        position = self._after_message(self.ends[-1])
+        position = self._skip_after_message(self.ends[-1])
         if known_parts.tail_bytes and self._read_middle(known_parts, start, position):
             return
         for name, span in earlier.spans.items():
@@ -378,10 +378,10 @@ class _BodySlicer:
                 check_values(self.body[position:end], "one of its messages has")
             self.starts.append(position)
             self.ends.append(end)
-            position = self._after_message(end)
+            position = self._skip_after_message(end)
         return self._close_list(start, position if messages else position + 1)
 
-    def _after_message(self, position: int) -> int:
+    def _skip_after_message(self, position: int) -> int:
         """Return the start of the message that follows this position, or the end of the list if none follows."""
         match = _AFTER_MESSAGE_PATTERN.match(self.body, position)
         if match is None:

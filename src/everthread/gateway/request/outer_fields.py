@@ -73,7 +73,9 @@ class OuterFields:
         self.new_size = len(body) - known_size
         """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
-        self._spans = None if self.is_excessive or slices is not None else _outer_spans(body)
+        self._spans = (
+            None if self.is_excessive or slices is not None else _locate_outer_fields(body)
+        )
         if self._spans is None and slices is None:
             _refuse_duplicates(body, is_excessive=self.is_excessive)
 
@@ -112,7 +114,7 @@ class OuterFields:
         return field is not None and field.value is True
 
 
-def _outer_spans(body: bytes) -> SpanByField | None:
+def _locate_outer_fields(body: bytes) -> SpanByField | None:
     """Return the positions of the values; None if the body needs a closer check.
 
     Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.

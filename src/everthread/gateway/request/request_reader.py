@@ -260,7 +260,7 @@ class RequestReader:
             slices.body[end:],
             *(message.raw for message in system_messages),
         ]
-        key = _digest(api.encode(), *parts)
+        key = _compute_digest(api.encode(), *parts)
         entry = self._settings.find(key)
         if entry is None:
             settings = _decode_settings(api, slices, system_messages)
@@ -354,7 +354,7 @@ def _drop_mark(block: Any) -> Any:
     return {name: part for name, part in block.items() if name != "cache_control"}
 
 
-def _digest(*parts: bytes) -> bytes:
+def _compute_digest(*parts: bytes) -> bytes:
     """Return a digest of several parts and their lengths, so that different lists of parts have different digests."""
     running = sha256()
     for part in parts:

@@ -63,7 +63,7 @@ def restore_unchanged_files(
                 and result_by_file_read[file_read][0] < covered_count
                 and len(result_by_file_read[file_read][1]) <= _MAX_RESTORED_CHARS
             ):
-                new_value = _with_result(new_value, call, result_by_file_read[file_read][1])
+                new_value = _replace_result(new_value, call, result_by_file_read[file_read][1])
         if new_value is not value:
             restored[index] = new_value
     return restored
@@ -115,7 +115,7 @@ def _list_results(value: Any) -> Iterator[tuple[str, Any]]:
                 yield str(part.get("tool_use_id")), part.get("content")
 
 
-def _with_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
+def _replace_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
     if value.get("role") == "tool":
         return {**value, "content": text}
     if kind_of(value) == "function_call_output":
