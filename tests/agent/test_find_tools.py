@@ -14,7 +14,8 @@ from everthread.conversation.offered_tools import FIND_TOOLS
 from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
+from tests.chat_messages import call_reply
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (
@@ -101,7 +102,7 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
     assert ("did not allow to show them at once" in result) != is_allowed
     assert ("next compaction" in result) != is_allowed
     assert agents.events_of(ToolFinished)[-1].refused != is_allowed
-    changes = [event.now for event in agents.events_of(ToolsChanged)]
+    changes = [event.is_immediate for event in agents.events_of(ToolsChanged)]
     assert changes == ([False, True] if is_allowed else [False])
     [permission] = permissions
     assert permission.kind == "cache"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
-from everthread.thread.options import SummarizerContext
+from everthread.thread.thread_setup import SummarizerContext
 from tests.conversation.conversation_setup import (
     Conversations,
     make_text,
@@ -139,8 +140,10 @@ async def test_close_runs_every_callback_if_the_store_is_closed_already(
     async def close() -> None:
         closed.append(True)
 
+    resources = AsyncExitStack()
+    resources.push_async_callback(close)
     conversation = await conversations.open(
-        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
+        ScriptedModel(["Noted."]), changes={"resources": resources}
     )
     await conversation.send("Hello")
     await conversations.store.close()

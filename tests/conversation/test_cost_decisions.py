@@ -14,9 +14,9 @@ from everthread.core.messages import text_of
 from everthread.core.types import ModelReply, ModelRequest
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import Planned
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     route_to_model,
@@ -31,7 +31,7 @@ TTL = 300.0
 def answer_or_look(request: ModelRequest) -> str | ModelReply:
     """Call a tool if the user asks to look, else answer."""
     is_asked = text_of(request.messages[-1]) == "Look."
-    return call_reply("look", "{}") if is_asked else make_text(200, "answer")
+    return call_reply(("look", "{}")) if is_asked else make_text(200, "answer")
 
 
 class CachingClaude(ScriptedModel):
@@ -63,7 +63,7 @@ class CachingClaude(ScriptedModel):
         return replace(reply, usage=reply.usage | used)
 
 
-class PricedSummarizer:
+class CheapSummarizer:
     """A summariser with a price, and a delay."""
 
     name = "priced"
@@ -131,9 +131,9 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     (record,) = await conversations.store.compactions(conversation.id)
     assert record.record.figures["decision"] == done.decision
     (plan,) = conversations.events(Planned)
-    assert plan.action == "now"
-    assert f"{plan.action}: {plan.why}" == done.decision
-    assert plan.saves > plan.cost
+    assert plan.timing == "now"
+    assert f"{plan.timing}: {plan.reason}" == done.decision
+    assert plan.savings > plan.cost
 
 
 async def test_a_model_summary_is_prepared_before_the_cache_expires(
@@ -141,7 +141,7 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    writer = PricedSummarizer()
+    writer = CheapSummarizer()
     conversation = await open_with_cache(conversations, wall, timers, summarizer=writer)
     await fill(conversation, wall, 6_000)
     assert timers.list_seconds() == [0.8 * TTL]
@@ -185,8 +185,8 @@ async def test_waits_for_the_end_of_a_turn(
     await conversation.send()
     assert conversation.tokens > conversation.threshold
     (plan,) = conversations.events(Planned)
-    assert plan.action == "later"
-    assert "end of the turn" in plan.why
+    assert plan.timing == "later"
+    assert "end of the turn" in plan.reason
     assert not conversations.compactions
     await conversation.send("And now?")
     assert len(conversations.compactions) == 1
@@ -219,7 +219,7 @@ async def test_starts_no_idle_timer_while_calls_are_open(
     conversation = await open_with_cache(conversations, wall, timers)
     await fill(conversation, wall, 6_000)
     model = ScriptedModel(
-        [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
+        [call_reply(("look", "{}")), "Done."], name="claude-sonnet-4-5", window=WINDOW
     )
     await conversation.use_model(route_to_model(model, "anthropic"))
     await conversation.send("Look.")
@@ -234,7 +234,9 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     assert timers.list_seconds() == [0.8 * TTL]
@@ -252,7 +254,9 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     timers.end_all()
     await conversation.send("I am back.")
@@ -265,7 +269,9 @@ async def test_a_short_conversation_sets_no_idle_timer(
     conversations: Conversations,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, SteppedClock(1.7e9), timers, idle=True)
+    conversation = await open_with_cache(
+        conversations, SteppedClock(1.7e9), timers, compact_when_idle=True
+    )
     await conversation.send("Hello.")
     assert not timers.waiting
 

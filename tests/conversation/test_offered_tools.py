@@ -14,12 +14,8 @@ from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import Notice, ToolsChanged
-from tests.conversation.conversation_setup import (
-    Conversations,
-    call_reply,
-    make_text,
-    tool_result,
-)
+from tests.chat_messages import call_reply
+from tests.conversation.conversation_setup import Conversations, make_text, tool_result
 
 TOPICS = (
     "invoice",
@@ -97,7 +93,7 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first_names)
     assert 3 <= len(first_names) < len(TOOLS)
     [change] = conversations.events(ToolsChanged)
-    assert (change.gone, change.left_out, change.given, change.why) == (
+    assert (change.removed_names, change.left_out, change.tool_count, change.reason) == (
         conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
     assert change.tokens_saved > 200
@@ -125,7 +121,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     def answer_or_call(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if "use it" in str(last.get("content")):
-            return call_reply("payroll_tool", "{}")
+            return call_reply(("payroll_tool", "{}"))
         return make_text(120, "answer")
 
     scripted = ScriptedModel(answer_or_call, window=8_000)
@@ -165,7 +161,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= offered
     assert not set(resumed.toolbox.left_out) & offered
     change = conversations.events(ToolsChanged)[-1]
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.back)
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.returned_names)
     await send_until_compacted(resumed, "flight calendar")
     assert "payroll_tool" in offered_names(scripted.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
@@ -205,7 +201,7 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
         **SHARE,
     )
     await conversation.send("Book me a flight.")
-    price = conversation.toolbox.describe_price()
+    price = conversation.describe_cache_loss()
     assert price.startswith("about $0.00")
     assert f"{conversation.tokens:,} tokens" in price
     found = await conversation.find_tools("telephone", now=True)
@@ -213,9 +209,9 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
     change = conversations.events(ToolsChanged)[-1]
-    assert change.back == ("telephone_tool",)
-    assert change.now
-    assert "other tools are offered" in conversation.toolbox.describe_price()
+    assert change.returned_names == ("telephone_tool",)
+    assert change.is_immediate
+    assert "other tools are offered" in conversation.describe_cache_loss()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered_names(scripted.requests[-1])
     assert "telephone_tool" not in offered_names(scripted.requests[-2])
@@ -226,7 +222,7 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
     assert offered_names(scripted.requests[-1]) == offered_names(scripted.requests[-2])
     unpriced = await conversations.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
-    assert "is not known" in unpriced.toolbox.describe_price()
+    assert "is not known" in unpriced.describe_cache_loss()
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(
@@ -329,7 +325,7 @@ async def test_calls_of_unknown_tools_do_not_change_the_selection(
     conversations: Conversations,
 ) -> None:
     """Calls of tools that were not given do not change the selection."""
-    script: list[ModelReply | str] = [call_reply("nobody", "{}"), "done"]
+    script: list[ModelReply | str] = [call_reply(("nobody", "{}")), "done"]
     conversation = await conversations.open(
         ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
     )

@@ -23,10 +23,10 @@ from everthread.thread.events import (
     LimitLearnt,
     Recovery,
 )
-from everthread.thread.options import Route
+from everthread.thread.route import Route
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     overflow_error,
@@ -79,7 +79,7 @@ async def test_a_stated_limit_is_learnt_and_kept(conversations: Conversations) -
     assert answer.text
     assert conversation.window == 8_000
     (learnt,) = conversations.events(LimitLearnt)
-    assert learnt.stored
+    assert learnt.is_stored
     assert (await conversations.store.limits.list_limits())[0].limit == 8_000
     assert conversations.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
@@ -127,7 +127,7 @@ async def test_guesses_a_usual_window_if_no_limit_is_stated(
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
-    assert not any(item.stored for item in conversations.events(LimitLearnt))
+    assert not any(item.is_stored for item in conversations.events(LimitLearnt))
     assert await conversations.store.limits.list_limits() == []
 
 
@@ -181,7 +181,7 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
 ) -> None:
     big = make_text(5_000, "line")
     refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
-    model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
+    model = ScriptedModel([call_reply(("cat", "{}")), "seen", refusal, "fine"])
     conversation = await conversations.open(model)
     image = {
         "type": "image_url",
@@ -279,4 +279,4 @@ async def test_a_model_switch_forgets_the_counts_of_the_other_server(
         Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
     )
     await conversation.prepare("Again")
-    assert [event.reported for event in conversations.events(Estimated)] == [False, False]
+    assert [event.is_reported for event in conversations.events(Estimated)] == [False, False]

@@ -223,7 +223,7 @@ async def test_a_failing_compaction_before_a_turn_is_reported_and_drops_nothing(
     def break_compaction(open_agent: Any) -> Any:
         async def open_broken_agent(**options: Any) -> Any:
             agent = await open_agent(**options)
-            agent.conversation.compact_for_hygiene = fail
+            agent.conversation.compact_before_incoming = fail
             return agent
 
         return open_broken_agent

@@ -54,29 +54,6 @@ def redact(text: str) -> str:
     return text
 
 
-class LineRedactor:
-    """Redact a growing text. Only redacted lines right before a new line are read again."""
-
-    def __init__(self) -> None:
-        self._clean_lines: frozenset[str] = frozenset()
-
-    def redact(self, text: str) -> str:
-        """Return the text with every secret replaced by `[REDACTED]`."""
-        lines = text.split("\n")
-        is_new = [line not in self._clean_lines for line in lines]
-        is_next_new = [*is_new[1:], False]
-        lines_to_read = [
-            line
-            for line, is_line_new, is_following_new in zip(lines, is_new, is_next_new, strict=True)
-            if is_line_new or is_following_new
-        ]
-        if find_secrets("\n".join(lines_to_read)):
-            text = redact(text)
-            lines = text.split("\n")
-        self._clean_lines = frozenset(lines)
-        return text
-
-
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     """Return a part of a text without secrets. Read `margin` characters around it: a secret may begin or end there."""
     window_start = max(0, start - margin)

@@ -101,7 +101,10 @@ class ExcerptFinder:
     async def _find_passages(
         self, visible_thread: VisibleThread, chars: int
     ) -> list[RecallPassage]:
-        """Find passages that match, the best first."""
+        """Find the passages that match the new part of the prompt, the best first.
+
+        In the middle of a turn that part is the arguments of the last calls; otherwise it is the user's message.
+        """
         last_body = visible_thread.messages[-1].body
         is_mid_turn = bool(results_of(last_body))
         if is_mid_turn:
