@@ -21,8 +21,6 @@ Clock = Callable[[], float]
 class StoreWatch:
     """Check whether a database server answers. No check takes more than a second.
 
-    The store itself waits longer before it gives up, because background work may wait; a client's request may not.
-
     A result is valid for a second, so that in an outage only one request has to wait. If the server answers other calls
     during a check, it is busy, not unreachable, and the result of the check is not kept.
     """
