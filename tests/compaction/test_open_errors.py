@@ -140,18 +140,6 @@ def test_a_failed_call_is_not_listed_once_the_agent_continued() -> None:
     assert blocked_lines(make_turn("Go.", failed, click("e14", "Clicked"))) == ""
 
 
-def test_only_a_test_command_is_a_test_run() -> None:
-    conversation = make_turn(
-        "Go.",
-        run_command("pytest -q", "12 passed in 2s\nExit code: 0"),
-        run_command("gh pr view 1558 --json body --jq .body", "All good: 142 passed"),
-        run_command("./report.sh", "40 passed this month"),
-    )
-    test = build_state(conversation).last_test()
-    assert test is not None
-    assert test[0] == "pytest -q"
-
-
 def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
     test = build_state(
         make_turn(
