@@ -79,7 +79,7 @@ def find_action(
     name: str = "",
     arguments_by_name: Mapping[str, Any] | None = None,
 ) -> Action | None:
-    """Return the action of a call; None if neither the call nor the tool's name is known."""
+    """Return the action of a call, or None if neither the call nor the tool's name is known."""
     tool = _clip_tool_name(call.name if call else "") or _clip_tool_name(name)
     if not tool:
         return None

@@ -234,7 +234,7 @@ class ThreadState:
 
     @property
     def root_prefix(self) -> str:
-        """The prefix that paths lose in a summary; empty without a root."""
+        """The prefix that paths lose in a summary, or an empty string without a root."""
         return f"{self.root}/" if self.root else ""
 
     def todo_items(self, *statuses: str) -> list[str]:

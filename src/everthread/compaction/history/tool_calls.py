@@ -19,7 +19,7 @@ from everthread.compaction.history.call_lines import (
     first_statement,
     format_outcome,
 )
-from everthread.compaction.history.effect_kinds import find_effect_kind, find_paths
+from everthread.compaction.history.effect_kinds import EffectKind, find_effect_kind, find_paths
 from everthread.compaction.history.error_lines import (
     find_error_lines,
     find_failure,
@@ -99,7 +99,7 @@ class CallWithOutput:
         self._effect: CallEffect | None = None
 
     def describe(self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True) -> str | None:
-        """Return call and outcome in one line; None if neither the tool nor a stored output is known."""
+        """Return call and outcome in one line, or None if neither the tool nor a stored output is known."""
         if self.action is None and self.stored_output is None:
             return None
         action = self.action or Action("tool")
@@ -191,16 +191,14 @@ def describe_call(
     failed: bool = False,
     limit: int = MAX_LINE_CHARS,
 ) -> str | None:
-    """Return a call and its output in one line; None if neither the tool nor a stored output is known."""
+    """Return a call and its output in one line, or None if neither the tool nor a stored output is known."""
     return CallWithOutput(call, text, name=name, failed=failed).describe(limit=limit)
 
 
 class CallEffect(NamedTuple):
     """The effect and the outcome of one call, for a record of the work."""
 
-    kind: str
-    """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked` (no effect).
-    """
+    kind: EffectKind
     tool: str
     target: str
     outcome: str = ""
@@ -281,7 +279,7 @@ class CallOutcome(NamedTuple):
     """The figures of a test run."""
 
 
-def _read_output_outcome(kind: str, call_with_output: CallWithOutput) -> CallOutcome:
+def _read_output_outcome(kind: EffectKind, call_with_output: CallWithOutput) -> CallOutcome:
     """Read the outcome of a call from the output of its tool."""
     output = call_with_output.output
     is_object = isinstance(call_with_output.output.data, dict)
@@ -345,7 +343,7 @@ def _find_error_without_code(output: str, tests: str) -> str:
 
 
 def _read_line_outcome(
-    kind: str, call_with_output: CallWithOutput, line: str, *errors: str
+    kind: EffectKind, call_with_output: CallWithOutput, line: str, *errors: str
 ) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
@@ -410,7 +408,7 @@ _MAX_MESSAGE_LINES = 3
 _MAX_MESSAGE_CHARS = 400
 
 
-def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
+def _find_result_message(kind: EffectKind, output: UnwrappedOutput) -> str:
     """Return the text of a short result. For JSON, return its message or status, and the id of the created object."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))

@@ -58,7 +58,7 @@ class ToolTable:
     joining_words: frozenset[str]
     """Words of a tool's name after which an action follows, as in `get_or_create` and `load_into`."""
     read_only_programs: Mapping[str, frozenset[str]]
-    """Programs that only show something, with their read-only subcommands; empty if all subcommands are."""
+    """Programs that only show something, with their read-only subcommands, or an empty set if all subcommands are."""
     writing_arguments: Mapping[str, frozenset[str]]
     """Arguments with which a read-only program writes."""
     file_programs: frozenset[str]

@@ -40,7 +40,7 @@ class Journal:
 
     entries: tuple[JournalEntry, ...] = ()
     quiet_message_count: int = 0
-    """The messages of entries that were dropped because they say nothing."""
+    """The messages of entries that were dropped because they report nothing."""
 
     @property
     def message_count(self) -> int:
@@ -69,7 +69,7 @@ class Journal:
         )
 
     def render(self) -> str:
-        """Return the journal as text; empty without entries."""
+        """Return the journal as text, or an empty string without entries."""
         if self.entries:
             return "\n".join([self.intro(), *(entry.text for entry in self.entries)])
         return ""
@@ -80,7 +80,7 @@ _QUIET_COUNT_PATTERN = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET
 
 
 def drop_quiet_entries(entries: Sequence[JournalEntry], quiet_message_count: int) -> Journal:
-    """Return a journal without the entries that say nothing, unless all of them do.
+    """Return a journal of the entries that report something. If none does, merge them instead.
 
     `quiet_message_count`: the messages of entries that were dropped before.
     """

@@ -124,7 +124,7 @@ class _Listing:
             self.names[end] = []
 
     def write(self) -> str:
-        """Return the line of the section, empty if there are no names."""
+        """Return the line of the section, or an empty string if there are no names."""
         names = (
             f"{name}{{{' '.join(files)}}}" if files[1:] else f"{name}{''.join(files)}"
             for name, files in self.names.items()
