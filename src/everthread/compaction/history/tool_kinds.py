@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.messages import ToolCall
 from everthread.core.text import one_line
@@ -41,12 +41,22 @@ class ToolKind:
     target_arguments: tuple[str, ...]
 
 
+class ArgumentRule(NamedTuple):
+    """A rule that recognises a kind of tool by the names of its arguments."""
+
+    kind_name: str
+    argument_names: frozenset[str]
+    """The call has at least one of these arguments."""
+    needs_path: bool
+    """Whether the call must also have the path of a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolTable:
     """The words and arguments by which calls are recognised, from `data/tools.json`."""
 
     kinds: Mapping[str, ToolKind]
-    argument_rules: tuple[tuple[str, frozenset[str], bool], ...]
+    argument_rules: tuple[ArgumentRule, ...]
     path_arguments: tuple[str, ...]
     range_arguments: tuple[str, ...]
     body_arguments: tuple[str, ...]
@@ -91,7 +101,8 @@ def load_tool_table() -> ToolTable:
         for row in data["kinds"]
     }
     argument_rules = tuple(
-        (row["kind"], frozenset(row["any"]), row["with_path"]) for row in data["by_arguments"]
+        ArgumentRule(row["kind"], frozenset(row["any"]), row["with_path"])
+        for row in data["by_arguments"]
     )
     return ToolTable(
         kinds,
@@ -135,13 +146,13 @@ def find_kind(call: ToolCall, arguments: Mapping[str, Any]) -> tuple[ToolKind | 
         )
         if target:
             return kind, target
-    for name, required_arguments, needs_path in table.argument_rules:
-        if not required_arguments.isdisjoint(arguments) and (
-            not needs_path or first_argument(arguments, table.path_arguments)
+    for rule in table.argument_rules:
+        if not rule.argument_names.isdisjoint(arguments) and (
+            not rule.needs_path or first_argument(arguments, table.path_arguments)
         ):
-            return table.kinds[name], first_argument(
-                arguments, table.kinds[name].target_arguments
-            ) or _find_patched_file(call)
+            kind = table.kinds[rule.kind_name]
+            target = first_argument(arguments, kind.target_arguments)
+            return kind, target or _find_patched_file(call)
     return None, ""
 
 
