@@ -14,8 +14,8 @@ from everthread.compaction.history.shell_commands import (
 )
 from everthread.compaction.history.tool_kinds import (
     PATCHED_FILE_PATTERN,
+    find_argument_line,
     find_descriptive_name,
-    first_argument_line,
     load_tool_table,
     snake_arguments,
     split_name,
@@ -104,7 +104,7 @@ def find_paths(
         patched_paths = []
         if "File: " in call.arguments:
             patched_paths = PATCHED_FILE_PATTERN.findall(call.arguments.replace("\\n", "\n"))
-        path = first_argument_line(arguments, load_tool_table().path_arguments)
+        path = find_argument_line(arguments, load_tool_table().path_arguments)
         return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
         )

@@ -15,8 +15,8 @@ from everthread.compaction.history.call_lines import (
     describe_output,
     describe_run,
     find_action,
+    find_first_statement,
     find_telling_line,
-    first_statement,
     format_outcome,
 )
 from everthread.compaction.history.effect_kinds import EffectKind, find_effect_kind, find_paths
@@ -31,9 +31,9 @@ from everthread.compaction.history.shell_commands import find_branch, is_output_
 from everthread.compaction.history.tool_kinds import OTHER_KIND, snake_arguments
 from everthread.compaction.history.tool_outcomes import (
     UnwrappedOutput,
+    drop_echo,
     find_stop_reason,
     unwrap_output,
-    without_echo,
 )
 from everthread.core.messages import ToolCall
 from everthread.core.secrets.redaction import clip_words
@@ -165,8 +165,8 @@ class CallWithOutput:
         has_failed = self.failed or (
             is_program_run and bool(self.output.code or self.output.stop_reason)
         )
-        has_failed = has_failed or (self.is_output_trimmed and self.effect().failed)
-        lines = self.effect().errors if has_failed else ()
+        has_failed = has_failed or (self.is_output_trimmed and self.read_effect().failed)
+        lines = self.read_effect().errors if has_failed else ()
         has_passed = self.is_output_trimmed or self.output.has_passed_tests
         if not lines and is_program_run and (has_failed or not has_passed):
             lines = (self.output.find_error(failed=self.failed),)
@@ -176,7 +176,7 @@ class CallWithOutput:
             if " " in error and not gives_no_reason(error)
         ]
 
-    def effect(self) -> CallEffect:
+    def read_effect(self) -> CallEffect:
         """Return the effect and outcome of the call."""
         if self._effect is None:
             self._effect = _read_effect(self)
@@ -350,9 +350,7 @@ def _read_line_outcome(
     code = _EXIT_IN_LINE_PATTERN.match(outcome)
     outcome_text = _SIZE_IN_LINE_PATTERN.sub("", outcome)
     tests_match = _TESTS_IN_LINE_PATTERN.match(outcome) if kind == "ran" else None
-    tests = (
-        without_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
-    )
+    tests = drop_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
     stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
@@ -431,6 +429,6 @@ def _find_result_message(kind: EffectKind, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not FRAME_LINE_PATTERN.match(f"\n{line.lower()}")]
         if lines and len(lines) <= _MAX_MESSAGE_LINES:
-            return clip_words(one_line(first_statement("\n".join(lines), "")), 80)
+            return clip_words(one_line(find_first_statement("\n".join(lines), "")), 80)
         return ""
     return clip_words(one_line(find_telling_line(output.body[:2_000])), 120)

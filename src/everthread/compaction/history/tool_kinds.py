@@ -141,17 +141,17 @@ def find_kind(call: ToolCall, arguments: Mapping[str, Any]) -> tuple[ToolKind | 
     """
     table = load_tool_table()
     for kind in _find_kinds_by_name(find_descriptive_name(call, arguments)):
-        target = first_argument(arguments, kind.target_arguments) or (
+        target = find_argument(arguments, kind.target_arguments) or (
             _find_patched_file(call) if kind.name == "patch" else ""
         )
         if target:
             return kind, target
     for rule in table.argument_rules:
         if not rule.argument_names.isdisjoint(arguments) and (
-            not rule.needs_path or first_argument(arguments, table.path_arguments)
+            not rule.needs_path or find_argument(arguments, table.path_arguments)
         ):
             kind = table.kinds[rule.kind_name]
-            target = first_argument(arguments, kind.target_arguments)
+            target = find_argument(arguments, kind.target_arguments)
             return kind, target or _find_patched_file(call)
     return None, ""
 
@@ -161,7 +161,7 @@ def find_descriptive_name(call: ToolCall, arguments: Mapping[str, Any]) -> str:
     table = load_tool_table()
     command = arguments.get("command")
     if isinstance(command, str) and table.kinds["shell"] not in _find_kinds_by_name(call.name):
-        return command[:200] if first_argument(arguments, table.path_arguments) else call.name
+        return command[:200] if find_argument(arguments, table.path_arguments) else call.name
     return call.name.rpartition("__")[2]
 
 
@@ -186,12 +186,12 @@ def _to_snake_case(name: str) -> str:
     return _CASE_CHANGE_PATTERN.sub("_", name[:200]).lower()
 
 
-def first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def find_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first of these arguments that is not empty, on one line."""
-    return one_line(first_argument(arguments, names))
+    return one_line(find_argument(arguments, names))
 
 
-def first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def find_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first of these arguments that is not empty."""
     for name in names:
         if name not in arguments:

@@ -66,7 +66,7 @@ class UnwrappedOutput:
     @cached_property
     def tests(self) -> str:
         """The test results that the output reports (`count_tests`), and does not just repeat from the command."""
-        return without_echo(count_tests(self.body), self.command)
+        return drop_echo(count_tests(self.body), self.command)
 
     @property
     def has_passed_tests(self) -> bool:
@@ -81,7 +81,7 @@ class UnwrappedOutput:
         return self.error or find_error_line(self.body, failed=has_failed)
 
 
-def without_echo(tests: str, command: str) -> str:
+def drop_echo(tests: str, command: str) -> str:
     """Return the figures of a test run, or an empty string if the command itself states them, as commit messages do."""
     return "" if all(figure in command for figure in tests.split(", ")) else tests
 

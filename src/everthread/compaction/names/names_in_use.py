@@ -109,8 +109,8 @@ class NamesInUse:
             self._add_uses(names.call_names, CALL_WEIGHT, message_facts)
             self._add_uses(names.attached_names, ATTACHED_WEIGHT, message_facts)
             for command in names.commands:
-                ran_before = command in self._weights
-                weight = COMMAND_WEIGHT if ran_before else FIRST_COMMAND_WEIGHT
+                was_run_before = command in self._weights
+                weight = COMMAND_WEIGHT if was_run_before else FIRST_COMMAND_WEIGHT
                 self._add_uses((command,), weight, message_facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
@@ -140,7 +140,7 @@ class NamesInUse:
         counted_names.add_messages(messages, effects_by_index)
         return counted_names.with_outputs(messages)
 
-    def ranked_names(self) -> list[str]:
+    def rank_names(self) -> list[str]:
         """Return the names, the most used first."""
         return [name for name, _ in self._rank()]
 
