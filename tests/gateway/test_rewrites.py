@@ -542,7 +542,7 @@ async def test_a_late_summary_changes_the_prefix_only_once(
         )
         heads.append(head_of(sent))
         if number == 3:
-            assert not sent.is_rewritten, "it goes on without"
+            assert not sent.is_rewritten, "sent unchanged meanwhile"
             written.set()
             await manager.threads.wait_for_background_work()
     assert any(heads)

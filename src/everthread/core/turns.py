@@ -146,7 +146,7 @@ def split_into_spans(messages: Messages, pairs: CallPairs | None = None) -> list
 
 
 def user_text(message: Mapping[str, Any]) -> str:
-    """Return the user's own words in this message; empty if there are none."""
+    """Return the user's own words in this message, or an empty string if there are none."""
     if message.get("role") != "user":
         return ""
     remaining = without_summary(cast("Message", message))

@@ -38,7 +38,7 @@ class Rates:
     def from_prices(
         cls, prices: Prices | None, *, ttl: str = "5m", bills_cache_writes: bool = True
     ) -> Rates | None:
-        """Return the rates of a model; None if its prices are unknown.
+        """Return the rates of a model, or None if its prices are unknown.
 
         `bills_cache_writes`: whether cache writes have a price of their own.
         """
@@ -87,7 +87,7 @@ class CompactionCase:
     rates: Rates
     call_pattern: CallPattern
     cold_reason: str = ""
-    """Why the cache does not hold this prompt; empty if it may."""
+    """Why the cache does not hold this prompt, or an empty string if it may."""
     is_mid_turn: bool = False
     """Whether the call hands tool results to the model, in the middle of a turn."""
 

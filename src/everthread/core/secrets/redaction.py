@@ -20,7 +20,7 @@ from everthread.core.secrets.secret_contexts import (
     find_header_credentials,
     find_manifest_values,
     find_password_file_entries,
-    find_traced_values,
+    find_shell_trace_secrets,
     find_url_secrets,
 )
 from everthread.core.secrets.secret_forms import (
@@ -116,7 +116,7 @@ def find_secrets(text: str) -> list[Secret]:
         *find_flag_values(text, ascii_text),
         *find_provider_keys(text, ascii_text, lower_text),
         *find_password_file_entries(text),
-        *find_traced_values(text),
+        *find_shell_trace_secrets(text),
     ]
     for literal, find in _FINDERS_BY_LITERAL:
         if literal in lower_text:
