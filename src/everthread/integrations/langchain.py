@@ -26,11 +26,11 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 
-with check_framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
+with guard_framework_imports("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import (
         AIMessage,

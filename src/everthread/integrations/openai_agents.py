@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.chat_forms import make_chat_tool, make_chat_usage
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 from everthread.thread.wire_messages import dump_model
@@ -24,7 +24,7 @@ from everthread.wire.openai_responses import (
     encode_messages,
 )
 
-with check_framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
+with guard_framework_imports("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
     from agents import (
         FunctionTool,
         Model,
@@ -214,7 +214,7 @@ class EverthreadSession:
 
 
 class _ManagedProvider(ModelProvider):
-    """Wrap the models of another provider."""
+    """A provider whose models make their requests fit and record their answers."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
         self._session = session
@@ -228,7 +228,7 @@ class _ManagedProvider(ModelProvider):
 
 
 class _ManagedModel(Model):
-    """Send the prepared request, a smaller one after a refusal for size, and record the answer."""
+    """A model that sends a smaller request after a refusal for size, and records the answer."""
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
         self._session = session

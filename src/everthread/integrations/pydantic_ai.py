@@ -19,7 +19,7 @@ from everthread.integrations.chat_forms import (
     make_chat_tool,
     make_chat_usage,
 )
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL_TOOL,
@@ -27,7 +27,7 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with check_framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
+with guard_framework_imports("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (

@@ -136,7 +136,7 @@ class FrameworkThreads:
         try:
             threads = await self._open_threads()
             settings = self._make_settings(call)
-            history, large_outputs = await self._cite_large_outputs(threads, call, settings)
+            history, large_outputs = await self._replace_large_outputs(threads, call, settings)
             caller_history = self._read_history(call, history)
             prepared = await threads.open(caller_history, settings)
             await self._store_outputs(threads, prepared, large_outputs)
@@ -244,10 +244,10 @@ class FrameworkThreads:
             output_cap=call.max_tokens,
         )
 
-    async def _cite_large_outputs(
+    async def _replace_large_outputs(
         self, threads: CallerThreads, call: ModelCall, settings: CallSettings
     ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-        """Cite results that are too large for the model's nominal window, regardless of limits learnt since."""
+        """Replace results that are too large for the model's nominal window, regardless of limits learnt since."""
         options = threads.setup.options
         window = await threads.load_window(settings)
         limits = options.output_limits(options.for_model(call.model).budget(window))
@@ -434,14 +434,14 @@ def _read_refusal(error: Exception) -> ProviderRefusal:
 _OPEN_THREADS: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
 
 
-def _close_at_exit(threads: FrameworkThreads) -> None:
+def _close_at_exit(framework_threads: FrameworkThreads) -> None:
     """Close the threads when the interpreter ends, before it shuts down thread pools; `atexit` would be too late."""
     if not _OPEN_THREADS:
         register = getattr(threading, "_register_atexit", atexit.register)
         register(_close_all)
-    _OPEN_THREADS.add(threads)
+    _OPEN_THREADS.add(framework_threads)
 
 
 def _close_all() -> None:
-    for threads in list(_OPEN_THREADS):
-        threads.close()
+    for framework_threads in list(_OPEN_THREADS):
+        framework_threads.close()

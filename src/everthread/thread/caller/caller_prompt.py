@@ -19,7 +19,7 @@ from everthread.thread.caller import recall_rounds
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
-from everthread.thread.caller.recall_rounds import HiddenRoundsStore
+from everthread.thread.caller.recall_rounds import RecallRoundsStore
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.rewrite_task import RewriteTask
@@ -45,7 +45,7 @@ class CallerServices:
     limits: ModelLimits
     rewrite_finder: RewriteFinder
     rewrite_maker: RewriteMaker
-    hidden_rounds: HiddenRoundsStore
+    recall_rounds: RecallRoundsStore
     sizer: PromptSizer
 
 
@@ -100,7 +100,7 @@ class CallerPrompt:
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
-            pending_rounds = self._services.hidden_rounds.find_expected(source)
+            pending_rounds = self._services.recall_rounds.find_expected(source)
             state_keys.append((source, recall_rounds.ROUNDS_STATE))
         call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
         [undone_state, *rounds] = states

@@ -31,10 +31,10 @@ def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
 
 
 def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
-    """Return whether many runs of words of a history's opening are in stored messages.
+    """Return whether the stored messages contain many of an opening's runs of words.
 
-    If so, the client compacted its history itself: the opening is a summary that the model wrote in the previous
-    conversation.
+    If so, the opening is a summary that the model wrote in the stored conversation: the client compacted its history
+    itself.
     """
     stored_runs = set().union(*(_list_word_runs(text_of(body)) for body in bodies))
     return len(runs & stored_runs) >= max(MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))

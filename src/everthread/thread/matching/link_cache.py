@@ -21,7 +21,7 @@ MAX_END_MESSAGES = 8
 """Maximum messages of a thread's end to compare."""
 
 
-class ThreadEnds:
+class LastMessagesCache:
     """The last messages of threads, used to recognise a part of a conversation."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class LinkCache:
         """Earlier links by digest, at which repeated requests end."""
         self._named_thread_ends: RecentDict[str, str] = RecentDict(MAX_LINKS)
         """The digest of the last known link of threads that clients name."""
-        self._thread_ends = ThreadEnds()
+        self._last_messages = LastMessagesCache()
 
     def find_link(self, client_scope: ClientScope, history: History) -> KnownLink | None:
         """Find the last link of a thread that a history continues.
@@ -91,9 +91,11 @@ class LinkCache:
                 return KnownLink(link_match, length)
         return None
 
-    def find_by_thread_end(self, client_scope: ClientScope, history: History) -> KnownLink | None:
+    def find_by_last_messages(
+        self, client_scope: ClientScope, history: History
+    ) -> KnownLink | None:
         """Find the thread whose last messages are in a history that lacks the thread's beginning."""
-        thread_end = self._thread_ends.find(client_scope, history)
+        thread_end = self._last_messages.find(client_scope, history)
         if thread_end is None:
             return None
         digest, length = thread_end
@@ -137,7 +139,7 @@ class LinkCache:
         self._last_links[link.tenant, link.scope, link.digest] = link_match
         if link.skeleton:
             self._last_links[link.tenant, link.scope, link.skeleton] = link_match
-        self._thread_ends.remember(link, history)
+        self._last_messages.remember(link, history)
         if is_thread_named(link.scope):
             self._named_thread_ends[link.thread] = link.digest
 

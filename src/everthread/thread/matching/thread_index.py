@@ -246,7 +246,7 @@ class ThreadIndex:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
                 await self._pending.wait_for_answers(
-                    client_scope, is_expected=not query.uses_memory
+                    client_scope, is_request_pending=not query.uses_memory
                 )
         session = find_session_name(client_scope.session_scope)
         end = await self._store.conversation_end(
@@ -281,7 +281,7 @@ class ThreadIndex:
         )
         known_link = known_link or await self._find_stored_link(query)
         if known_link is None:
-            known_link = self._cache.find_by_thread_end(query.client_scope, query.history)
+            known_link = self._cache.find_by_last_messages(query.client_scope, query.history)
         matched_length = known_link.length if known_link else 0
         reminded_link = await self._match_without_reminder(query, matched_length)
         return reminded_link or known_link
@@ -463,7 +463,7 @@ class ThreadIndex:
         is_certain = await self._pending.wait_for_previous(match)
         if match.is_new and match.session_scope:
             # A subagent belongs to the answer that called it, which the client has already received.
-            await self._pending.wait_for_answers(match.client_scope, is_expected=True)
+            await self._pending.wait_for_answers(match.client_scope, is_request_pending=True)
         return is_certain
 
     # Appending
@@ -485,7 +485,7 @@ class ThreadIndex:
         end_matches = []
         for step in steps:
             new_links.append(step.make_new_link(match))
-            match = match.match_after(step.history)
+            match = match.advance_to(step.history)
             end_matches.append(match)
         matches = []
         links = await self._store.extend_thread(match.thread, new_links, usage, state)
