@@ -135,9 +135,6 @@ class _RecallTool(BaseTool):
         )
 
 
-# A model request
-
-
 @dataclass(slots=True)
 class _NativeParts:
     """The parts of ADK's contents that one core message represents."""
@@ -215,9 +212,6 @@ def _read_usage(usage: Any) -> dict[str, Any] | None:
         cached_tokens=usage.cached_content_token_count,
         reasoning_tokens=thought_tokens,
     )
-
-
-# Contents
 
 
 def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]:

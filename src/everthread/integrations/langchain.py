@@ -154,9 +154,6 @@ def summarize(messages: list[Any]) -> str:
     return render_sections(sections, skip_empty=True)
 
 
-# A model call
-
-
 def _read_call(request: Any) -> ModelCall:
     model = request.model
     profile = getattr(model, "profile", None) or {}
@@ -239,9 +236,6 @@ def _thread_id(config: Mapping[str, Any]) -> str:
 def _find_attribute(model: Any, *names: str) -> str:
     values = (getattr(model, name, None) for name in names)
     return next((value for value in values if isinstance(value, str)), "")
-
-
-# Messages
 
 
 def to_core(message: Any) -> Message:

@@ -159,9 +159,6 @@ class EverthreadLogger(CustomLogger):
         )
 
 
-# A call
-
-
 def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     messages = list(data.get("messages") or ())
     start = next(

@@ -67,8 +67,6 @@ class EverthreadSession:
         self._prepared: FittedCall | None = None
         """The prepared call for the next model call."""
 
-    # The session's protocol
-
     async def get_items(self, limit: int | None = None) -> list[SessionItem]:
         """Return every item, or the latest ones."""
         items = await self.threads.run_in_own_loop(self._read_items())
@@ -92,8 +90,6 @@ class EverthreadSession:
         """Remove all items. They stay in the store, as another thread."""
         await self.threads.run_in_own_loop(self._write_items([], 0))
         await self.threads.run_in_own_loop(self._count_clearing())
-
-    # A run
 
     def run_config(self, **settings: Any) -> RunConfig:
         """Return a `RunConfig` that makes requests fit, recovers from refusals and records usage."""
@@ -144,8 +140,6 @@ class EverthreadSession:
     def close(self) -> None:
         """Close the store; all messages are stored already."""
         self.threads.close()
-
-    # Inside
 
     def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
@@ -306,9 +300,6 @@ class _ManagedModel(Model):
                 )
             else:
                 return
-
-
-# Items
 
 
 def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[SessionItem]]]:

@@ -137,9 +137,6 @@ class Everthread(AbstractCapability):
         )
 
 
-# A model request
-
-
 @dataclass(slots=True)
 class _NativePart:
     """The part of pydantic-ai's history that one core message represents: a response, or parts of a request."""
@@ -211,9 +208,6 @@ def _read_usage(usage: Any) -> dict[str, Any] | None:
         cache_write_tokens=usage.cache_write_tokens,
         reasoning_tokens=usage.details.get("reasoning_tokens", 0),
     )
-
-
-# Messages
 
 
 def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]]:

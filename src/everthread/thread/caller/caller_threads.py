@@ -91,8 +91,6 @@ class CallerThreads:
         )
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
-    # Finding
-
     def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
         memory = None if thread is None else self.memories.find(thread)
@@ -166,8 +164,6 @@ class CallerThreads:
         else:
             new_memory.continues_other = await store.continues_other_thread(match.thread)
         return new_memory
-
-    # Before the call
 
     async def prepare(self, call: PreparedCall) -> PolicyDecision:
         """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing.
@@ -262,8 +258,6 @@ class CallerThreads:
             compaction = await self._make_managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
 
-    # After the call
-
     async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
         """Prepare the next attempt after a refusal; return whether to send the call again."""
         async with call.memory.compaction_lock:
@@ -318,18 +312,21 @@ class CallerThreads:
         """
         if outcome.is_success and outcome.reply is not None:
             for name in names:
-                self._index.expect_replacement(call.match, call.caller_history.history, name)
+                self._index.replaced_histories.expect(
+                    call.match.client_scope, call.caller_history.history, name
+                )
             await call.recorder.store_request()
             try:
-                await self._index.store_replacements()
+                await self._index.replaced_histories.store_expected()
             except EverthreadError as error:
                 self._report_unrecorded(call, error)
         await self._store_outcome(call, outcome, None, ())
 
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
         """Store that the compaction of this name replaces the history of this call in later requests."""
-        self._index.expect_replacement(call.match, call.caller_history.history, name)
-        await self._index.store_replacements()
+        replaced_histories = self._index.replaced_histories
+        replaced_histories.expect(call.match.client_scope, call.caller_history.history, name)
+        await replaced_histories.store_expected()
 
     async def _store_outcome(
         self,
@@ -405,8 +402,6 @@ class CallerThreads:
         """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""
         prompt = prompt or CallerPrompt(call, self._services)
         return ManagedThread(prompt, self._policy, self.setup.timer, call.memory.preparation)
-
-    # The process
 
     def start_worker(self) -> None:
         """Start a worker process now, so that the first compaction does not wait for it."""

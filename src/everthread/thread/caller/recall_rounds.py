@@ -143,7 +143,7 @@ class CallRounds:
 
 
 def _can_take_blocks(caller_history: CallerHistory, index: int, api: Api) -> bool:
-    """Return whether the message at `index` holds the caller's results, so that those of recall calls can go before them."""
+    """Return whether the message at `index` holds results of the caller's calls, so that others can go before them."""
     if index >= len(caller_history.wire_messages) or api not in RESULT_PARTS:
         return False
     wire_message = caller_history.wire_messages[index]

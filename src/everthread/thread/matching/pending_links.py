@@ -86,7 +86,7 @@ class PendingLinks:
     ) -> None:
         """Wait until the pending answers of a client's session are stored.
 
-        `is_request_pending`: whether the waiting request is announced itself. Answers whose own requests are still being
+        `is_request_pending`: whether the waiting request is announced itself. Answers whose own requests are being
         stored may wait for it, so it must not wait for them.
         """
         while client_scope in self._unread_counts:
