@@ -26,7 +26,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import Message, text_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, Event
@@ -189,7 +189,7 @@ async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> Chain
             chain.compactions += len(events)
             chain.seconds.append(sum(event.duration for event in events))
             chain.after += (event.tokens_after for event in events)
-            nodes = await store.nodes(conversation.id)
+            nodes = await store.state.list_nodes(conversation.id)
             leaves = [node.covered_tokens for node in nodes if node.level == 0]
             chain.leaves.append(len(leaves) - sum(chain.leaves))
             chain.covered.append(sum(leaves) - sum(chain.covered))
@@ -209,7 +209,7 @@ async def _add_message(conversation: Conversation, message: Message) -> None:
         await conversation.add_results([message])
     elif role == "assistant":
         await conversation.prepare()
-        await conversation.record(Reply(message, "stop"))
+        await conversation.record(ModelReply(message, "stop"))
     elif role == "user":
         await conversation.add(message)
 
@@ -243,7 +243,7 @@ async def _expand_contains(conversation: Conversation, expand_id: str, value: st
 
 async def _count_uncovered(conversation: Conversation) -> int:
     """Count the messages of the thread that are neither in the context nor covered by a node in the context."""
-    nodes = {node.id: node for node in await conversation.store.nodes(conversation.id)}
+    nodes = {node.id: node for node in await conversation.store.state.list_nodes(conversation.id)}
     shown_messages = await conversation.store.messages(conversation.session.id)
     open_nodes = [
         node

@@ -14,7 +14,7 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.store.records import NewMessage
 from everthread.store.search_records import SearchQuery
 from everthread.thread.options import Route, Setup
@@ -79,7 +79,7 @@ async def _time_turn(stored_count: int) -> float:
             )
             _ = prepared.body
             await conversation.record(
-                Reply(
+                ModelReply(
                     {"role": "assistant", "content": "They are settled."},
                     "stop",
                     _usage(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 
 
 def user_message(content: Any) -> Any:
@@ -36,8 +36,8 @@ def calls_message(*calls: Any, text: Any = None) -> Any:
     }
 
 
-def calls_reply(*calls: Any, text: str | None = None) -> Reply:
-    return Reply(calls_message(*calls, text=text), "tool_calls")
+def calls_reply(*calls: Any, text: str | None = None) -> ModelReply:
+    return ModelReply(calls_message(*calls, text=text), "tool_calls")
 
 
 def result_message(call_id: Any, content: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from everthread import compress, open_conversation
 from everthread.core.caching.claude_cache_marks import apply_cache_control
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.pytest_plugin import assert_prefix_stable, assert_rules_survive
 from everthread.testing import PrefixWatch, ScriptedModel
 from tests.lab.recorded_histories import make_history
@@ -80,7 +80,7 @@ def test_accepts_requests_in_every_form() -> None:
     messages = make_history(3, words=5)
     chat = [{"model": "m", "messages": messages[:end]} for end in (1, 5, 9)]
     assert_prefix_stable(chat)
-    assert_prefix_stable([Request("m", messages[:end]) for end in (1, 5, 9)])
+    assert_prefix_stable([ModelRequest("m", messages[:end]) for end in (1, 5, 9)])
     marked = [
         {
             "model": "m",

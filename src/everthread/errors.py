@@ -72,7 +72,7 @@ class ModelError(EverthreadError):
     """A model's provider refused, failed or broke off.
 
     `status` and `body` are the provider's own; `retry_after`: seconds to wait; `partial`: the reply so far
-    (`core.types.Reply`), with the usage reported so far.
+    (`core.types.ModelReply`), with the usage reported so far.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from everthread.core.caching.shared_prefix import PrefixDiff
     from everthread.core.messages import Message
-    from everthread.core.types import Request
+    from everthread.core.types import ModelRequest
     from everthread.testing import PrefixWatch
 
 MAX_LISTED_FAILURES = 5
@@ -31,7 +31,7 @@ MAX_LISTED_FAILURES = 5
 def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
     """Check that each request begins with the whole previous request, so that the provider can read it from its cache.
 
-    `sent`: the requests in order, each a `Request`, a JSON body of OpenAI's or Anthropic's protocol or a list of
+    `sent`: the requests in order, each a `ModelRequest`, a JSON body of OpenAI's or Anthropic's protocol or a list of
     messages; or the `ScriptedModel` that received them; or the `PrefixWatch` that listened. `rewrites`: how often
     compactions may change the beginning. Cache marks are ignored, and so is a last message that holds only text
     injected for one call (`<system-reminder>`).
@@ -137,17 +137,17 @@ def _find_breaks(sent: Any) -> list[str]:
     ]
 
 
-def _as_request(value: Any) -> Request:
-    from everthread.core.types import Request
+def _as_request(value: Any) -> ModelRequest:
+    from everthread.core.types import ModelRequest
     from everthread.wire.codecs import decode_any
 
-    return value if isinstance(value, Request) else decode_any(value)[1]
+    return value if isinstance(value, ModelRequest) else decode_any(value)[1]
 
 
-def _drop_injected(request: Request) -> Request:
+def _drop_injected(request: ModelRequest) -> ModelRequest:
     """Return the request without messages injected at its end for this call only."""
     from everthread.core.messages import text_of
-    from everthread.core.types import Request
+    from everthread.core.types import ModelRequest
     from everthread.core.user_words import strip_surroundings
 
     messages = list(request.messages)
@@ -158,7 +158,7 @@ def _drop_injected(request: Request) -> Request:
         and not strip_surroundings(text)
     ):
         messages.pop()
-    return Request(request.model, messages, request.system, request.tools)
+    return ModelRequest(request.model, messages, request.system, request.tools)
 
 
 def _as_messages(value: Any) -> Sequence[Message]:

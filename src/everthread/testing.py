@@ -14,7 +14,7 @@ from everthread.core.caching.shared_prefix import (
 )
 from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta
 from everthread.errors import SummaryError
 from everthread.thread.events import Event, RequestReady, ToolsChanged
 
@@ -50,7 +50,7 @@ class SteppedClock:
         self.now += seconds
 
 
-ScriptStep = str | Reply | Exception
+ScriptStep = str | ModelReply | Exception
 """One step of a scripted model: a text, a reply, or an error."""
 
 
@@ -62,7 +62,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Iterable[ScriptStep] | Callable[[Request], ScriptStep] = (),
+        script: Iterable[ScriptStep] | Callable[[ModelRequest], ScriptStep] = (),
         *,
         name: str = "gpt-4o",
         window: int = 128_000,
@@ -73,22 +73,22 @@ class ScriptedModel:
         self.window = window
         self.api = api
         self.base_url = base_url
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self._script = script if callable(script) else _play_script(iter(script))
         self._counter = TokenCounter(name)
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         self.requests.append(request)
         step = self._script(request)
         if isinstance(step, Exception):
             raise step
         reply = step
-        if not isinstance(reply, Reply):
-            reply = Reply({"role": "assistant", "content": reply}, "stop")
+        if not isinstance(reply, ModelReply):
+            reply = ModelReply({"role": "assistant", "content": reply}, "stop")
         if reply.usage is not None:
             return reply
         usage = self._make_usage(request, text_of(reply.message))
-        return Reply(
+        return ModelReply(
             reply.message,
             reply.stop,
             usage=usage,
@@ -97,14 +97,14 @@ class ScriptedModel:
             raw=reply.raw,
         )
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamDelta | ModelReply, None]:
         """Stream the words one by one."""
         reply = await self.complete(request)
         for word in text_of(reply.message).split(" "):
             yield StreamDelta("text", text=f"{word} ")
         yield reply
 
-    def _make_usage(self, request: Request, text: str) -> dict[str, Any]:
+    def _make_usage(self, request: ModelRequest, text: str) -> dict[str, Any]:
         prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
         output = self._counter.text(text)
         if self.api == "openai_chat":
@@ -116,8 +116,8 @@ class ScriptedModel:
         return {"input_tokens": prompt, "output_tokens": output}
 
 
-def _play_script(script: Iterator[ScriptStep]) -> Callable[[Request], ScriptStep]:
-    def next_step(_request: Request) -> ScriptStep:
+def _play_script(script: Iterator[ScriptStep]) -> Callable[[ModelRequest], ScriptStep]:
+    def next_step(_request: ModelRequest) -> ScriptStep:
         try:
             return next(script)
         except StopIteration:
@@ -138,7 +138,7 @@ class PrefixWatch:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.broken: list[PrefixDiff] = []
-        self._last_requests: dict[str, Request] = {}
+        self._last_requests: dict[str, ModelRequest] = {}
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
@@ -146,7 +146,7 @@ class PrefixWatch:
             self._last_requests.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
             messages = event.request.messages[: len(event.request.messages) - event.injected]
-            request = Request(
+            request = ModelRequest(
                 event.request.model, messages, event.request.system, event.request.tools
             )
             previous = self._last_requests.get(event.session)

@@ -13,7 +13,7 @@ from typing import Any
 from everthread import Agent, open_agent, open_store
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Event
@@ -86,7 +86,9 @@ def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
     return FakeTool(name, work, **more)
 
 
-def call_reply(*calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None) -> Reply:
+def call_reply(
+    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
+) -> ModelReply:
     """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
     messages: list[Any] = []
     for number, (name, arguments, *rest) in enumerate(calls):

@@ -7,17 +7,17 @@ import pytest
 from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.commands.state_commands import describe_cache
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import SteppedClock
 from everthread.thread.events import RequestReady, UsageRecorded
 
 
-def make_request(*texts: str, model: str = "m", system: str = "s") -> Request:
-    return Request(model, [{"role": "user", "content": text} for text in texts], system)
+def make_request(*texts: str, model: str = "m", system: str = "s") -> ModelRequest:
+    return ModelRequest(model, [{"role": "user", "content": text} for text in texts], system)
 
 
 def record_call(
-    log: CacheMissLog, request: Request, usage: CanonicalUsage, session: str = "s"
+    log: CacheMissLog, request: ModelRequest, usage: CanonicalUsage, session: str = "s"
 ) -> None:
     log(RequestReady(session, request))
     log(UsageRecorded(session, request.model, "main", usage, None))
@@ -43,7 +43,7 @@ UNCACHED = CanonicalUsage(input_tokens=6_000)
     ],
 )
 def test_the_reason_of_a_miss_is_inferred(
-    request_after: Request, session: str, reason: str
+    request_after: ModelRequest, session: str, reason: str
 ) -> None:
     log = CacheMissLog(SteppedClock())
     record_call(log, make_request("a"), CanonicalUsage(input_tokens=5_000))

@@ -16,7 +16,7 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools.delegate import Delegate
 from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel, ScriptStep
 from tests.agent.agent_setup import (
     Agents,
@@ -28,7 +28,7 @@ from tests.agent.agent_setup import (
 )
 
 
-def is_sub(request: Request) -> bool:
+def is_sub(request: ModelRequest) -> bool:
     return "You are a subagent" in content_text(request.system)
 
 
@@ -63,7 +63,7 @@ async def open_delegating_agent(
 async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(
     agents: Agents,
 ) -> None:
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         if len(request.messages) == 1:
             return call_reply(("look", {"what": "cellar"}))
         return f"The cellar: {text_of(request.messages[-1])}."
@@ -104,7 +104,7 @@ async def test_several_subagents_work_at_the_same_time(agents: Agents) -> None:
         await both.wait()
         return ToolReply("waited")
 
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         return (
             call_reply(("wait", {}))
             if len(request.messages) == 1
@@ -122,7 +122,7 @@ async def test_several_subagents_work_at_the_same_time(agents: Agents) -> None:
 
 
 async def test_the_rounds_of_a_subagent_are_limited(agents: Agents) -> None:
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         last_text = text_of(request.messages[-1])
         return (
             "Half done."
@@ -147,7 +147,7 @@ async def test_a_subagents_calls_need_approval(agents: Agents) -> None:
         questions.append(permission.target)
         return False
 
-    def sub(request: Request) -> ScriptStep:
+    def sub(request: ModelRequest) -> ScriptStep:
         return (
             call_reply(("shell", {"what": "rm"}))
             if len(request.messages) == 1

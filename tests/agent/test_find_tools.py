@@ -11,7 +11,7 @@ from everthread.agent.approval import Approvals
 from everthread.agent.tool_interface import Permission
 from everthread.agent.turn_events import ToolFinished
 from everthread.conversation.offered_tools import FIND_TOOLS
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
 from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
@@ -45,7 +45,7 @@ def tools() -> list[FakeTool]:
     return [DescribedTool(topic, text_tool(topic, f"{topic} done").work) for topic in TOPICS]
 
 
-def offered_names(request: Request) -> list[str]:
+def offered_names(request: ModelRequest) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 

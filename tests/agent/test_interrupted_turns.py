@@ -14,7 +14,7 @@ from everthread.agent.call_runner import INTERRUPTED_CALL_TEXT
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.agent.turn_events import TurnEnded
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request, StreamDelta
+from everthread.core.types import ModelReply, ModelRequest, StreamDelta
 from everthread.testing import ScriptedModel
 from tests.agent.agent_setup import (
     Agents,
@@ -54,7 +54,7 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
 class HangingModel(ScriptedModel):
     """Says a word, then waits for ever."""
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamDelta | ModelReply, None]:
         self.requests.append(request)
         yield StreamDelta("text", text="One, ")
         await asyncio.Event().wait()
@@ -80,7 +80,7 @@ async def test_a_complete_answer_is_stored_complete(agents: Agents) -> None:
     agent = await agents.open(ScriptedModel(["One two three.", "Fine."]), tools=[])
     await stop_at_first_word(agent)
     assert agent.conversation.messages[-1]["content"] == "One two three."
-    assert len(await agents.store.usage(agent.conversation.id)) == 1
+    assert len(await agents.store.usage.list_usage(agent.conversation.id)) == 1
     await agent.send("Stop.")
     assert has_valid_messages(agent)
 
@@ -111,7 +111,7 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
 
     request_count = 0
 
-    def script(request: Request) -> Any:
+    def script(request: ModelRequest) -> Any:
         nonlocal request_count
         request_count += 1
         last = str(request.messages[-1].get("content"))

@@ -136,12 +136,12 @@ READS_ITS_PARENT = r"""
 import asyncio, json, os, sys
 from everthread.factory import open_agent
 from everthread.config import parse_config
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.testing import ScriptedModel
 command = "env; tr '\\0' '\\n' < /proc/$PPID/environ"
 function = {"name": "terminal", "arguments": json.dumps({"command": command})}
 calls = [{"id": "../../c", "type": "function", "function": function}]
-model = ScriptedModel([Reply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"), "done"])
+model = ScriptedModel([ModelReply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"), "done"])
 async def work():
     upstream = "{name: lab, url: 'http://lab.example', api_key_env: UPSTREAM}"
     config = parse_config(f"{{model: {{api_key_env: MY_LLM}}, gateway: {{upstreams: [{upstream}]}}}}")

@@ -18,7 +18,7 @@ from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary.sections import RULES, TASK, USER_WORDS, parse_sections
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.summary_marks import is_summary, recognize_summaries, summary_text
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
@@ -79,7 +79,7 @@ class WorkingModel:
     number: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def __call__(self, request: Request) -> Any:
+    def __call__(self, request: ModelRequest) -> Any:
         last = request.messages[-1]
         if last["role"] != "tool" and not results_of(last):
             return (
@@ -110,7 +110,7 @@ class WorkingModel:
             return self._calls(("patch", wanted), ("write_file", forbidden))
         return self._call("terminal", command=CHECK)
 
-    def _last_call(self, request: Request) -> tuple[Any, str]:
+    def _last_call(self, request: ModelRequest) -> tuple[Any, str]:
         """The first call of the last group, and its result."""
         group = next(message for message in reversed(request.messages) if calls_of(message))
         call = calls_of(group)[0]
@@ -122,10 +122,10 @@ class WorkingModel:
         ]
         return call, found[-1].text
 
-    def _call(self, name: str, **arguments: Any) -> Reply:
+    def _call(self, name: str, **arguments: Any) -> ModelReply:
         return self._calls((name, arguments))
 
-    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> Reply:
+    def _calls(self, *wanted: tuple[str, dict[str, Any]]) -> ModelReply:
         calls: list[Any] = []
         for name, arguments in wanted:
             self.number += 1
@@ -203,11 +203,11 @@ async def test_a_failing_suite_is_repaired_across_compactions(
             for record in provider.log
             if record.request and not is_summary_call(record.request)
         ][-1]
-        check_last_request(last, await agents.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
         await check_store(agents, provider, agent)
 
 
-def check_last_request(last: Request, key: bytes) -> None:
+def check_last_request(last: ModelRequest, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
     texts = [
         text_of(message) for message in last.messages if message["role"] in ("user", "assistant")
@@ -237,7 +237,7 @@ async def check_store(agents: Agents, provider: Provider, agent: Agent) -> None:
     assert called == answered
     assert len(called) == len(set(called)) == len(agents.events_of(ToolFinished))
     assert [text_of(body) for body in bodies if body["role"] == "user"][-1] == TASK_SAID
-    spent = await agents.store.usage(agent.conversation.id)
+    spent = await agents.store.usage.list_usage(agent.conversation.id)
     assert sum(item.usage.total_tokens for item in spent) == sum(
         r.canonical_usage.total_tokens for r in provider.log
     )
@@ -285,7 +285,7 @@ async def test_a_task_continues_after_a_restart(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await agents.store.shared_secret(SUMMARY_KEY))
+        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 

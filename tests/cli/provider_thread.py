@@ -10,7 +10,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.lab.provider import Provider, ServedModel
 from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import configure
@@ -52,7 +52,7 @@ def configure_provider(
     configure(home, f"{route}\n{config}")
 
 
-def call_reply(*calls: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
+def call_reply(*calls: tuple[str, dict[str, Any]], say: str | None = None) -> ModelReply:
     """Return an answer that calls tools."""
     encoded_calls: Any = [
         function_call(f"call_{number}", name, json.dumps(arguments))

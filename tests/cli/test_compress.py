@@ -52,7 +52,7 @@ async def test_the_summary_tag_uses_the_key_of_the_home(
     home.mkdir()
     store = open_store(f"sqlite:///{home / STORE_FILE}")
     out = tmp_path / "small.json"
-    key = await store.shared_secret("summary")
+    key = await store.keys.load_shared_secret("summary")
     await store.close()
     everthread.succeeds("compress", write(tmp_path / "talk.json", TALK), f"{SMALL_WINDOW} -o {out}")
     messages = json.loads(out.read_text("utf-8"))

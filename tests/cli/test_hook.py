@@ -184,9 +184,9 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
 
     async def read(store: Store) -> str:
         thread = make_thread_id(Log("", "claude-code", [], session="s1"))
-        stored = (await store.outputs(thread))[0]
+        stored = (await store.outputs.list_outputs(thread))[0]
         assert stored.id in shortened["stdout"]
-        return await store.output(stored.id)
+        return await store.outputs.load_output(stored.id)
 
     assert run_on_store(read) == output
     for tool, tool_response in (

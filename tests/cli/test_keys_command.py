@@ -31,8 +31,8 @@ def test_a_key_is_shown_once_listed_and_revoked(
     assert second.stdout.count("\n") == 1, "standard output has the key alone"
 
     async def use(store: Store) -> Any:
-        stored_key = await store.find_key(digest_of(token), "2026-01-31")
-        await store.count_use("2026-01-31", {key_id: KeyUse(3, 50, Decimal("0.5"))})
+        stored_key = await store.keys.find_key(digest_of(token), "2026-01-31")
+        await store.keys.add_use("2026-01-31", {key_id: KeyUse(3, 50, Decimal("0.5"))})
         return stored_key
 
     stored = run_on_store(use).key

@@ -70,10 +70,10 @@ def test_learnt_limits_are_shown_and_forgotten(
     )
 
     async def learn(store: Store) -> None:
-        await store.learn_limit(
+        await store.limits.learn_limit(
             LimitKey("http://127.0.0.1:9/v1", "mine"), 9_000, source="it said so"
         )
-        await store.learn_limit(
+        await store.limits.learn_limit(
             LimitKey("http://127.0.0.1:9/v1", "other"), 8_000, source="it said so"
         )
 

@@ -70,7 +70,7 @@ async def store_month(store: Store) -> None:
         call("other", cost="1"),
         call("other", cost="1", days_ago=40),
     ):
-        await store.record_usage(used)
+        await store.usage.record_usage(used)
     result: Any = {
         "role": "tool",
         "name": "terminal",
@@ -103,7 +103,7 @@ def test_a_model_that_costs_nothing_is_free_not_unknown(
     async def talk_locally(store: Store) -> None:
         await store.create_session(NewSession(id="thread"))
         usage = NewUsage("thread", "smollm2-135m", USED, cost=Decimal(0))
-        await store.record_usage(usage)
+        await store.usage.record_usage(usage)
 
     run_on_store(talk_locally)
     output = everthread("usage").stdout

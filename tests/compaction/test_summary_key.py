@@ -41,7 +41,7 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(
     early = await acompress(CONVERSATION, window=16_000, config=config)
     assert recognized_text(early.messages), "nothing is stored there yet: a content hash"
     store = open_store(url)
-    key = await store.shared_secret("summary")
+    key = await store.keys.load_shared_secret("summary")
     await store.close()
     result = await acompress(CONVERSATION, window=16_000, config=config)
     assert recognized_text(result.messages, key)

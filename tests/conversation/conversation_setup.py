@@ -14,7 +14,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
@@ -24,7 +24,7 @@ from everthread.thread.options import Route, SessionOptions, Setup, SummarizerCo
 from tests.chat_messages import calls_reply, function_call, result_message
 
 EventT = TypeVar("EventT", bound=Event)
-Script = Iterable[ScriptStep] | Callable[[Request], ScriptStep]
+Script = Iterable[ScriptStep] | Callable[[ModelRequest], ScriptStep]
 SYSTEM = "You help with the billing service. Answer briefly."
 
 
@@ -124,7 +124,7 @@ def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
     return ScriptedModel(script, **settings)
 
 
-def call_reply(name: str, arguments: str, call_id: str = "call_1") -> Reply:
+def call_reply(name: str, arguments: str, call_id: str = "call_1") -> ModelReply:
     """Return a reply that calls a tool."""
     return calls_reply(function_call(call_id, name, arguments))
 

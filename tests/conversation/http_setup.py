@@ -11,7 +11,7 @@ from everthread import Conversation, open_conversation, open_store
 from everthread.compaction.summary.sections import HANDOFF_SECTIONS
 from everthread.config import Config, parse_config
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_reply, function_call
@@ -66,7 +66,7 @@ class HttpConversations(WatchedConversations):
         self.opened.append(conversation)
         return conversation
 
-    def summary_calls(self) -> list[Request]:
+    def summary_calls(self) -> list[ModelRequest]:
         return [
             record.request
             for record in self.provider.log
@@ -106,7 +106,7 @@ def served_model(
     return ServedModel(name, window, shows=shows, **more)
 
 
-def is_summary_call(request: Request) -> bool:
+def is_summary_call(request: ModelRequest) -> bool:
     """Return whether a request asks for a summary: it names the sections."""
     instructions = f"{request.system}\n" + "\n".join(
         text_of(message) for message in request.messages[-1:]
@@ -123,11 +123,11 @@ def make_summary_text(goal: str = "Settle the books.", **sections: str) -> str:
 
 
 def answer_script(
-    say: Callable[[Request], Any], summarise: Callable[[Request], Any] | None = None
+    say: Callable[[ModelRequest], Any], summarise: Callable[[ModelRequest], Any] | None = None
 ) -> Any:
     """Return a script with one function for the conversation and another for summaries."""
 
-    def answer(request: Request) -> Any:
+    def answer(request: ModelRequest) -> Any:
         if is_summary_call(request):
             return summarise(request) if summarise else make_summary_text()
         return say(request)
@@ -140,5 +140,5 @@ def make_answers(tokens: int) -> Any:
     return answer_script(lambda _: make_text(tokens))
 
 
-def call_reply(command: str, call_id: str) -> Reply:
+def call_reply(command: str, call_id: str) -> ModelReply:
     return calls_reply(function_call(call_id, "terminal", f'{{"command": "{command}"}}'))

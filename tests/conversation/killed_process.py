@@ -19,10 +19,11 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.factory import open_store
 from everthread.store.records import NewSession
 from everthread.store.store import Store
+from everthread.store.store_access import StoreTopic
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route, SessionOptions, Setup
 
@@ -58,13 +59,17 @@ class KilledAtStep:
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
+        found = getattr(self._store, name)
+        return CountedTopic(self, found) if isinstance(found, StoreTopic) else self.watch(found)
+
+    def watch(self, method: Any) -> Any:
+        """Return a method of the store or of a topic, with its calls counted."""
         if not asyncio.iscoroutinefunction(method):
             return method
 
         async def counted(*args: Any, **kwargs: Any) -> Any:
             if self.armed:
-                self.calls.append(name)
+                self.calls.append(method.__name__)
                 if len(self.calls) == self._step:
                     os.kill(os.getpid(), signal.SIGKILL)
             return await method(*args, **kwargs)
@@ -72,7 +77,18 @@ class KilledAtStep:
         return counted
 
 
-def answers() -> list[Reply | str]:
+class CountedTopic:
+    """A topic of the store whose calls are counted with those of the store."""
+
+    def __init__(self, store: KilledAtStep, topic: StoreTopic) -> None:
+        self._store = store
+        self._topic = topic
+
+    def __getattr__(self, name: str) -> Any:
+        return self._store.watch(getattr(self._topic, name))
+
+
+def answers() -> list[ModelReply | str]:
     """Return a tool call with a large result, then plain answers."""
     calls: Any = [
         {
@@ -85,7 +101,7 @@ def answers() -> list[Reply | str]:
         }
     ]
     return [
-        Reply(
+        ModelReply(
             {
                 "role": "assistant",
                 "content": None,

@@ -17,7 +17,7 @@ from everthread import ContextOverflowError, Conversation, ModelError
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT
 from everthread.core.messages import text_of
 from everthread.core.summary_marks import mark_summary, without_summary
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
@@ -121,7 +121,7 @@ class Soak:
         self.conversation = None
 
 
-def answer(request: Request) -> Reply | str:
+def answer(request: ModelRequest) -> ModelReply | str:
     """Call a tool if the request asks for tools, else answer in text."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
@@ -172,7 +172,7 @@ async def compare(conversations: HttpConversations, soak: Soak) -> None:
     )
     lost_answers = answer_texts - stored_answers
     assert sum(lost_answers.values()) <= interrupted, lost_answers
-    usage_records = await conversations.store.usage(soak.thread)
+    usage_records = await conversations.store.usage.list_usage(soak.thread)
     reported = [item for item in usage_records if not item.estimated]
     answered_tokens = [
         record.canonical_usage.total_tokens

@@ -15,7 +15,7 @@ from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRe
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.summary_note import find_note
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import ConfigError
 from everthread.testing import ScriptedModel
 from everthread.thread.engines.summary_wait import MAX_SUMMARY_WAIT_SECONDS
@@ -41,7 +41,7 @@ async def open_filled(
     tokens: int,
     *,
     window: int = 16_000,
-    script: Callable[[Any], str | Reply] = lambda _: make_text(200, "answer"),
+    script: Callable[[Any], str | ModelReply] = lambda _: make_text(200, "answer"),
     **options: Any,
 ) -> Conversation:
     """Open a conversation with about this many tokens of context, in turns of five hundred."""
@@ -194,12 +194,12 @@ async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the
 async def test_compacts_by_the_reported_tokens(
     conversations: Conversations,
 ) -> None:
-    def heavy(_request: Any) -> Reply:
+    def heavy(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": 9_000,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": "ok",
@@ -260,12 +260,12 @@ async def test_notifies_once_about_a_pause(
 ) -> None:
     size = 9_000
 
-    def stubborn(_request: Any) -> Reply:
+    def stubborn(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": size,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": make_text(100),
@@ -287,12 +287,12 @@ async def test_notifies_once_about_a_pause(
 async def test_manual_compactions_never_cause_a_pause(
     conversations: Conversations,
 ) -> None:
-    def stubborn(_request: Any) -> Reply:
+    def stubborn(_request: Any) -> ModelReply:
         usage = {
             "prompt_tokens": 7_000,
             "completion_tokens": 5,
         }
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": make_text(100),

@@ -11,7 +11,7 @@ import pytest
 from everthread.conversation.answer_recorder import INTERRUPTED_ANSWER_TEXT, ModelAnswer
 from everthread.conversation.conversation import Conversation
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import InputError, ModelError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
@@ -44,7 +44,7 @@ async def test_a_message_is_answered_stored_and_accounted_for(
         ("user", "Hi"),
         ("assistant", "Hello!"),
     ]
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.usage.prompt_tokens == answer.usage.prompt_tokens > 0
     assert answer.cost is not None
     assert usage.cost == answer.cost
@@ -132,7 +132,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
     await stream.aclose()
     stored = await conversations.store.messages(conversation.session.id)
     assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
     assert usage.usage.prompt_tokens > 0
     assert (await conversation.send("go on")).text == "on we go"
@@ -141,7 +141,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
 async def test_usage_of_a_broken_call_is_accounted_for(
     conversations: Conversations,
 ) -> None:
-    partial = Reply(
+    partial = ModelReply(
         {
             "role": "assistant",
             "content": "half",
@@ -155,7 +155,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
     conversation = await conversations.open(ScriptedModel([broken]))
     with pytest.raises(ModelError, match="reset"):
         await conversation.send("Hi")
-    (spent,) = await conversations.store.usage(conversation.id)
+    (spent,) = await conversations.store.usage.list_usage(conversation.id)
     assert spent.usage.prompt_tokens == 70
     assert len(await conversations.store.messages(conversation.session.id)) == 1, (
         "the user's message is safe"
@@ -163,7 +163,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
 
 
 async def test_without_a_report_usage_is_estimated(conversations: Conversations) -> None:
-    silent = Reply(
+    silent = ModelReply(
         {
             "role": "assistant",
             "content": "words " * 20,
@@ -174,7 +174,7 @@ async def test_without_a_report_usage_is_estimated(conversations: Conversations)
     conversation = await conversations.open(ScriptedModel([silent]))
     answer = await conversation.send("Hi")
     assert answer.usage.output_tokens >= 20
-    (usage,) = await conversations.store.usage(conversation.id)
+    (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
 
 

@@ -11,7 +11,7 @@ import pytest
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import Planned
 from tests.conversation.conversation_setup import (
@@ -28,7 +28,7 @@ WINDOW = 16_000
 TTL = 300.0
 
 
-def answer_or_look(request: Request) -> str | Reply:
+def answer_or_look(request: ModelRequest) -> str | ModelReply:
     """Call a tool if the user asks to look, else answer."""
     is_asked = text_of(request.messages[-1]) == "Look."
     return call_reply("look", "{}") if is_asked else make_text(200, "answer")
@@ -48,7 +48,7 @@ class CachingClaude(ScriptedModel):
         self._at = float("-inf")
         self._prompt = 0
 
-    async def complete(self, request: Any) -> Reply:
+    async def complete(self, request: Any) -> ModelReply:
         reply = await super().complete(request)
         assert reply.usage is not None
         prompt = int(reply.usage["input_tokens"])
@@ -277,7 +277,7 @@ class DiagnosingClaude(CachingClaude):
         super().__init__(wall)
         self.asked: list[Any] = []
 
-    async def complete(self, request: Any) -> Reply:
+    async def complete(self, request: Any) -> ModelReply:
         reply = await super().complete(request)
         self.asked.append(request.params.get("diagnostics"))
         reason = {

@@ -57,7 +57,7 @@ async def test_a_conversation_passes_its_window_several_times(
         pieces = [piece async for piece in conversation.stream(numbered_text(turn, 400, "topic"))]
         assert pieces[-1].text
         assert conversation.tokens < 16_000
-    key = await conversations.store.shared_secret(SUMMARY_KEY)
+    key = await conversations.store.keys.load_shared_secret(SUMMARY_KEY)
     sent = conversations.main_calls()[-1].request.messages
     assert sum(map(is_summary, recognize_summaries(sent, key))) == 1
     assert len(conversations.compactions) >= 2
@@ -67,7 +67,7 @@ async def test_a_conversation_passes_its_window_several_times(
         "nothing ever overflowed"
     )
     assert len(await conversations.store.history(conversation.id)) == 72
-    usage = await conversations.store.usage(conversation.id)
+    usage = await conversations.store.usage.list_usage(conversation.id)
     reported_tokens = [record.canonical_usage.total_tokens for record in conversations.provider.log]
     assert sum(item.usage.total_tokens for item in usage) == sum(reported_tokens), (
         "every token is accounted for"
@@ -282,7 +282,7 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     assert shortened_text.endswith("That was all.")
     stored_output = conversations.events(OutputStored)[-1]
     assert stored_output.output in shortened_text
-    assert (await conversations.store.output(stored_output.output))[:200] in large
+    assert (await conversations.store.outputs.load_output(stored_output.output))[:200] in large
     history = await conversations.store.history(conversation.id)
     assert text_of(history[2 * turns].body) == large
     assert (await conversation.send("And now?")).text == "Counted."

@@ -37,7 +37,7 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
         assert not validate_messages(model.requests[0].messages, api="openai")
         assert (tip.kind == "continuation") == bool(records)
         assert (await conversations.store.check()).problems == ()
-        return tip.kind, len(await conversations.store.usage(THREAD))
+        return tip.kind, len(await conversations.store.usage.list_usage(THREAD))
 
 
 async def test_a_compaction_killed_at_any_step_leaves_a_consistent_thread(

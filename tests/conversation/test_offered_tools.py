@@ -10,7 +10,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.offered_tools import FIND_TOOLS
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import Notice, ToolsChanged
@@ -57,7 +57,7 @@ SHARE: dict[str, Any] = {
 """Of a threshold of 4,000 tokens: about four of the eight tools."""
 
 
-def offered_names(request: Request) -> list[str]:
+def offered_names(request: ModelRequest) -> list[str]:
     return [str(entry["function"]["name"]) for entry in request.tools]
 
 
@@ -122,7 +122,7 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
 async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     conversations: Conversations,
 ) -> None:
-    def answer_or_call(request: Request) -> Any:
+    def answer_or_call(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if "use it" in str(last.get("content")):
             return call_reply("payroll_tool", "{}")
@@ -184,7 +184,7 @@ async def test_another_process_sees_a_compaction_only_with_its_tools(
     await send_until_compacted(conversation)
     out = conversation.toolbox.left_out
     assert out != previous
-    await conversations.store.put_state(conversation.session.id, "calibration", None)
+    await conversations.store.state.put_state(conversation.session.id, "calibration", None)
     other = await conversations.open(
         scripted,
         resume=conversation.id,
@@ -329,7 +329,7 @@ async def test_calls_of_unknown_tools_do_not_change_the_selection(
     conversations: Conversations,
 ) -> None:
     """Calls of tools that were not given do not change the selection."""
-    script: list[Reply | str] = [call_reply("nobody", "{}"), "done"]
+    script: list[ModelReply | str] = [call_reply("nobody", "{}"), "done"]
     conversation = await conversations.open(
         ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
     )

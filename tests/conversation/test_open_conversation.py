@@ -8,7 +8,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.config import parse_config
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import fit_request
 from everthread.lab.provider import Fault, Provider
@@ -86,7 +86,7 @@ async def test_the_auxiliary_model_writes_the_summary(open_http: OpenHttp) -> No
     assert {call.model for call in conversations.summary_calls()} == {"gpt-4o-mini"}
     summary_usage = [
         item
-        for item in await conversations.store.usage(conversation.id)
+        for item in await conversations.store.usage.list_usage(conversation.id)
         if item.task == "auxiliary"
     ]
     assert {item.model for item in summary_usage} == {"gpt-4o-mini"}
@@ -130,7 +130,7 @@ async def test_a_fallback_model_gets_a_request_that_fits_its_window(
 
 
 async def test_a_request_that_fits_is_left_alone() -> None:
-    request = Request(
+    request = ModelRequest(
         "big",
         [
             {

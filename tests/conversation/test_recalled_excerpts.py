@@ -10,7 +10,7 @@ import pytest
 
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from everthread.thread.events import Notice, Recalled
@@ -37,11 +37,11 @@ ASKED = "Who painted the cupboard of Aldermoor, and in which colour?"
 
 async def open_compacted(
     conversations: Conversations, *given: str, **options: Any
-) -> tuple[Conversation, list[Request]]:
+) -> tuple[Conversation, list[ModelRequest]]:
     """Open a conversation whose context and summary lack these messages; return it with its requests."""
-    sent: list[Request] = []
+    sent: list[ModelRequest] = []
 
-    def answer(request: Request) -> str:
+    def answer(request: ModelRequest) -> str:
         sent.append(request)
         return make_text(120, "answer")
 
@@ -66,17 +66,17 @@ async def open_compacted(
     return talk, sent
 
 
-def recording_model(sent: list[Request]) -> ScriptedModel:
+def recording_model(sent: list[ModelRequest]) -> ScriptedModel:
     """A model that answers in a word."""
 
-    def answer(request: Request) -> str:
+    def answer(request: ModelRequest) -> str:
         sent.append(request)
         return "Noted."
 
     return ScriptedModel(answer, window=16_000)
 
 
-def injected_texts(request: Request) -> list[str]:
+def injected_texts(request: ModelRequest) -> list[str]:
     texts = [text_of(message) for message in request.messages]
     return [text for text in texts if text.startswith("<system-reminder>\nRecalled")]
 
@@ -129,7 +129,7 @@ async def test_recalls_from_other_threads_only_if_allowed(
     old, _ = await open_compacted(conversations, FACT)
     foreign = await conversations.open(ScriptedModel(["noted"]), new=NewSession(tenant="other"))
     await foreign.send("The walnut cupboard of Aldermoor was painted in lilac by Xavier.")
-    sent: list[Request] = []
+    sent: list[ModelRequest] = []
     scopes: tuple[RecallScope, ...] = ("thread", "tenant")
     for scope in scopes:
         later = await conversations.open(recording_model(sent), recall=RecallOptions(scope=scope))
@@ -144,7 +144,7 @@ async def test_arguments_of_tool_calls_count_as_questions(
     conversations: Conversations,
 ) -> None:
     conversation, _ = await open_compacted(conversations, FACT)
-    sent: list[Request] = []
+    sent: list[ModelRequest] = []
     asking = ScriptedModel(
         [call_reply("look_up", '{"about": "walnut cupboard Aldermoor"}')],
         window=16_000,
@@ -161,7 +161,7 @@ async def test_repeated_tool_arguments_recall_nothing_new(
     conversations: Conversations,
 ) -> None:
     conversation, _ = await open_compacted(conversations, FACT)
-    sent: list[Request] = []
+    sent: list[ModelRequest] = []
     again = [
         call_reply("look_up", '{"about": "walnut cupboard Aldermoor"}', f"call_{n}")
         for n in range(2)

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory import fit_request
@@ -41,7 +41,7 @@ def refusing_model(limit: int, *, stated: bool = True) -> Any:
     """Return a model that takes only this many tokens, and states the limit or not."""
     counter = TokenCounter("gpt-4o")
 
-    def answer(request: Request) -> Any:
+    def answer(request: ModelRequest) -> Any:
         size = counter.request(request.messages, system=request.system, tools=request.tools)
         if size > limit:
             return overflow_error(limit if stated else None, size)
@@ -80,7 +80,7 @@ async def test_a_stated_limit_is_learnt_and_kept(conversations: Conversations) -
     assert conversation.window == 8_000
     (learnt,) = conversations.events(LimitLearnt)
     assert learnt.stored
-    assert (await conversations.store.limits())[0].limit == 8_000
+    assert (await conversations.store.limits.list_limits())[0].limit == 8_000
     assert conversations.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
     again = await conversations.open(ScriptedModel(["ok"]), resume=conversation.id)
@@ -128,21 +128,21 @@ async def test_guesses_a_usual_window_if_no_limit_is_stated(
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
     assert not any(item.stored for item in conversations.events(LimitLearnt))
-    assert await conversations.store.limits() == []
+    assert await conversations.store.limits.list_limits() == []
 
 
 async def test_drops_a_learnt_limit_after_a_success_above_it(
     conversations: Conversations,
 ) -> None:
     model = ScriptedModel(lambda _: "fine")
-    await conversations.store.learn_limit(
+    await conversations.store.limits.learn_limit(
         LimitKey(model.base_url, model.name), 4_000, source="an error"
     )
     conversation = await conversations.open(model, enabled=False)
     assert conversation.window == 4_000
     await conversation.send(make_text(4_500))
     assert conversation.window == 128_000
-    assert await conversations.store.limits() == []
+    assert await conversations.store.limits.list_limits() == []
 
 
 async def test_gives_up_after_three_stronger_attempts(
@@ -251,7 +251,7 @@ async def test_recover_returns_a_smaller_request(conversations: Conversations) -
 async def test_does_not_apply_the_limit_of_a_fallback_model(
     conversations: Conversations,
 ) -> None:
-    def other(request: Request) -> Any:
+    def other(request: ModelRequest) -> Any:
         return overflow_error(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
     outage = ModelError("it is down", status=503)
@@ -265,7 +265,7 @@ async def test_does_not_apply_the_limit_of_a_fallback_model(
     assert (await conversation.send("And now?")).text == "I stepped in."
     assert conversation.window == first.window
     assert (
-        await conversations.store.load_limits(LimitKey(first.base_url, first.name))
+        await conversations.store.limits.load_limits(LimitKey(first.base_url, first.name))
     ).window is None
     assert not conversations.events(LimitLearnt)
 

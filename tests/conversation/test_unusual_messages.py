@@ -9,7 +9,7 @@ import pytest
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.given_messages import UNFINISHED_RESULT
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
@@ -28,7 +28,7 @@ from tests.conversation.http_setup import (
 )
 
 
-def calls_with_ids(*ids: Any) -> Reply:
+def calls_with_ids(*ids: Any) -> ModelReply:
     calls: Any = [function_call(each, "terminal") for each in ids]
     return calls_reply(*calls)
 
@@ -171,7 +171,7 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(
     assert messages[-1]["content"] == UNFINISHED_RESULT
     await conversation.record(calls_with_ids("c"))
     await conversation.record(
-        Reply(
+        ModelReply(
             {
                 "role": "assistant",
                 "content": "Never mind.",
@@ -209,7 +209,7 @@ async def test_sends_valid_requests_after_an_empty_answer(
 ) -> None:
     replies = iter(
         [
-            Reply(
+            ModelReply(
                 {
                     "role": "assistant",
                     "content": said,

@@ -161,7 +161,7 @@ async def open_dashboard(
     store = open_store(folder / "pages.db")
     access = DashboardLogin(
         store,
-        await store.shared_secret(SECRET_NAME),
+        await store.keys.load_shared_secret(SECRET_NAME),
         auth=auth,
         operator_key=more.pop("operator_key", None),
     )
@@ -233,7 +233,7 @@ async def make_thread(
             cache_read_tokens=1_500 * number,
             cache_write_tokens=1_500,
         )
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 thread,
                 MODEL,

@@ -83,7 +83,7 @@ class Gateways:
             mode=mode,
             limits=KeyLimits(**limits),
         )
-        await self.store.create_key(new)
+        await self.store.keys.create_key(new)
         return token
 
     async def wait_for_texts(self, thread: str, count: int) -> list[str]:

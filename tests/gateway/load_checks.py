@@ -149,7 +149,12 @@ async def find_differing_usage(
 
     A broken answer counts as far as it was sent.
     """
-    rows = [row for thread in threads for row in await store.usage(thread) if row.task == "main"]
+    rows = [
+        row
+        for thread in threads
+        for row in await store.usage.list_usage(thread)
+        if row.task == "main"
+    ]
     stored_calls = Counter(_figures(row.usage) for row in rows if not row.estimated)
     complete_calls = Counter(
         _figures(record.canonical_usage) for record in log if is_complete(record) and record.usage

@@ -15,7 +15,7 @@ import httpx2
 import openai
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.faults import FaultKind, FaultPlan
 from tests.gateway.gateway_setup import FILLER
@@ -60,12 +60,12 @@ class NumberedAnswers:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, request: Request) -> str:
+    def __call__(self, request: ModelRequest) -> str:
         self.count += 1
         return f"Answer {self.count} to {mark_of(request)}. It is entered in the book of the branch, on its own line."
 
 
-def mark_of(request: Request) -> str:
+def mark_of(request: ModelRequest) -> str:
     marks = MARK.findall(text_of(request.messages[-1]))
     return str(marks[-1]) if marks else "nobody"
 

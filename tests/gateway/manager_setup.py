@@ -17,7 +17,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.managed_handler import ManagedHandler
@@ -181,7 +181,7 @@ class HistoryClient:
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
         frame = codec.encode_request(
-            Request(
+            ModelRequest(
                 self.model,
                 [],
                 system=self.system,
@@ -215,7 +215,7 @@ class HistoryClient:
         """Add an answer as the API writes it."""
         self.add_reply(text_reply(text))
 
-    def add_reply(self, reply: Reply) -> None:
+    def add_reply(self, reply: ModelReply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
         self.messages += [message for message in written if message.get("role") != "user"]
 
@@ -320,8 +320,8 @@ async def ask(
     return await answer_request(manager, client, text)
 
 
-def text_reply(text: str) -> Reply:
-    return Reply({"role": "assistant", "content": text}, "stop")
+def text_reply(text: str) -> ModelReply:
+    return ModelReply({"role": "assistant", "content": text}, "stop")
 
 
 def text_of_tokens(count: int, topic: str) -> str:

@@ -15,7 +15,7 @@ import httpx2
 
 from everthread.core.caching.claude_cache_marks import without_cache_control
 from everthread.core.messages import results_of, text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.lab.provider import Provider, RequestRecord, ServedModel
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
@@ -31,11 +31,11 @@ def numbered_call(name: str, number: int, **arguments: Any) -> Any:
     return function_call(f"call_{name}_{number}", name, json.dumps(arguments))
 
 
-def tool_names(request: Request) -> list[str]:
+def tool_names(request: ModelRequest) -> list[str]:
     return [tool["function"]["name"] for tool in request.tools or []]
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Look the boat up if there is a tool for it; note everything else."""
     questions = [text_of(message) for message in request.messages if message["role"] == "user"]
     question = next(filter(None, reversed(questions)), "")
@@ -56,7 +56,7 @@ def script(request: Request) -> Any:
     return "I do not know."
 
 
-def find_last_results(request: Request) -> list[str]:
+def find_last_results(request: ModelRequest) -> list[str]:
     """Return the results of tools since the last answer of the model."""
     messages = reversed(request.messages)
     later = takewhile(lambda message: message["role"] != "assistant", messages)
@@ -81,7 +81,7 @@ class ProxiedConversation:
         """The requests that reached the provider."""
         return self.gateways.provider.log
 
-    async def ask(self, text: str = "", **more: Any) -> Reply:
+    async def ask(self, text: str = "", **more: Any) -> ModelReply:
         if text:
             self.client.add_user_message(text)
         body = {
@@ -120,7 +120,7 @@ class ProxiedConversation:
     async def wait_until_recorded(self) -> None:
         """Wait until all calls are recorded: that is done after the client has the answer."""
         [row] = await self.gateways.store.list_threads()
-        while len(await self.gateways.store.usage(row.first.id)) < len(  # noqa: ASYNC110
+        while len(await self.gateways.store.usage.list_usage(row.first.id)) < len(  # noqa: ASYNC110
             self.log
         ):
             await asyncio.sleep(0.02)

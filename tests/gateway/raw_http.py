@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.factory.gateways import make_features
 from everthread.gateway.access.authentication import Authenticator
 from everthread.gateway.app import GatewayApp
@@ -195,10 +195,10 @@ class PassThroughTurn:
         self.outgoing = instead or self.outgoing
         return instead
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def response_headers(self) -> Mapping[str, str]:

@@ -8,18 +8,37 @@ from typing import Any
 
 from everthread.errors import StoreError
 from everthread.store.rewrite_records import ThreadLink
+from everthread.store.store_access import StoreTopic
 
 Links = list[ThreadLink | None]
 
 
 class StoreWrapper:
-    """A store some of whose methods a test replaces."""
+    """A store; a test replaces some of its methods, or of those of its topics, by a method of the same name."""
 
     def __init__(self, store: Any) -> None:
         self.wrapped_store = store
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped_store, name)
+        found = self.look_up(self.wrapped_store, name)
+        return TopicWrapper(self, found) if isinstance(found, (StoreTopic, TopicWrapper)) else found
+
+    def look_up(self, owner: Any, name: str) -> Any:
+        """Return what the store, or one of its topics, has under this name."""
+        return getattr(owner, name)
+
+
+class TopicWrapper:
+    """A topic of a wrapped store."""
+
+    def __init__(self, wrapper: StoreWrapper, topic: Any) -> None:
+        self._wrapper = wrapper
+        self._topic = topic
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self._wrapper), name):
+            return getattr(self._wrapper, name)
+        return self._wrapper.look_up(self._topic, name)
 
 
 class CountingStore(StoreWrapper):
@@ -29,7 +48,7 @@ class CountingStore(StoreWrapper):
 
     async def extend_thread(self, *given: Any) -> Links:
         self.count += 1
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -42,7 +61,7 @@ class SlowStore(StoreWrapper):
 
     async def extend_thread(self, *given: Any) -> Links:
         await asyncio.sleep(self._seconds)
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -54,7 +73,7 @@ class BreakableStore(StoreWrapper):
     async def extend_thread(self, *given: Any) -> Links:
         if self.error is not None:
             raise self.error
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -73,7 +92,7 @@ class FailingStore(StoreWrapper):
         await asyncio.sleep(self._seconds)
         if is_failing:
             raise StoreError("the disk is full")
-        links: Links = await self.wrapped_store.extend_thread(*given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(*given)
         return links
 
 
@@ -85,14 +104,16 @@ class WatchedStore(StoreWrapper):
         self.written: list[list[str]] = []
         self.searches = 0
 
-    def __getattr__(self, name: str) -> Any:
+    def look_up(self, owner: Any, name: str) -> Any:
         self.searches += name in ("find_link", "find_links_by_skeleton")
-        return super().__getattr__(name)
+        return super().look_up(owner, name)
 
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> Links:
         messages = chain.from_iterable(point.messages for point in points)
         self.written.append([message.body["role"] for message in messages])
-        links: Links = await self.wrapped_store.extend_thread(thread, points, *given)
+        links: Links = await self.wrapped_store.client_histories.extend_thread(
+            thread, points, *given
+        )
         return links
 
 
@@ -108,8 +129,8 @@ class HeldStore(StoreWrapper):
         self._gates[name] = gate = asyncio.Event()
         return gate
 
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
+    def look_up(self, owner: Any, name: str) -> Any:
+        found = super().look_up(owner, name)
         gate = self._gates.pop(name, None)
         if gate is None:
             return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.dashboard.call_history import make_calls_view
 from everthread.thread.caller.caller_request import Outcome
@@ -20,14 +20,14 @@ DIAGNOSED = {
 }
 
 
-def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
+def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> ModelReply:
     usage = {
         "input_tokens": prompt - read,
         "cache_read_input_tokens": read,
         "output_tokens": 9,
     }
     raw = DIAGNOSED if is_diagnosed else {}
-    return Reply(
+    return ModelReply(
         {"role": "assistant", "content": "Yes."},
         "stop",
         usage,
@@ -55,7 +55,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
             await turn.record(Outcome(200, reply, read_usage("anthropic", reply)))
             client.add_reply(reply)
         (row,) = await managers_with_provider.store.list_threads(tenant="t")
-        calls = await managers_with_provider.store.call_rows([row.first.id])
+        calls = await managers_with_provider.store.overview.list_calls([row.first.id])
         cache_misses = [call.cache_miss for call in calls]
         assert cache_misses == ["", "", "system changed"]
         (miss,) = make_calls_view(calls, [], ttl=300.0).misses

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
 from tests.chat_messages import (
@@ -178,8 +178,8 @@ async def test_matches_an_answer_without_thinking_after_a_removed_reminder(
         threads.add(thread_of(turn))
         answer: Any = {"role": "assistant", "content": f"Answer {number}"}
         thought: Any = {**answer, "reasoning_content": "They ask again."}
-        await turn.record(Outcome(200, Reply(thought, "stop")))
-        client.add_reply(Reply(answer, "stop"))
+        await turn.record(Outcome(200, ModelReply(thought, "stop")))
+        client.add_reply(ModelReply(answer, "stop"))
     assert len(threads) == 1
 
 
@@ -261,36 +261,36 @@ class ChangedAnswer:
     """What a model answers in each round, and what its client sends back instead."""
 
     api: Api
-    reply: Callable[[int], Reply]
+    reply: Callable[[int], ModelReply]
     returned: Callable[[int], str]
 
 
-def thoughtful_reply(number: int) -> Reply:
+def thoughtful_reply(number: int) -> ModelReply:
     thought = {
         "type": "thinking",
         "thinking": "Hm.",
         "signature": "s",
     }
     text = {"type": "text", "text": f"Answer {number}"}
-    return Reply({"role": "assistant", "content": [thought, text]}, "stop")
+    return ModelReply({"role": "assistant", "content": [thought, text]}, "stop")
 
 
-def weather_reply(number: int) -> Reply:
+def weather_reply(number: int) -> ModelReply:
     return calls_reply(function_call(f"c{number}", "weather", '{"in": "Rome"}'))
 
 
-def marked_reply(number: int) -> Reply:
+def marked_reply(number: int) -> ModelReply:
     thought = f"<think>They ask again, for the {number}. time.</think>"
     return text_reply(f"{thought}\n**The ledger** listens on port `844{number}`, as before.")
 
 
-def settled_reply(number: int) -> Reply:
+def settled_reply(number: int) -> ModelReply:
     return text_reply(
         f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
     )
 
 
-def long_reply(number: int) -> Reply:
+def long_reply(number: int) -> ModelReply:
     return text_reply(f"The ledger {number} has four parts, namely {text_of_tokens(60, 'part')}")
 
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.store.store import Store
 from tests.chat_messages import function_call
 from tests.cli.conftest import everthread, home
@@ -47,7 +47,7 @@ def open_session(http: httpx2.AsyncClient, url: str, name: str = "s-1") -> Claud
     )
 
 
-def answer_or_recall(request: Request) -> Any:
+def answer_or_recall(request: ModelRequest) -> Any:
     """Summarise on request; look the key's place up if asked for it and `recall` is offered."""
     question = text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
     if "detailed summary" in question:
@@ -55,7 +55,7 @@ def answer_or_recall(request: Request) -> Any:
     tools = [tool["function"]["name"] for tool in request.tools or ()]
     if "Where is the key" in question and "recall" in tools:
         call = function_call(f"c{next(NUMBERS)}", "recall", '{"query": "archive key"}')
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": "",

@@ -78,7 +78,7 @@ async def test_passes_an_upstreams_compaction_item_through(tmp_path: Path) -> No
         )
         assert at_path.json()["id"].startswith("resp_lab")
         thread = answer.headers["x-everthread-thread"]
-        while len(await gateways.store.usage(thread)) < 1:  # noqa: ASYNC110
+        while len(await gateways.store.usage.list_usage(thread)) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # recorded after the client has the answer
         more = {
             "model": "gpt-5",

@@ -13,7 +13,7 @@ import pytest
 
 from everthread import open_conversation
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.gateway.dashboard.overview_page import draw_days
 from everthread.gateway.dashboard.savings import CostComparison, compare_thread
@@ -89,12 +89,14 @@ async def test_does_not_show_a_learnt_output_cap_as_the_window(
 ) -> None:
     thread = await make_thread(dashboard.store)
     before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
-    await dashboard.store.learn_limit(
+    await dashboard.store.limits.learn_limit(
         LimitKey("http://lab.test", MODEL), 4_321, source="stated", kind="output"
     )
     response = await me.get(f"/dashboard/threads/{thread}")
     assert response.visible_text == before
-    await dashboard.store.learn_limit(LimitKey("http://lab.test", MODEL), 54_321, source="stated")
+    await dashboard.store.limits.learn_limit(
+        LimitKey("http://lab.test", MODEL), 54_321, source="stated"
+    )
     response = await me.get(f"/dashboard/threads/{thread}")
     assert "54,321" in response.visible_text
 
@@ -112,7 +114,7 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             response = await me.get("/")
             assert "of 16,000" in response.text
 
-        await dashboard.store.learn_limit(
+        await dashboard.store.limits.learn_limit(
             LimitKey(model.base_url, model.name),
             12_000,
             source="an error",
@@ -133,7 +135,7 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         client = HistoryClient("openai_chat")
         client.add_user_message("Keep the books.")
         turn = await prepare_request(manager, client.incoming())
-        answer = Reply({"role": "assistant", "content": "Noted."})
+        answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
         thread = (await turn.response_headers())["x-everthread-thread"]
@@ -189,7 +191,7 @@ async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) 
 async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Browser) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
-    await dashboard.store.record_usage(
+    await dashboard.store.usage.record_usage(
         NewUsage(
             tip,
             MODEL,
@@ -278,7 +280,7 @@ async def test_refuses_to_change_a_thread_during_a_turn(
     tip = await compact_thread(dashboard.store, thread)
     (path,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
     form = (await me.get(path)).form("/undo")
-    lease = await dashboard.store.acquire(thread, "somebody", 60)
+    lease = await dashboard.store.leases.acquire_lease(thread, "somebody", 60)
     assert lease is not None
     response = await me.post(f"/dashboard/threads/{thread}/undo", form)
     assert "a turn of this thread is running" in response.visible_text
@@ -293,19 +295,19 @@ async def test_pins_texts_and_messages(dashboard: ServedDashboard, me: Browser) 
         path, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
     assert "Pinned. Every later compaction" in pinned_page.visible_text
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     texts = [pin.text for pin in pins]
     assert texts == ["Never touch the audit log."]
     first = (await dashboard.store.history(thread, limit=1))[0]
     page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
     response = await me.post(path, page.form("/pin"))
     assert response.status == 303
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 2
     thread_page = await me.get(f"/dashboard/threads/{thread}")
     response = await me.post(f"/dashboard/threads/{thread}/unpin", thread_page.form("/unpin"))
     assert response.status == 303
-    pins = await dashboard.store.pins(thread)
+    pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 1
     response = await me.post(path, form | {"text": " "})
     assert response.status == 409
@@ -340,7 +342,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         own_roles=["user"] * 4,
         inherited_count=0,
     )
-    await dashboard.store.commit_rewrite(
+    await dashboard.store.client_histories.commit_rewrite(
         NewRewrite(
             rewrite,
             compaction,
@@ -370,9 +372,11 @@ async def test_overview_sums_calls_tokens_and_costs(
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
         used = CanonicalUsage(100, 50, 3_000)
-        await dashboard.store.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
+        await dashboard.store.usage.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
     other = await make_thread(dashboard.store, tenant="b", turns=1)
-    await dashboard.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
+    await dashboard.store.usage.record_usage(
+        NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
+    )
     page = await me.get("/dashboard/overview?days=1")
     words = page.visible_text.replace("\n", "")
     assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
@@ -399,9 +403,9 @@ async def test_overview_leads_with_calls_beyond_the_window(
     tip = await compact_thread(dashboard.store, thread)
     for _ in range(3):
         used = CanonicalUsage(18_000, 50)
-        await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+        await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
     used = CanonicalUsage(16_000, 50)
-    await dashboard.store.record_usage(NewUsage(tip, "nobodys-model", used))
+    await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
     page = await me.get(f"/dashboard/threads/{thread}")
     words = page.visible_text.replace("\n", "")
     assert "1 callbeyond the windowof 12 in all" in words
@@ -534,7 +538,7 @@ async def test_sends_changes_to_an_open_page(dashboard: ServedDashboard) -> None
     assert response["status"] == 200
     response = await sent.get()
     assert response["body"] == b"retry: 2000\n\n"
-    await dashboard.store.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
+    await dashboard.store.usage.record_usage(NewUsage(thread, MODEL, CanonicalUsage(1, 1)))
     response = await sent.get()
     assert response["body"] == b"event: changed\ndata: yes\n\n"
     dashboard.pages.close()

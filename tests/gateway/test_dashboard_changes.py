@@ -82,12 +82,12 @@ async def test_stores_and_shows_failures_that_were_passed_through(
         }
         response = await http.post(f"{url}/v1/chat/completions", json=body)
         assert response.status_code == 404
-        while not await gateways.store.failures():  # noqa: ASYNC110 - stored behind the answer
+        while not await gateways.store.state.sum_failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
-        failures = await gateways.store.failures(tenant="default")
+        failures = await gateways.store.state.sum_failures(tenant="default")
         assert failures == [(REFUSED, 1)]
     async with open_dashboard(tmp_path) as dashboard:
-        await dashboard.store.add_failures({("default", "", REFUSED): 3})
+        await dashboard.store.state.add_failures({("default", "", REFUSED): 3})
         me = await dashboard.browser().log_in()
         page = await me.get("/dashboard/overview?days=1")
         assert "an upstream answered with an error" in page.visible_text
@@ -123,7 +123,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             scope="",
             digest="",
         )
-        await dashboard.store.commit_rewrite(compaction)
+        await dashboard.store.client_histories.commit_rewrite(compaction)
         [record] = await dashboard.store.compactions(thread)
         me = await dashboard.browser().log_in()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
@@ -131,7 +131,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
         assert response.status == 303
         response = await me.get(f"/dashboard/threads/{thread}")
         assert "undone" in response.visible_text
-        matches, *_ = await dashboard.store.match_rewrites(
+        matches, *_ = await dashboard.store.client_histories.match_rewrites(
             "default",
             ["chat compressor"],
             digests=["digest"],
@@ -143,7 +143,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
         assert ids == [one.id for one in history_before]
         undone_page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert "undone" in undone_page.visible_text, "it can still be read"
-        await dashboard.store.commit_rewrite(compaction)
+        await dashboard.store.client_histories.commit_rewrite(compaction)
         await dashboard.store.undo(thread)
         with pytest.raises(NothingToUndoError):
             await dashboard.store.undo(thread)

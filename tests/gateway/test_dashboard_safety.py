@@ -202,7 +202,7 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         theirs = await make_thread(dashboard.store, tenant="b", title="Secret plan")
         await compact_thread(dashboard.store, theirs)
         token, new = issue_key(tenant="a")
-        await dashboard.store.create_key(new)
+        await dashboard.store.keys.create_key(new)
         response = await visitor.post("/dashboard/login", {"key": f" {token} "})
         assert response.status == 200
         listed = await visitor.get("/")
@@ -245,7 +245,7 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         overview = await visitor.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.visible_text
         assert "Secret plan" not in overview.text
-        await dashboard.store.revoke_key(new.id)
+        await dashboard.store.keys.revoke_key(new.id)
         response = await visitor.get("/dashboard/overview")
         assert response.status == 401
 

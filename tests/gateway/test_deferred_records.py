@@ -127,7 +127,7 @@ async def test_records_quick_requests_together(managers: Managers, api: Api) -> 
     await manager.deferred_records.flush_all()
     assert store.count == 1
     await busy.check_everything_is_stored()
-    usage = await managers.store.usage(busy.thread)
+    usage = await managers.store.usage.list_usage(busy.thread)
     assert len(usage) == 7
     assert len(managers.events_of(UsageRecorded)) == 7
     assert not managers.events_of(Branched)
@@ -179,7 +179,7 @@ async def test_records_interleaved_threads_apart(managers: Managers) -> None:
     for client in clients:
         texts = await stored_texts(managers.store, client.thread)
         assert texts == client.texts
-        usage = await managers.store.usage(client.thread)
+        usage = await managers.store.usage.list_usage(client.thread)
         assert len(usage) == 6
 
 
@@ -207,7 +207,7 @@ async def test_another_gateway_may_store_the_next_request_first(
     await busy.recording[-1]
     await first_manager.deferred_records.flush_all()
     await busy.check_everything_is_stored()
-    usage = await managers.store.usage(busy.thread)
+    usage = await managers.store.usage.list_usage(busy.thread)
     assert len(usage) == 4
     assert not managers.events_of(Branched)
     busy.manager = first_manager
@@ -338,13 +338,13 @@ async def test_a_slow_store_does_not_delay_a_request_of_the_session(
     await busy.ask_all(["First?"])
     store = managers.store
     release = asyncio.Event()
-    extend = store.extend_thread
+    extend = store.client_histories.extend_thread
 
     async def wait_and_extend(*given: Any) -> list[ThreadLink | None]:
         await release.wait()
         return await extend(*given)
 
-    monkeypatch.setattr(store, "extend_thread", wait_and_extend)
+    monkeypatch.setattr(store.client_histories, "extend_thread", wait_and_extend)
     busy.client.extra = {"temperature": 0.5}
     busy.client.add_user_message("Second?")
     async with asyncio.timeout(60):
@@ -404,7 +404,7 @@ async def test_a_stopping_gateway_stores_the_last_answers(
     thread = row.first.id
     stored = await stored_texts(gateways.store, thread)
     assert stored == texts
-    usage = await gateways.store.usage(thread)
+    usage = await gateways.store.usage.list_usage(thread)
     assert len(usage) == 6
 
 
@@ -417,5 +417,5 @@ async def test_a_key_cannot_spend_more_while_its_calls_wait_to_be_recorded(
         await talk(gateways.anthropic_client(url, key), 50)
     [row] = await gateways.store.list_threads()
     thread = row.first.id
-    calls = [record.usage.total_tokens for record in await gateways.store.usage(thread)]
+    calls = [record.usage.total_tokens for record in await gateways.store.usage.list_usage(thread)]
     assert sum(calls[:-1]) <= 3_000

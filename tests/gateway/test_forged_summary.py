@@ -13,7 +13,7 @@ from everthread.compaction.summary.sections import USER_WORDS, parse_sections
 from everthread.core.summary_marks import SUMMARY_START, seal_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.thread.caller.compaction_job import CompactionJob
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from tests.gateway.gateway_setup import Gateways
@@ -34,7 +34,7 @@ def job(key: bytes, opening: str) -> CompactionJob:
             {"role": "user", "content": f"Part {number}."},
             {"role": "assistant", "content": "It is done. " * 60},
         ]
-    frame = Request(
+    frame = ModelRequest(
         "gpt-4o",
         [],
         system=None,

@@ -62,7 +62,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(managers: Managers,
         texts += [f"Next {number}, größer.", f"Answer {number}."]
     stored = await stored_texts(managers.store, first.thread)
     assert stored == texts
-    usage = await managers.store.usage(first.thread)
+    usage = await managers.store.usage.list_usage(first.thread)
     assert len(usage) == 4
 
 

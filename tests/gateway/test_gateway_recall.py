@@ -13,12 +13,12 @@ import pytest
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, text_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.filters.answer_recall import RecallWatch
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.recall.merged_stream import is_recall
 from everthread.lab.provider.prompt_blocks import PromptReader
-from everthread.store.store import Store
+from everthread.store.topics.state_store import StateStore
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
 from tests.chat_messages import calls_reply
@@ -75,7 +75,7 @@ def has_usage(api: Api, streams: bool) -> bool:
     return not (api == "openai_chat" and streams)
 
 
-def text_and_calls(reply: Reply) -> tuple[str, list[str]]:
+def text_and_calls(reply: ModelReply) -> tuple[str, list[str]]:
     return text_of(reply.message), [found.name for found in calls_of(reply.message)]
 
 
@@ -110,7 +110,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     assert all(record.status == 200 for record in conversation.log)
     threads = await conversation.gateways.store.list_threads(limit=10)
     assert len(threads) == 1
-    while len(await conversation.gateways.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
+    while len(await conversation.gateways.store.usage.list_usage(threads[0].first.id)) < len(  # noqa: ASYNC110
         conversation.log
     ):
         await asyncio.sleep(0.05)  # written after the answer
@@ -467,14 +467,14 @@ async def test_puts_hidden_rounds_back_before_they_are_stored(
 ) -> None:
     """The hidden round is not stored yet when the next request arrives."""
     stored = asyncio.Event()
-    put_state = Store.put_state
+    put_state = StateStore.put_state
 
-    async def wait(store: Store, scope: str, key: str, value: Any) -> None:
+    async def wait(store: StateStore, scope: str, key: str, value: Any) -> None:
         if key == recall_rounds.ROUNDS_STATE:
             await stored.wait()
         await put_state(store, scope, key, value)
 
-    monkeypatch.setattr(Store, "put_state", wait)
+    monkeypatch.setattr(StateStore, "put_state", wait)
     async with open_conversation(tmp_path, "openai_chat", streams=False) as conversation:
         await conversation.send_until_compacted()
         assert "Wilhelmina" in text_of((await conversation.ask("What is the boat called?")).message)

@@ -16,7 +16,7 @@ from google.genai import types
 
 from everthread.core.messages import text_of
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.gateway.request.gemini_path import (
     add_path_fields,
     read_path_fields,
@@ -47,7 +47,7 @@ READ = {
 }
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Answer what the user says by a call first, then by words."""
     last = request.messages[-1]
     if last["role"] == "user" and "look" in text_of(last):
@@ -55,7 +55,7 @@ def script(request: Request) -> Any:
             "", "read_file", json.dumps({"path": f"ledger_{len(request.messages)}.txt"})
         )
         thoughts = "The file is named, so I read it."
-        return Reply(
+        return ModelReply(
             {
                 "role": "assistant",
                 "content": None,
@@ -179,7 +179,7 @@ async def test_google_sdk_continues_past_the_window(tmp_path: Path, streams: boo
         )
         history = await stored_history(gateways, threads.pop(), count=4 * TURNS)
         assert sum(message.body["role"] == "tool" for message in history) == TURNS
-        used = await gateways.store.usage(history[0].session)
+        used = await gateways.store.usage.list_usage(history[0].session)
         assert sum(item.usage.total_tokens for item in used if item.task == "main") == sum(
             record.canonical_usage.total_tokens for record in log
         )
@@ -223,7 +223,7 @@ async def test_learns_an_unknown_window_from_one_refusal(
             assert answer.status_code == 200, answer.text
             contents.append(answer.json()["candidates"][0]["content"])
         assert statuses_of(gateways.provider).count(400) == 1
-        [limit] = await gateways.store.limits()
+        [limit] = await gateways.store.limits.list_limits()
         assert limit.model == "gemini-unheard-of"
         assert limit.limit == 8_000
 
@@ -256,11 +256,11 @@ async def test_lowers_an_output_cap_over_the_models_maximum(
 
 
 async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
-    def recalling(request: Request) -> Any:
+    def recalling(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if last["role"] == "user" and text_of(last).endswith("What was the code word?"):
             call = function_call("", "recall", '{"query": "code word"}')
-            return Reply(
+            return ModelReply(
                 {
                     "role": "assistant",
                     "content": None,

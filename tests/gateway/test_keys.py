@@ -89,7 +89,7 @@ async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     revoked = await gateways.create_key()
     valid_key = await gateways.create_key()
     await ask_chat(gateways.openai_client(url, revoked))
-    await gateways.store.revoke_key(revoked.split("_")[1])
+    await gateways.store.keys.revoke_key(revoked.split("_")[1])
     clock.now += KEY_CACHE_SECONDS
     almost = valid_key[:-1] + ("A" if valid_key[-1] != "A" else "B")
     for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
@@ -259,7 +259,7 @@ async def test_refuses_a_public_address_without_a_usable_key(gateways: Gateways)
         await gateways.start("passthrough")
     token = await gateways.create_key()
     revoked = token.split("_")[1]
-    await gateways.store.revoke_key(revoked)
+    await gateways.store.keys.revoke_key(revoked)
     with pytest.raises(InputError, match="everthread keys create"):
         await gateways.start(host="0.0.0.0")  # noqa: S104
     key = await gateways.create_key()
@@ -390,7 +390,7 @@ async def test_a_busy_event_loop_does_not_count_as_an_unavailable_store(
     """The store's answer is used though the loop read it after the time limit of one second."""
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
-    await store.create_key(new)
+    await store.keys.create_key(new)
     request = asyncio.create_task(
         KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"})
     )

@@ -13,7 +13,7 @@ import pytest
 
 from everthread.core.messages import calls_of, text_of
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.thread.events import CompactionDone
 from tests.chat_messages import calls_reply, function_call
@@ -36,7 +36,7 @@ from tests.gateway.manager_setup import (
 from tests.store.messages import texts_of
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Answer each request of the user by a call first, then by text."""
     last = request.messages[-1]
     text = text_of(last)
@@ -135,7 +135,7 @@ async def test_stores_every_message_once(
     assert session.platform == "gateway"
     assert session.tenant == "t"
     assert session.system == "Be brief."
-    records = await managers_with_provider.store.usage(thread)
+    records = await managers_with_provider.store.usage.list_usage(thread)
     tasks = {record.task for record in records}
     assert tasks == {"main"}
     prompt_tokens = [record.usage.prompt_tokens for record in records]

@@ -117,7 +117,7 @@ async def test_remembers_the_maximum_output_that_an_error_states(
         assert len(refusals(gateways.provider)) == 1
         max_tokens = {record.body["max_tokens"] for record in accepted_records(gateways.provider)}
         assert max_tokens == {2_000}
-        limits = await gateways.store.limits()
+        limits = await gateways.store.limits.list_limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
 
 
@@ -126,7 +126,7 @@ async def test_does_not_store_the_room_of_one_prompt_as_the_models_maximum(
 ) -> None:
     async with serve_model(tmp_path, "vllm") as gateways:
         await hold_conversation(await chat_client(gateways, 7_900), calls=3)
-        limits = await gateways.store.limits()
+        limits = await gateways.store.limits.list_limits()
         assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
 
 
@@ -193,7 +193,7 @@ async def test_a_recall_round_after_a_refusal_asks_for_the_remaining_window(
 ) -> None:
     client = greedy_client()
     await fill_window(managers_with_provider, client)
-    await managers_with_provider.store.forget_limits()
+    await managers_with_provider.store.limits.forget_limits()
     manager = managers_with_provider.open(recall=True, background=False)
     client.add_user_message("What was the first entry?")
     turn = await prepare_request(manager, client.incoming(managers_with_provider.provider.url))

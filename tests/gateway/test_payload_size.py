@@ -12,7 +12,7 @@ import pytest
 from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.summary_marks import SUMMARY_START
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
@@ -43,7 +43,7 @@ def image(number: int) -> dict[str, Any]:
     }
 
 
-def answer_or_refuse(request: Request) -> Any:
+def answer_or_refuse(request: ModelRequest) -> Any:
     size = len(json.dumps([request.messages]))
     return Fault("payload_too_large") if size > MAX_BYTES else "Seen."
 
@@ -85,9 +85,9 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         exchange = await managers_with_provider.send(manager, client)
         [slimmed] = managers_with_provider.events_of(Slimmed)
         assert slimmed.stored == 1
-        [stored] = await managers_with_provider.store.outputs(thread_of(exchange.sent))
+        [stored] = await managers_with_provider.store.outputs.list_outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
-        text = await managers_with_provider.store.output(stored.id, tenant="t")
+        text = await managers_with_provider.store.outputs.load_output(stored.id, tenant="t")
         assert text == text_of_tokens(16_000, "line")
 
 
@@ -189,9 +189,13 @@ async def test_compactions_are_recorded_with_their_cost(managers: Managers) -> N
     authors = {record.author for record in records}
     assert authors == {"paid"}
     assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
-    usage = [entry for entry in await managers.store.usage(thread) if entry.task == "auxiliary"]
+    usage = [
+        entry
+        for entry in await managers.store.usage.list_usage(thread)
+        if entry.task == "auxiliary"
+    ]
     assert len(usage) == len(compactions) >= 2
-    insights = await managers.store.insights(since=0, until=1e12, tenant="t")
+    insights = await managers.store.usage.load_insights(since=0, until=1e12, tenant="t")
     assert insights.compactions == len(compactions)
     fading = [event.text for event in managers.events_of(Notice) if "may fade" in event.text]
     assert len(fading) == len(compactions) - 1

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire import anthropic
 from tests.gateway.gateway_setup import (
     CLAUDE,
@@ -33,7 +33,7 @@ TOOL = {
 }
 
 
-def summarize_if_asked(request: Request) -> Any:
+def summarize_if_asked(request: ModelRequest) -> Any:
     if "compaction" in request.params:
         body = {
             "id": "msg_1",
@@ -50,7 +50,7 @@ def summarize_if_asked(request: Request) -> Any:
 
 async def wait_for_record(gateways: Gateways, thread: str) -> None:
     """Wait until the calls so far are recorded: that is done after the client has the answer."""
-    while len(await gateways.store.usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
+    while len(await gateways.store.usage.list_usage(thread)) < len(gateways.provider.log):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.errors import StoreError, SummaryError
 from everthread.gateway.access.authentication import KeyAuthenticator
@@ -92,7 +92,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     await authenticators[0].close()
     uses = []
     for day in ("2024-10-04", "2024-10-05"):
-        keys = await store.list_keys(day, tenant="acme")
+        keys = await store.keys.list_keys(day, tenant="acme")
         uses += [one.use_of_day.requests for one in keys if one.key.limits.requests]
     assert uses == [4, 1]
 
@@ -168,7 +168,7 @@ async def test_charges_a_key_the_reported_usage_including_summaries(
             if record.usage
         ]
         assert count_protocols(gateways)["openai_chat"], "summaries were written"
-        (key,) = await gateways.store.list_keys(format_utc_day(time.time()))
+        (key,) = await gateways.store.keys.list_keys(format_utc_day(time.time()))
         assert key.use_of_day.requests == 12
         assert key.use_of_day.tokens == sum(reported)
         assert key.use_of_day.dollars > 0
@@ -211,7 +211,7 @@ async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) 
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = Request(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = ModelRequest(CHAT, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))
@@ -306,13 +306,14 @@ async def test_a_trailing_slash_evades_no_limit(gateways: Gateways) -> None:
 
 
 class FailingStore:
-    """A store that takes nothing while it is down."""
+    """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
         self.down = True
         self.days: dict[str, KeyUse] = {}
+        self.keys = self
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def add_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.gateway.contracts import THREAD_HEADER, RequestHandler
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
@@ -70,7 +70,7 @@ async def test_a_lone_gateway_stores_a_request_with_its_answer(
     assert lone.store.written == [["user", "assistant"]]
     stored = texts_of(await lone.store.history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
-    stored_usage = await lone.store.usage(thread)
+    stored_usage = await lone.store.usage.list_usage(thread)
     assert stored_usage[-1].usage.input_tokens == 7
 
 
@@ -138,7 +138,7 @@ def numbered_dialogue(turns: int) -> list[str]:
     return [f"{kind} {turn}" for turn in range(turns) for kind in ("Question", "Answer")]
 
 
-def begin_recording(turn: RequestHandler, reply: Reply) -> asyncio.Task[None]:
+def begin_recording(turn: RequestHandler, reply: ModelReply) -> asyncio.Task[None]:
     return asyncio.create_task(turn.record(Outcome(200, reply)))
 
 

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.gateway.identify import find_body_session, find_scope, read_client
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
@@ -35,7 +35,7 @@ UUID = "4f9a1f9e-3c5b-4a60-9a5e-0d6c1a2b3c4d"
 USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
 
 
-def script(request: Request) -> Any:
+def script(request: ModelRequest) -> Any:
     """Delegate a task; answer everything else."""
     question = text_of(request.messages[-1])
     if "Mend" in question:
@@ -253,7 +253,7 @@ class AnswerHoldingStore(StoreWrapper):
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
-        links: list[ThreadLink | None] = await self.wrapped_store.extend_thread(
+        links: list[ThreadLink | None] = await self.wrapped_store.client_histories.extend_thread(
             thread, points, *given
         )
         return links
@@ -274,7 +274,7 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     client.add_user_message("Mend the parser")
     parent = await prepare_request(manager, client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
-    reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
+    reply = script(ModelRequest(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.store import Store
 from tests.chat_messages import calls_reply, function_call, result_message
 from tests.gateway.gateway_setup import ChatClient, Gateways, open_gateways
@@ -68,7 +68,7 @@ async def open_client(gateways: Gateways, http: httpx2.AsyncClient) -> CodingCli
     )
 
 
-def write_memory_once(request: Request) -> Any:
+def write_memory_once(request: ModelRequest) -> Any:
     """Answer; a request for memories first calls a tool."""
     last = request.messages[-1]
     if text_of(last) == EXTRACT:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.gateway.access.authentication import KEY_CACHE_SECONDS
@@ -108,7 +108,7 @@ class SlowUpstream:
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
 
-    def __call__(self, request: Request) -> Fault:
+    def __call__(self, request: ModelRequest) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 
@@ -203,14 +203,14 @@ async def test_a_login_link_works_once_for_all_workers(
 async def test_every_worker_refuses_a_revoked_key(tmp_path: Path) -> None:
     store = open_store(tmp_path / "everthread.db")
     token, key = issue_key(scopes=("proxy",))
-    await store.create_key(key)
+    await store.keys.create_key(key)
     config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     try:
         async with run_workers(tmp_path, config) as (_, output):
             address = f"{output['url']}/metrics"
             headers = {"authorization": f"Bearer {token}"}
             assert {(await ask_anew(address, **headers)).status_code for _ in range(MANY)} == {200}
-            await store.revoke_key(key.id)
+            await store.keys.revoke_key(key.id)
             await asyncio.sleep(KEY_CACHE_SECONDS + 0.1)
             assert {(await ask_anew(address, **headers)).status_code for _ in range(MANY)} == {401}
     finally:

@@ -150,7 +150,7 @@ async def test_a_long_conversation_stays_one_thread(
     assert thread.message_count == len(framework.history)
     assert thread.first.client == "lab"
     assert thread.first.client_session == "books"
-    assert len(await store.usage(thread.first.id)) == len(framework.sent)
+    assert len(await store.usage.list_usage(thread.first.id)) == len(framework.sent)
     assert "7731-KESTREL" in await threads.recall("books", {"query": "code of the vault"})
     assert "could not be looked up" in await threads.recall("books", {"id": "output:none"})
 

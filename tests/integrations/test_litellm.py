@@ -132,7 +132,10 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
     store = await handler.threads.run_in_own_loop(handler.threads.get_store())
     (thread,) = await handler.threads.run_in_own_loop(store.list_threads())
     assert thread.message_count == len(proxy.history) - 1
-    assert len(await handler.threads.run_in_own_loop(store.usage(thread.first.id))) == proxy.calls
+    assert (
+        len(await handler.threads.run_in_own_loop(store.usage.list_usage(thread.first.id)))
+        == proxy.calls
+    )
     handler.close()
 
 

@@ -8,7 +8,7 @@ from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_CACHE_SECONDS,
     EXTENDED_CACHE_SECONDS,
 )
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider.cache import BreakpointCache, CacheUse, ProviderCaches
 from everthread.lab.provider.prompt_blocks import Block, PromptReader
 from everthread.testing import SteppedClock
@@ -71,7 +71,7 @@ def test_forgets_a_prefix_after_half_an_hour() -> None:
 def test_keeps_a_prefix_for_half_a_day_on_request() -> None:
     clock = SteppedClock()
     caches = ProviderCaches(clock)
-    request = Request(MODEL, [{"role": "user", "content": "word " * 2_000}])
+    request = ModelRequest(MODEL, [{"role": "user", "content": "word " * 2_000}])
     options = {"prompt_cache_options": {"ttl": "12h"}}
     prompt = PromptReader(MODEL).read("openai_chat", request, options)
     assert caches.use(MODEL, prompt, minimum=None).read == 0
@@ -93,7 +93,7 @@ def test_finds_the_breakpoints_of_a_request() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     system = [{"type": "text", "text": "Be brief.", **mark}]
     quoted = 'It says "prompt_cache_breakpoint":{"mode":"explicit"}.'
-    request = Request(MODEL, [{"role": "user", "content": quoted}], system)
+    request = ModelRequest(MODEL, [{"role": "user", "content": quoted}], system)
     options = {"prompt_cache_options": {"mode": "explicit"}}
     prompt = PromptReader(MODEL).read("openai_chat", request, options)
     assert [block.is_breakpoint for block in prompt.blocks] == [True, False]

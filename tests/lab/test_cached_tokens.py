@@ -6,7 +6,7 @@ from typing import Any
 
 from everthread import apply_cache_control, normalize_usage
 from everthread.core.caching.claude_cache_marks import mark_system
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider import Provider
 from everthread.testing import SteppedClock
 from everthread.wire import anthropic as wire
@@ -41,7 +41,7 @@ async def ask(clients: Clients, messages: list[Any], **changed: Any) -> Any:
     """As Everthread sends it: one mark on the system prompt, three at the end."""
     fields: dict[str, Any] = {"system": SYSTEM, "tools": TOOLS, "ttl": "5m", **changed}
     ttl = fields.pop("ttl")
-    request = Request(
+    request = ModelRequest(
         CLAUDE,
         apply_cache_control(messages, ttl=ttl, native_anthropic=True),
         mark_system(fields.pop("system"), ttl=ttl),

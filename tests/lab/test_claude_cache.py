@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from everthread import apply_cache_control
 from everthread.core.caching.claude_cache_marks import mark_system
 from everthread.core.messages import Message
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.lab.provider.cache import CacheUse, ClaudeCache
 from everthread.lab.provider.prompt_blocks import Block, PromptReader, Ttl
 from everthread.lab.provider.served_models import find_cache_minimum
@@ -250,7 +250,9 @@ def cached_share(api: Api, words: str, *, native: bool) -> float:
         marked = apply_cache_control(
             tool_loop(rounds, words), native_anthropic=native, mark_tool_results=True
         )
-        body = CODECS[api].encode_request(Request(CLAUDE, marked, system, [], {"max_tokens": 100}))
+        body = CODECS[api].encode_request(
+            ModelRequest(CLAUDE, marked, system, [], {"max_tokens": 100})
+        )
         prompt = reader.read(api, CODECS[api].decode_request(body), body)
         use = cache.use(CLAUDE, prompt.blocks, prompt_tokens=prompt.tokens, minimum=1_024)
         used = used + prompt.tokens

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
 from tests.chat_messages import assistant_message, user_message
@@ -68,7 +68,7 @@ class TestScript:
         arrived = asyncio.Event()
         gate = asyncio.Event()
 
-        async def answer(request: Request) -> str:
+        async def answer(request: ModelRequest) -> str:
             arrived.set()
             await gate.wait()
             return f"You use {request.model}."
@@ -88,7 +88,7 @@ class TestScript:
                 await clients.ask("openai_chat")
 
     async def test_raises_the_error_of_a_script_function_when_closed(self) -> None:
-        def fail(request: Request) -> str:
+        def fail(request: ModelRequest) -> str:
             assert request.model == "another", "it is not another"
             return "never"
 

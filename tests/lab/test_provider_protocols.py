@@ -9,13 +9,13 @@ import openai
 import pytest
 
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.lab.provider import Provider
 from tests.chat_messages import assistant_message, function_call, user_message
 from tests.lab.official_clients import APIS, CLAUDE, GPT, open_clients
 
 ARGUMENTS = '{"path": "src/everthread/lab/provider.py", "lines": [1, 20]}'
-CALL = Reply(
+CALL = ModelReply(
     {
         "role": "assistant",
         "content": "Let me look at it.",
@@ -206,7 +206,7 @@ class TestAnthropic:
 
     async def test_refuses_changed_thinking(self) -> None:
         answer = assistant_message("Yes.") | {"reasoning_content": "Sure?"}
-        async with open_clients(Provider(script=[Reply(answer), "B"])) as clients:
+        async with open_clients(Provider(script=[ModelReply(answer), "B"])) as clients:
             first = await clients.request("anthropic", "Is it?")
             blocks = [block.model_dump(exclude_none=True) for block in first.content]
             messages = [

@@ -277,7 +277,7 @@ async def test_imports_a_log_as_a_thread_once(tmp_path: Path) -> None:
         session = await store.session(thread)
         assert (session.title, session.platform) == ("Fix it.", "pi")
         assert session.model == CLAUDE
-        records = await store.usage(thread)
+        records = await store.usage.list_usage(thread)
         assert [record.usage.prompt_tokens for record in records] == [117, 117]
     finally:
         await store.close()

@@ -16,7 +16,7 @@ from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.lab.importers.log import Log, LoggedMessage
@@ -62,7 +62,7 @@ async def _send_over_http(
 ) -> list[tuple[int, int, int]]:
     """Send the same conversation over HTTP; return prompt, cached and written tokens of each call."""
     clock = SteppedClock(0.0)
-    script = [Reply(message) for message in messages if message["role"] == "assistant"]
+    script = [ModelReply(message) for message in messages if message["role"] == "assistant"]
     store = open_store(folder / "http.db")
     async with Provider({model: WINDOW}, script, clock=clock) as provider:
         is_claude = model == CLAUDE

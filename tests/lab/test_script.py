@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import calls_of, text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.lab.provider import Provider, RecordedAnswers
 from everthread.lab.provider.answers import split_events
@@ -49,8 +49,8 @@ TALK = [
 
 
 def answer_text(recorded: RecordedAnswers, *messages: Any) -> str:
-    answer = recorded(Request("gpt-5", list(messages)))
-    return text_of(answer.message) if isinstance(answer, Reply) else str(answer)
+    answer = recorded(ModelRequest("gpt-5", list(messages)))
+    return text_of(answer.message) if isinstance(answer, ModelReply) else str(answer)
 
 
 class TestRecorded:
@@ -94,7 +94,7 @@ class TestRecorded:
         async with open_clients(provider) as clients:
             answers = []
             for at in turns:
-                request = Request(CLAUDE, talk[:at], params={"max_tokens": 8000})
+                request = ModelRequest(CLAUDE, talk[:at], params={"max_tokens": 8000})
                 raw = await clients.claude.messages.with_raw_response.create(
                     **anthropic.encode_request(request)
                 )
@@ -117,7 +117,7 @@ class TestFiles:
         )
         assert script == [
             "Hi.",
-            Reply({"content": None, "tool_calls": [call], "role": "assistant"}),
+            ModelReply({"content": None, "tool_calls": [call], "role": "assistant"}),
             Fault("rate_limit", retry_after=2),
         ]
 
@@ -137,15 +137,15 @@ class TestFiles:
 
 
 def test_echoes_results_and_empty_requests() -> None:
-    assert echo(Request("m", [result_message("c", "42")])) == "You said: 42"
-    assert echo(Request("m", [])) == "You said nothing."
+    assert echo(ModelRequest("m", [result_message("c", "42")])) == "You said: 42"
+    assert echo(ModelRequest("m", [])) == "You said nothing."
 
 
 async def test_uses_a_list_in_order() -> None:
     answers = ScriptedAnswers(["a", lambda request: request.model, "c"])
 
     async def run() -> list[Any]:
-        return [await answers.next(Request("m", [])) for _ in range(3)]
+        return [await answers.next(ModelRequest("m", [])) for _ in range(3)]
 
     assert await run() == ["a", "m", "c"]
 
@@ -165,7 +165,7 @@ def test_splits_a_stream_without_changing_its_message(
         "reasoning_content": thinking,
         "tool_calls": [function_call("c1", "ls", json.dumps(arguments))],
     }
-    body = protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r"))
+    body = protocol.codec.encode_reply(ModelReply(message, "tool_calls", model="m", id="r"))
     whole = DECODERS[protocol.api]()
     pieces = DECODERS[protocol.api]()
     for event in protocol.codec.encode_stream(body):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.providers.resilience import ModelEvent
 from tests.providers.http_models import collect_pieces
@@ -17,9 +17,9 @@ TOO_LONG = ModelError(
     status=400,
     body={"error": {"code": "context_length_exceeded", "message": "too long"}},
 )
-REQUEST = Request("first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500})
+REQUEST = ModelRequest("first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500})
 
-Step = StreamDelta | Reply | Exception | float
+Step = StreamDelta | ModelReply | Exception | float
 """A float is a pause in seconds."""
 
 
@@ -31,8 +31,8 @@ def usage_delta(tokens: int) -> StreamDelta:
     return StreamDelta("usage", raw={"input_tokens": tokens})
 
 
-def make_reply(text: str = "ok") -> Reply:
-    return Reply({"role": "assistant", "content": text}, stop="stop")
+def make_reply(text: str = "ok") -> ModelReply:
+    return ModelReply({"role": "assistant", "content": text}, stop="stop")
 
 
 @dataclass
@@ -44,21 +44,21 @@ class ScriptedModel:
     window: int = 1_000
     api: Api = "openai_chat"
     base_url: str = "http://first/v1"
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
     closed: int = 0
     """How many streams were closed, and the model itself."""
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         for step in self._next(request):
             if isinstance(step, float):
                 await asyncio.sleep(step)
             elif isinstance(step, Exception):
                 raise step
-            elif isinstance(step, Reply):
+            elif isinstance(step, ModelReply):
                 return step
         raise AssertionError("the script has no reply")
 
-    async def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamDelta | ModelReply]:
         try:
             for step in self._next(request):
                 if isinstance(step, float):
@@ -73,7 +73,7 @@ class ScriptedModel:
     async def aclose(self) -> None:
         self.closed += 1
 
-    def _next(self, request: Request) -> Sequence[Step]:
+    def _next(self, request: ModelRequest) -> Sequence[Step]:
         self.requests.append(request)
         return self.script[len(self.requests) - 1]
 
@@ -97,7 +97,9 @@ class EventRecorder:
         self.now += seconds
 
 
-async def call_model(model: StreamingModel, *, stream: bool, request: Request = REQUEST) -> Reply:
+async def call_model(
+    model: StreamingModel, *, stream: bool, request: ModelRequest = REQUEST
+) -> ModelReply:
     """Return the model's reply, as a whole or at the end of a stream."""
     if not stream:
         return await model.complete(request)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.lab.provider import Provider, RequestRecord
 from everthread.lab.provider.script import Script
@@ -71,17 +71,19 @@ async def open_model(
         yield model, provider
 
 
-def make_request(text: str = "Hello?", **params: Any) -> Request:
-    return Request(NAME, [{"role": "user", "content": text}], system="You help.", params=params)
+def make_request(text: str = "Hello?", **params: Any) -> ModelRequest:
+    return ModelRequest(
+        NAME, [{"role": "user", "content": text}], system="You help.", params=params
+    )
 
 
 async def collect_pieces(
-    model: StreamingModel, request: Request
-) -> tuple[list[StreamDelta], list[Reply]]:
+    model: StreamingModel, request: ModelRequest
+) -> tuple[list[StreamDelta], list[ModelReply]]:
     deltas: list[StreamDelta] = []
-    replies: list[Reply] = []
+    replies: list[ModelReply] = []
     async for piece in model.stream(request):
-        if isinstance(piece, Reply):
+        if isinstance(piece, ModelReply):
             replies.append(piece)
         else:
             assert not replies, "something came after the whole reply"
@@ -90,7 +92,7 @@ async def collect_pieces(
 
 
 async def failure_of(
-    model: StreamingModel, request: Request | None = None, *, stream: bool
+    model: StreamingModel, request: ModelRequest | None = None, *, stream: bool
 ) -> ModelError:
     """Return the error with which a call ends."""
     request = request or make_request()
@@ -110,12 +112,12 @@ async def failure_at(api: Api, url: str, *, stream: bool) -> ModelError:
         return await failure_of(model, stream=stream)
 
 
-def encode_stream(api: Api, reply: Reply) -> list[bytes]:
+def encode_stream(api: Api, reply: ModelReply) -> list[bytes]:
     codec = CODECS[api]
     return [encode_event(event) for event in codec.encode_stream(codec.encode_reply(reply))]
 
 
-def script_answer(api: Api, reply: Reply, *, stream: bool) -> Scripted:
+def script_answer(api: Api, reply: ModelReply, *, stream: bool) -> Scripted:
     """Return the HTTP answer with this reply."""
     if stream:
         return sse_reply(encode_stream(api, reply))

@@ -12,7 +12,7 @@ import pytest
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import Message, calls_of, text_of
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.errors import ModelTimeoutError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import encode_json_body
@@ -48,7 +48,7 @@ TOOL = {
         },
     },
 }
-CALLS = Reply(
+CALLS = ModelReply(
     {
         "role": "assistant",
         "content": "I look.",
@@ -95,7 +95,7 @@ async def test_streams_text_in_deltas_and_the_reply_last(api: Api) -> None:
 @both_ways
 async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> None:
     async with open_model(api, [CALLS, "Done."]) as (model, provider):
-        first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
+        first = ModelRequest(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
         if stream:
             deltas, [reply] = await collect_pieces(model, first)
             fragments = [delta for delta in deltas if delta.kind == "call"]
@@ -114,7 +114,7 @@ async def test_returns_calls_and_sends_their_results(api: Api, stream: bool) -> 
             result_message(first_call.id, "first"),
             result_message(second_call.id, "second"),
         ]
-        last_reply = await model.complete(Request(NAME, history, tools=[TOOL]))
+        last_reply = await model.complete(ModelRequest(NAME, history, tools=[TOOL]))
         assert text_of(last_reply.message) == "Done."
         record = provider.log[1]
         assert record.status == 200
@@ -138,7 +138,7 @@ async def test_sends_reasoning_and_unknown_fields_back_verbatim(api: Api, stream
                 reply = await model.complete(request)
             question: Message = {"role": "user", "content": "And 3+3?"}
             history = [*request.messages, reply.message, question]
-            await model.complete(Request(NAME, history))
+            await model.complete(ModelRequest(NAME, history))
     assert reply.usage is not None
     assert reply.usage["vendor_figure"] == 7
     sent = server.requests[1].body
@@ -162,7 +162,7 @@ async def test_sends_exactly_the_encoded_bytes(api: Api, stream: bool) -> None:
         max_tokens=77,
         store=True,
     )
-    answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
+    answer = ModelReply({"role": "assistant", "content": "ok"}, stop="stop")
     with recording_server([script_answer(api, answer, stream=stream)]) as server:
         async with connect_model(api, server.url) as model:
             if stream:
@@ -277,7 +277,7 @@ async def test_cancelling_a_stream_closes_its_connection(api: Api) -> None:
     arrived = asyncio.Event()
     over = asyncio.Event()
 
-    def hang(_request: Request) -> Fault:
+    def hang(_request: ModelRequest) -> Fault:
         arrived.set()
         return Fault("hang", seconds=60)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Request, StreamingModel
+from everthread.core.types import ModelRequest, StreamingModel
 from everthread.errors import (
     InputError,
     ModelError,
@@ -42,7 +42,7 @@ def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedMo
     return ScriptedModel(first), other
 
 
-async def keep_request(request: Request, _model: StreamingModel) -> Request:
+async def keep_request(request: ModelRequest, _model: StreamingModel) -> ModelRequest:
     return request
 
 
@@ -52,9 +52,9 @@ async def test_asks_the_next_model_if_the_first_is_out_of_service(stream: bool) 
     watch = EventRecorder()
     fitted_requests = []
 
-    async def refit(request: Request, model: StreamingModel) -> Request:
+    async def refit(request: ModelRequest, model: StreamingModel) -> ModelRequest:
         fitted_requests.append((request.model, model.window))
-        return Request(
+        return ModelRequest(
             request.model,
             request.messages[-1:],
             params={**request.params, "refitted": True},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.providers.resilience import FittingModel
 from everthread.testing import ScriptedModel
 
@@ -35,7 +35,9 @@ async def test_the_cap_leaves_room_for_the_prompt(
 ) -> None:
     model = ScriptedModel(["ok", "ok"], name="gpt-4o", window=8_000, api=api)
     params = {} if cap is None else {"max_tokens": cap}
-    request = Request(model.name, [{"role": "user", "content": "word " * words}], params=params)
+    request = ModelRequest(
+        model.name, [{"role": "user", "content": "word " * words}], params=params
+    )
     await FittingModel(model).complete(request)
     (found,) = list(model.requests[0].params.values()) or [None]
     assert (found is None) == (sent is None)
@@ -45,7 +47,7 @@ async def test_the_cap_leaves_room_for_the_prompt(
 
 async def test_fits_the_cap_of_a_stream() -> None:
     model = ScriptedModel(["ok"], name="gpt-4o", window=8_000)
-    request = Request(
+    request = ModelRequest(
         model.name,
         [{"role": "user", "content": "word " * 5_000}],
         params={"max_tokens": 8_000},

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, HttpModel, OpenAIResponsesModel
 from tests.providers.http_models import (
@@ -35,7 +35,7 @@ from tests.python_process import printed_by
 from tests.wire.recording import json_reply, recording_server, sse_reply
 
 ROOT = Path(__file__).parents[2]
-HELLO = Reply({"role": "assistant", "content": "Hello."}, stop="stop")
+HELLO = ModelReply({"role": "assistant", "content": "Hello."}, stop="stop")
 every_api = pytest.mark.parametrize("api", APIS)
 
 
@@ -255,7 +255,7 @@ async def test_names_an_invalid_address(api: Api, url: str) -> None:
     assert url in str(error)
 
 
-async def sent_by(model: HttpModel, request: Request) -> dict[str, Any]:
+async def sent_by(model: HttpModel, request: ModelRequest) -> dict[str, Any]:
     """Return the body that the model sends."""
     with recording_server([script_answer(model.api, HELLO, stream=False)]) as server:
         model.base_url = server.url if model.api == "anthropic" else f"{server.url}/v1"
@@ -276,9 +276,9 @@ async def sent_by(model: HttpModel, request: Request) -> dict[str, Any]:
 )
 async def test_responses_are_stored_only_on_request(params: Any, store: Any, include: Any) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
-    body = await sent_by(model, Request("gpt-5", make_request().messages, params=params))
+    body = await sent_by(model, ModelRequest("gpt-5", make_request().messages, params=params))
     assert (body.get("store"), body.get("include")) == (store, include)
-    assert "include" not in await sent_by(model, Request("gpt-4o", make_request().messages))
+    assert "include" not in await sent_by(model, ModelRequest("gpt-4o", make_request().messages))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ async def test_anthropic_requests_always_have_an_output_cap(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
-    assert (await sent_by(model, Request(name, make_request().messages, params=params)))[
+    assert (await sent_by(model, ModelRequest(name, make_request().messages, params=params)))[
         "max_tokens"
     ] == cap
 

@@ -13,12 +13,14 @@ import pytest
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.providers.catalog import ask_endpoint
 from everthread.providers.local import LocalModel
 from tests.providers.http_models import APIS, collect_pieces, failure_of
 
-HELLO = Request("smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0})
+HELLO = ModelRequest(
+    "smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0}
+)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -56,10 +58,10 @@ async def _asked_by_a_stranger(model: LocalModel) -> None:
 async def test_answers_after_a_stream_was_left_early(
     local_file: Path,
 ) -> None:
-    async def run() -> Reply:
+    async def run() -> ModelReply:
         model = LocalModel(local_file, window=1_024)
         try:
-            story = Request("any", [{"role": "user", "content": "Tell a very long story."}])
+            story = ModelRequest("any", [{"role": "user", "content": "Tell a very long story."}])
             async for _ in model.stream(story):
                 break
             return await model.complete(replace(HELLO, params={"max_tokens": 4, "temperature": 0}))

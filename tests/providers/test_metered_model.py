@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import (
     ModelError,
 )
@@ -22,12 +22,12 @@ from tests.providers.http_models import (
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_sends_no_request_without_permission(*, is_stream: bool) -> None:
-    async def refuse(_: Request) -> None:
+    async def refuse(_: ModelRequest) -> None:
         raise ModelError("the limit of today is reached")
 
     model = ScriptedModel([[make_reply()]], name="gpt-4o")
     metered = MeteredModel(model, lambda _: None, refuse)
-    request = Request(model.name, [{"role": "user", "content": "Hello"}])
+    request = ModelRequest(model.name, [{"role": "user", "content": "Hello"}])
     answer = collect_pieces(metered, request) if is_stream else metered.complete(request)
     with pytest.raises(ModelError, match="limit of today"):
         await answer

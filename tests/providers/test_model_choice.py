@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Request, StreamingModel
+from everthread.core.types import Api, ModelRequest, StreamingModel
 from everthread.errors import ConfigError, ModelError
 from everthread.providers.catalog import (
     choose_output_cap_field,
@@ -209,14 +209,14 @@ def test_recognizes_reasoning_models() -> None:
 
 def test_reads_and_sets_the_output_cap_of_every_protocol() -> None:
     for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-        assert get_output_cap(Request("m", [], params={field: 7})) == 7
-    assert get_output_cap(Request("m", [], params={"max_tokens": None})) is None
+        assert get_output_cap(ModelRequest("m", [], params={field: 7})) == 7
+    assert get_output_cap(ModelRequest("m", [], params={"max_tokens": None})) is None
     assert (
         choose_output_cap_field("openai_chat", "https://api.openai.com/v1")
         == "max_completion_tokens"
     )
     assert choose_output_cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
-    request = Request("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
+    request = ModelRequest("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
     capped = with_output_cap(request, 5, api="openai_responses")
     assert list(capped.params.items()) == [
         ("a", 1),

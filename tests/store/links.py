@@ -52,5 +52,5 @@ def new_chain(length: int) -> list[NewThreadLink]:
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
     """Store one link; return the stored one, or None if its thread does not end at the link that it follows."""
-    [link] = await store.extend_thread(new.link.thread, [new])
+    [link] = await store.client_histories.extend_thread(new.link.thread, [new])
     return link

@@ -121,7 +121,7 @@ async def compact_session(store: Store, session_id: str, **options: Any) -> str:
 async def acquire_lease(
     store: Store, thread: str, holder: str = "a", seconds: float = 60.0
 ) -> Lease:
-    lease = await store.acquire(thread, holder, seconds)
+    lease = await store.leases.acquire_lease(thread, holder, seconds)
     assert lease is not None
     return lease
 

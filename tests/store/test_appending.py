@@ -60,7 +60,7 @@ async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
 async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    lease = await store.acquire(one, "me", 60)
+    lease = await store.leases.acquire_lease(one, "me", 60)
     assert lease is not None
     lost = Lease(two, "nobody", 7, 0.0)
     results = await call_together(
@@ -70,7 +70,7 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         append_texts(store, two, "c", lease=lost),
         store.append(two, [user_message("d", tokens=-1)]),
         store.append(two, [user_message("e", event="\ud800")]),
-        store.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
+        store.limits.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
         append_texts(store, two, "f"),
     )
     wrong = [type(result) if isinstance(result, EverthreadError) else None for result in results]

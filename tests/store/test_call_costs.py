@@ -49,8 +49,8 @@ async def test_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
         "estimated": True,
     }
     for _ in range(2):
-        await store.record_usage(NewUsage(**call, event="e"))
-    [stored] = await store.usage(thread)
+        await store.usage.record_usage(NewUsage(**call, event="e"))
+    [stored] = await store.usage.list_usage(thread)
     assert stored == UsageRecord(
         **call,
         id=stored.id,
@@ -65,7 +65,7 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store, tenant="b")
     for session in (one, one, two):
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 session,
                 "m",
@@ -73,18 +73,18 @@ async def test_repeated_event_counts_once_in_its_thread(store: Store) -> None:
                 event="same",
             )
         )
-    insights = await store.insights(since=0, until=1e12)
+    insights = await store.usage.load_insights(since=0, until=1e12)
     assert insights.total.calls == 2
 
 
 @pytest.mark.parametrize("cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12])
 async def test_an_invalid_cost_is_refused(store: Store, thread: str, cost: Decimal) -> None:
     with pytest.raises(InputError):
-        await store.record_usage(NewUsage(thread, "m", CanonicalUsage(), cost=cost))
+        await store.usage.record_usage(NewUsage(thread, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
-        await store.record_usage(NewUsage(thread, "m", CanonicalUsage(input_tokens=10**20)))
+        await store.usage.record_usage(NewUsage(thread, "m", CanonicalUsage(input_tokens=10**20)))
     with pytest.raises(UnknownIdError):
-        await store.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
+        await store.usage.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
@@ -94,7 +94,7 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
 ) -> None:
     session = await store.create_session(NewSession(tenant=NewSession().id))
     for cost in costs:
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 session.id,
                 "m",
@@ -103,7 +103,7 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
             )
         )
     total = (
-        await store.insights(
+        await store.usage.load_insights(
             since=0,
             until=1e12,
             tenant=session.tenant,
@@ -150,7 +150,7 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
             "session": thread,
         }
         rows.append(row)
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 thread,
                 row["model"],
@@ -200,7 +200,7 @@ async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> Non
                     and tenant in (None, row["tenant"])
                     and platform in (None, row["platform"])
                 ]
-                found = await store.insights(
+                found = await store.usage.load_insights(
                     since=since,
                     until=until,
                     tenant=tenant,
@@ -233,14 +233,14 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     tip = await compact_session(store, thread)
     await compact_session(store, tip)
     await store.undo(thread)
-    found = await store.insights(since=0, until=1e12)
+    found = await store.usage.load_insights(since=0, until=1e12)
     assert found.compactions == 1
     assert found.tokens_saved == 60
 
 
 async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock) -> None:
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 thread,
                 "m",
@@ -248,7 +248,7 @@ async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock
                 created=moment,
             )
         )
-    days = (await store.insights(since=0, until=1e12)).by_day
+    days = (await store.usage.load_insights(since=0, until=1e12)).by_day
     assert [(row.key, row.calls) for row in days] == [
         ("1970-12-31", 1),
         ("1971-01-01", 1),
@@ -257,13 +257,13 @@ async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock
 
 
 async def test_computes_the_share_read_from_the_cache(store: Store, thread: str) -> None:
-    insights = await store.insights(since=0, until=1e12)
+    insights = await store.usage.load_insights(since=0, until=1e12)
     assert insights.total.cache_share is None
     usage = CanonicalUsage(
         input_tokens=10,
         cache_read_tokens=30,
         cache_write_tokens=20,
     )
-    await store.record_usage(NewUsage(thread, "m", usage))
-    insights = await store.insights(since=0, until=1e12)
+    await store.usage.record_usage(NewUsage(thread, "m", usage))
+    insights = await store.usage.load_insights(since=0, until=1e12)
     assert insights.total.cache_share == 0.5

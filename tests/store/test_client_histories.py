@@ -26,7 +26,8 @@ from everthread.store.rewrite_records import (
     ThreadLink,
 )
 from everthread.store.sql.stored_messages import AppendRequest
-from everthread.store.store import MAX_PREPARED_BY_WRITER, Store
+from everthread.store.store import Store
+from everthread.store.topics.client_history_store import MAX_PREPARED_BY_WRITER
 from everthread.store.usage_records import NewUsage
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.store.conftest import Clock, open_at
@@ -94,7 +95,9 @@ async def match_rewrites(
     engine: str = "e",
 ) -> tuple[list[Rewrite], list[Rewrite]]:
     """Return the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
-    [matches], *_ = await store.match_rewrites(tenant, [engine], digests, skeletons)
+    [matches], *_ = await store.client_histories.match_rewrites(
+        tenant, [engine], digests, skeletons
+    )
     return matches
 
 
@@ -102,28 +105,28 @@ async def test_stores_links_with_their_messages_usage_and_state(store: Store) ->
     first, *new_links = new_chain(3)
     await extend(store, first)
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
-    links = await store.extend_thread("A", new_links, [usage], ("key", {"a": 1}))
+    links = await store.client_histories.extend_thread("A", new_links, [usage], ("key", {"a": 1}))
     stored_ids = [message.id for message in await store.messages("A")]
     assert [link and link.last_message_id for link in links] == stored_ids[1:]
-    [record] = await store.usage("A")
+    [record] = await store.usage.list_usage("A")
     assert record.thread == "A"
     assert record.usage.input_tokens == 5
-    assert await store.get_state("A", "key") == {"a": 1}
+    assert await store.state.get_state("A", "key") == {"a": 1}
 
 
 async def test_stores_nothing_if_another_link_follows_already(store: Store) -> None:
-    await store.extend_thread("A", new_chain(2))
+    await store.client_histories.extend_thread("A", new_chain(2))
     late_links = [
         new_link("other", "d1", length=2),
         new_link("answer", "other", length=3),
     ]
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
-    links = await store.extend_thread("A", late_links, [usage], ("key", 1))
+    links = await store.client_histories.extend_thread("A", late_links, [usage], ("key", 1))
     assert links == [None]
     messages = await store.messages("A")
     assert len(messages) == 2
-    assert await store.usage("A") == []
-    assert await store.get_state("A", "key") is None
+    assert await store.usage.list_usage("A") == []
+    assert await store.state.get_state("A", "key") is None
 
 
 async def test_usage_goes_to_the_thread_that_has_the_link_already(
@@ -132,15 +135,15 @@ async def test_usage_goes_to_the_thread_that_has_the_link_already(
     await extend(store, new_link("d1"))
     usage = NewUsage("B", "m", CanonicalUsage(input_tokens=5))
     new_links = [new_link("d1", thread="B"), new_link("d2", "d1", thread="B")]
-    [link] = await store.extend_thread("B", new_links, [usage])
+    [link] = await store.client_histories.extend_thread("B", new_links, [usage])
     assert link is not None
     assert link.thread == "A"
-    [record] = await store.usage("A")
+    [record] = await store.usage.list_usage("A")
     assert record.session == "A"
 
 
 async def test_repeated_link_is_stored_once(store: Store) -> None:
-    links = await store.extend_thread("A", new_chain(2))
+    links = await store.client_histories.extend_thread("A", new_chain(2))
     link = await extend(store, new_chain(2)[-1])
     assert link == links[-1]
     messages = await store.messages("A")
@@ -148,7 +151,7 @@ async def test_repeated_link_is_stored_once(store: Store) -> None:
 
 
 async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
-    first, _ = await store.extend_thread("A", new_chain(2))
+    first, _ = await store.client_histories.extend_thread("A", new_chain(2))
     assert await extend(store, new_link("other", "d1", length=2)) is None
     messages = await store.messages("A")
     assert len(messages) == 2
@@ -174,10 +177,10 @@ async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> N
     assert await extend(store, in_other_thread) is None
     assert await read_context(store, "A") == "said d1"
     await extend(store, new_link("d2", "d1", length=2))
-    last = await store.last_link("A")
+    last = await store.client_histories.load_last_link("A")
     assert last is not None
     assert last.digest == "d2"
-    assert await store.last_link("unknown") is None
+    assert await store.client_histories.load_last_link("unknown") is None
     other_history = replace(new_link("n1"), follows="d2")
     await store_link(store, other_history)
     assert await extend(store, replace(new_link("n2"), follows="d2")) is None
@@ -195,7 +198,7 @@ async def test_check_reports_broken_links(
     url: str, clock: Clock, damage: str, problem: str
 ) -> None:
     store = open_at(url, clock)
-    await store.extend_thread("A", new_chain(2))
+    await store.client_histories.extend_thread("A", new_chain(2))
     with transaction(store) as tx:
         tx.run(f"UPDATE links SET {damage} WHERE digest = 'd2'")  # noqa: S608 - from this test
     health = await store.check()
@@ -204,28 +207,28 @@ async def test_check_reports_broken_links(
 
 
 async def test_finds_the_longest_stored_beginning(store: Store) -> None:
-    await store.extend_thread("A", new_chain(3))
+    await store.client_histories.extend_thread("A", new_chain(3))
     digests = [f"d{length}" for length in range(1, 900)]
-    match = await store.find_link("t", "", digests)
+    match = await store.client_histories.find_link("t", "", digests)
     assert match is not None
     assert match.link.digest == "d3"
     assert match.next_digest is None
     assert match.results == "rd1 rd2 rd3"
-    match = await store.find_link("t", "", digests[:2])
+    match = await store.client_histories.find_link("t", "", digests[:2])
     assert match is not None
     assert match.link.digest == "d2"
     assert match.next_digest == "d3"
-    matches = await store.find_links_by_skeleton("t", "", ["sd1", "sd2"])
+    matches = await store.client_histories.find_links_by_skeleton("t", "", ["sd1", "sd2"])
     assert [match.link.digest for match in matches] == ["d2", "d1"]
     for tenant, scope in (("other", ""), ("t", "scope")):
-        assert await store.find_link(tenant, scope, digests) is None
-        assert await store.find_links_by_skeleton(tenant, scope, ["sd1"]) == []
+        assert await store.client_histories.find_link(tenant, scope, digests) is None
+        assert await store.client_histories.find_links_by_skeleton(tenant, scope, ["sd1"]) == []
 
 
 async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
-    assert await store.put_rewrite(REWRITE) == REWRITE
+    assert await store.client_histories.put_rewrite(REWRITE) == REWRITE
     late = replace(REWRITE, replacement=b"late", depth=9)
-    assert await store.put_rewrite(late) == REWRITE
+    assert await store.client_histories.put_rewrite(late) == REWRITE
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
     longer = replace(
         REWRITE,
@@ -234,7 +237,7 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
         replaced_count=5,
     )
     for new in (stronger, longer):
-        assert await store.put_rewrite(new) == new
+        assert await store.client_histories.put_rewrite(new) == new
     digests = [f"d{length}" for length in range(1, 900)]
     unknown = ["x"] * 900
     assert await match_rewrites(store, digests, unknown) == (
@@ -253,10 +256,10 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
 
 async def test_lists_the_engines_of_a_threads_rewrites(store: Store) -> None:
     for engine in ("e with recall", "e"):
-        await store.put_rewrite(replace(REWRITE, engine=engine))
-        await store.put_rewrite(replace(REWRITE, engine=engine, strength=1))
-    assert await store.list_rewrite_engines("A") == ["e", "e with recall"]
-    assert await store.list_rewrite_engines("another") == []
+        await store.client_histories.put_rewrite(replace(REWRITE, engine=engine))
+        await store.client_histories.put_rewrite(replace(REWRITE, engine=engine, strength=1))
+    assert await store.client_histories.list_rewrite_engines("A") == ["e", "e with recall"]
+    assert await store.client_histories.list_rewrite_engines("another") == []
 
 
 async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None:
@@ -280,7 +283,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
                 replaced_count=position,
                 strength=len(rewrites),
             )
-            rewrites.append(await store.put_rewrite(new))
+            rewrites.append(await store.client_histories.put_rewrite(new))
         elif step < 0.3 and rewrites:
             removed = rewrites.pop(chance.randrange(len(rewrites)))
             delete = "DELETE FROM rewrites"
@@ -288,27 +291,33 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
             with transaction(store) as tx:
                 sql = chance.choice([delete, undo])
                 tx.run(f"{sql} WHERE strength = ?", (removed.strength,))
-        full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
-        resumed, search, _ = await store.match_rewrites("t", engines, digests, skeletons, search)
+        full, *_ = await store.client_histories.match_rewrites("t", engines, digests, skeletons)
+        resumed, search, _ = await store.client_histories.match_rewrites(
+            "t", engines, digests, skeletons, search
+        )
         assert [(exact[:1], similar) for exact, similar in resumed] == [
             (exact[:1], similar) for exact, similar in full
         ]
         if chance.random() < 0.1:  # the client continued from an earlier message
             digests[-1] = "other"
-            full, *_ = await store.match_rewrites("t", engines, digests, skeletons)
-            resumed, *_ = await store.match_rewrites("t", engines, digests, skeletons, search)
+            full, *_ = await store.client_histories.match_rewrites("t", engines, digests, skeletons)
+            resumed, *_ = await store.client_histories.match_rewrites(
+                "t", engines, digests, skeletons, search
+            )
             assert resumed == full
 
 
 async def test_compaction_continues_its_thread_once(store: Store) -> None:
-    await store.extend_thread("A", new_chain(4))
+    await store.client_histories.extend_thread("A", new_chain(4))
     history = await store.history("A")
     new = replace(
         new_rewrite(),
         record=replace(RECORD, author="journal", cost=Decimal("0.25")),
     )
-    rewrite = await store.commit_rewrite(new)
-    assert await store.commit_rewrite(new) == rewrite, "another process made the same"
+    rewrite = await store.client_histories.commit_rewrite(new)
+    assert await store.client_histories.commit_rewrite(new) == rewrite, (
+        "another process made the same"
+    )
     [compaction] = await store.compactions("A")
     covered = [message.id for message in history[:3]]
     assert compaction.record == replace(new.record, covered=covered)
@@ -322,7 +331,7 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
     assert len(messages) == 3
     stored_history = await store.history("A")
     assert texts_of(stored_history[:4]) == texts_of(history)
-    insights = await store.insights(since=0, until=1e12, platform="gateway")
+    insights = await store.usage.load_insights(since=0, until=1e12, platform="gateway")
     assert insights.compactions == 1
     assert insights.tokens_saved == 600
     [thread] = await store.list_threads()
@@ -330,9 +339,9 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
 
 
 async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> None:
-    await store.extend_thread("A", new_chain(6))
+    await store.client_histories.extend_thread("A", new_chain(6))
     history = await store.history("A")
-    first = await store.commit_rewrite(new_rewrite())
+    first = await store.client_histories.commit_rewrite(new_rewrite())
     entries = [
         ContextEntry(None, {"role": "user", "content": "Two."}),
         ContextEntry(1, {"role": "user", "content": "cut"}, is_changed=True),
@@ -353,13 +362,13 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
         base_session=first.session,
         digests=["d3", "d5"],
     )
-    second = await store.commit_rewrite(new)
+    second = await store.client_histories.commit_rewrite(new)
     summary, shortened, kept = await store.messages(second.session)
     assert summary.kind == "summary"
     assert shortened.kind == "derived"
     assert shortened.origin == history[3].id
     assert kept.id == history[5].id
-    assert await store.commit_rewrite(new) == second
+    assert await store.client_histories.commit_rewrite(new) == second
     compactions = await store.compactions("A")
     assert len(compactions) == 2
 
@@ -372,29 +381,31 @@ async def test_messages_that_are_not_stored_do_not_shift_the_others(store: Store
         result_message("c1", "found"),
     ]
     link = new_link("d1", length=5)
-    await store.extend_thread("A", [replace(link, messages=[NewMessage(body) for body in bodies])])
+    await store.client_histories.extend_thread(
+        "A", [replace(link, messages=[NewMessage(body) for body in bodies])]
+    )
     history = await store.history("A")
     own_roles = ["user", "assistant", CLIENT_NOTES_ROLE, "assistant", "tool"]
     cut: Message = {"role": "user", "content": "cut"}
     entries = [ContextEntry(position, cut, is_changed=True) for position in range(5)]
     context = ProxiedContext(entries, (), inherited_count=0, own_roles=own_roles)
     new = replace(new_rewrite(), context=context, digest="d1")
-    rewrite = await store.commit_rewrite(new)
+    rewrite = await store.client_histories.commit_rewrite(new)
     origins = [message.origin for message in await store.messages(rewrite.session)]
     question, answer, result = (message.id for message in history)
     assert origins == [question, None, None, answer, result]
 
 
 async def test_undone_rewrite_is_not_used_again(store: Store) -> None:
-    await store.extend_thread("A", new_chain(4))
-    await store.commit_rewrite(new_rewrite())
+    await store.client_histories.extend_thread("A", new_chain(4))
+    await store.client_histories.commit_rewrite(new_rewrite())
     await extend(store, new_link("d5", "d4", length=5))
     reopened = await store.undo("A")
     assert reopened.id == "A"
     messages = await store.messages("A")
     assert len(messages) == 5, "later messages stay"
     assert await match_rewrites(store, ["d3"], ["s1", "s2", "s3"]) == ([], [])
-    undone = await store.get_state("A", UNDONE_STATE_KEY)
+    undone = await store.state.get_state("A", UNDONE_STATE_KEY)
     assert undone is not None
     assert undone["until"] > 0
 
@@ -403,12 +414,12 @@ async def test_links_and_rewrites_are_deleted_with_their_thread(store: Store) ->
     await extend(store, new_link("d1"))
     await extend(store, new_link("d1", thread="B", tenant="u"))
     for tenant, thread in (("t", "A"), ("u", "B")):
-        await store.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
+        await store.client_histories.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
     await store.delete_thread("A")
     skeletons = ["x"] * 3
-    assert await store.find_link("t", "", ["d1"]) is None
+    assert await store.client_histories.find_link("t", "", ["d1"]) is None
     assert await match_rewrites(store, ["d3"], skeletons) == ([], [])
-    assert await store.find_link("u", "", ["d1"]) is not None
+    assert await store.client_histories.find_link("u", "", ["d1"]) is not None
     exact, _ = await match_rewrites(store, ["d3"], skeletons, tenant="u")
     assert len(exact) == 1
 
@@ -427,7 +438,9 @@ async def test_one_of_two_stores_that_race_wins(stores: list[Store]) -> None:
         previous = winner.digest
         rewrites = await asyncio.gather(
             *(
-                store.put_rewrite(replace(REWRITE, digest=f"c{turn}", replacement=name))
+                store.client_histories.put_rewrite(
+                    replace(REWRITE, digest=f"c{turn}", replacement=name)
+                )
                 for store, name in zip(stores, (b"a", b"b", b"c", b"d"), strict=True)
             )
         )
@@ -477,10 +490,10 @@ async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
     family = await store.family("first")
     assert set(family) == {"first", "second"}
     assert await store.family("other") == ["other"]
-    find_conversation = store.find_conversation
+    find_conversation = store.client_histories.find_conversation
     assert await find_conversation("default", "support", "google-adk") == "other"
     assert await find_conversation("default", "support", "gateway") is None
-    end = await store.conversation_end("default", "support", "gateway", 4)
+    end = await store.client_histories.load_conversation_end("default", "support", "gateway", 4)
     assert end is None, "a client of the gateway continues no framework's conversation"
 
 
@@ -544,7 +557,7 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
     assert row.side_call_count == 3
     subagents = await store.subagents("talk")
     assert set(subagents) == {"title", "agent", "count"}
-    stored_row = await store.thread_row("talk")
+    stored_row = await store.overview.load_thread_row("talk")
     assert stored_row.side_call_count == 3
     assert await store.delete_thread("talk") == 4
 

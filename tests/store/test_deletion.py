@@ -56,14 +56,14 @@ async def full_thread(store: Store, word: str) -> str:
     await store.undo(thread)
     await compact_session(store, thread)
     await append_texts(store, thread, f"{word} after")
-    await store.put_output(
+    await store.outputs.put_output(
         thread,
         f"output of {word}",
         call_id="c",
         tool="t",
     )
-    await store.record_usage(NewUsage(thread, "model", CanonicalUsage(input_tokens=5)))
-    await store.put_state(thread, "engine", {"word": word})
+    await store.usage.record_usage(NewUsage(thread, "model", CanonicalUsage(input_tokens=5)))
+    await store.state.put_state(thread, "engine", {"word": word})
     agent = await new_thread(
         store,
         f"{word} agent",
@@ -76,8 +76,8 @@ async def full_thread(store: Store, word: str) -> str:
         kind="subagent",
         parent=agent,
     )
-    await store.put_output(inner, f"inner output of {word}")
-    assert await store.acquire(thread, "me", 10)
+    await store.outputs.put_output(inner, f"inner output of {word}")
+    assert await store.leases.acquire_lease(thread, "me", 10)
     return thread
 
 
@@ -111,13 +111,13 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
         store.session(gone),
         store.history(gone),
         store.delete_thread(gone),
-        store.outputs(gone),
+        store.outputs.list_outputs(gone),
     ):
         with pytest.raises(UnknownIdError):
             await call
     with pytest.raises(UnknownIdError):
-        await store.output(output_id("output of apple"))
-    account = await store.insights(since=0, until=1e12)
+        await store.outputs.load_output(output_id("output of apple"))
+    account = await store.usage.load_insights(since=0, until=1e12)
     assert account.total.calls == 2, "what it cost stays in the accounts"
     await store.delete_thread(keep)
     assert count_all_rows(store) == before
@@ -176,15 +176,15 @@ async def test_output_is_deleted_with_the_last_thread_that_cites_it(
 ) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
-    key = (await store.put_output(one, "the same unusual output")).id
-    await store.put_output(two, "the same unusual output")
+    key = (await store.outputs.put_output(one, "the same unusual output")).id
+    await store.outputs.put_output(two, "the same unusual output")
     await search(store, "unusual")
     await store.delete_thread(one)
-    assert await store.output(key) == "the same unusual output"
+    assert await store.outputs.load_output(key) == "the same unusual output"
     assert await found_threads(store, "unusual") == {two}
     await store.delete_thread(two)
     with pytest.raises(UnknownIdError):
-        await store.output(key)
+        await store.outputs.load_output(key)
     assert await found_threads(store, "unusual") == set()
 
 
@@ -195,15 +195,15 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     early = "early log " * 9
     late = "late log " * 9
     for text in (early, late):
-        stored = await store.put_output(thread, text, call_id="c", tool="run")
+        stored = await store.outputs.put_output(thread, text, call_id="c", tool="run")
         await append_texts(store, thread, f"see {stored.id} for it")
     branch = await store.branch(thread, (await store.messages(thread))[0].id)
-    outputs = await store.outputs(branch.id)
+    outputs = await store.outputs.list_outputs(branch.id)
     assert [stored.id for stored in outputs] == [output_id(early)]
     await store.delete_thread(thread)
-    assert await store.output(output_id(early)) == early
+    assert await store.outputs.load_output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
-        await store.output(output_id(late))
+        await store.outputs.load_output(output_id(late))
     assert await found_threads(store, "early") == {branch.id}
 
 
@@ -220,7 +220,7 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
             store.delete_thread(thread),
             *(append_texts(other, thread, "more") for other in others),
             others[0].branch(thread, messages[3].id),
-            others[1].put_output(thread, "an output"),
+            others[1].outputs.put_output(thread, "an output"),
             others[0].create_session(fresh),
             commit_compaction(others[1], thread),
             others[1].create_session(NewSession(kind="subagent", parent=thread)),

@@ -176,7 +176,7 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     lines = [f"line{number} " + "0 " * 120 for number in range(CHUNKS_PER_WRITE * 6)]
-    await store.put_output(thread.id, "\n".join(lines), tool="terminal")
+    await store.outputs.put_output(thread.id, "\n".join(lines), tool="terminal")
     batches = prepare(store)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
@@ -260,7 +260,7 @@ async def test_a_damaged_output_stops_no_search(
     store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread = await new_thread(store, "needle one")
-    await store.put_output(thread, "needle two", tool="terminal")
+    await store.outputs.put_output(thread, "needle two", tool="terminal")
     if indexed:
         stored_hits = await search(store, "needle")
         assert len(stored_hits) == 2

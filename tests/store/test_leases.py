@@ -26,9 +26,11 @@ async def test_one_holder_at_a_time(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me")
     assert mine.thread == thread
     assert mine.holder == "me"
-    assert await store.acquire(thread, "you", 60) is None
-    assert await store.acquire(other, "you", 60) is not None, "another thread is another lease"
-    await store.release(mine)
+    assert await store.leases.acquire_lease(thread, "you", 60) is None
+    assert await store.leases.acquire_lease(other, "you", 60) is not None, (
+        "another thread is another lease"
+    )
+    await store.leases.release_lease(mine)
     yours = await acquire_lease(store, thread, "you")
     assert yours.fence > mine.fence
 
@@ -38,7 +40,7 @@ async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
     tip = await compact_session(store, thread)
     mine = await acquire_lease(store, tip, "me")
     assert mine.thread == thread
-    assert await store.acquire(thread, "you", 60) is None
+    assert await store.leases.acquire_lease(thread, "you", 60) is None
     await append_texts(store, tip, "fine", lease=mine)
 
 
@@ -50,7 +52,7 @@ async def test_leases_expire_by_the_databases_clock(
     mine = await acquire_lease(store, thread, "me", 60)
     assert abs(mine.expires_at - (time.time() + 60)) < 30
     clock.now = 1e12
-    assert await store.acquire(thread, "you", 60) is None
+    assert await store.leases.acquire_lease(thread, "you", 60) is None
 
 
 async def test_an_expired_lease_is_taken_and_its_late_write_refused(
@@ -66,11 +68,11 @@ async def test_an_expired_lease_is_taken_and_its_late_write_refused(
         append_texts(store, thread, "late", lease=mine),
         commit_compaction(store, thread, lease=mine),
         store.end_session(thread, "late", lease=mine),
-        store.renew(mine, 60),
+        store.leases.renew_lease(mine, 60),
     ):
         with pytest.raises(LeaseLostError):
             await late
-    await store.release(mine)
+    await store.leases.release_lease(mine)
     assert await store.export(thread) == before
     await append_texts(store, thread, "in time", lease=yours)
     assert (await read_history(store, thread)).endswith(", in time")
@@ -89,20 +91,20 @@ async def test_a_late_undo_is_refused(store: Store) -> None:
 async def test_an_expired_lease_that_was_not_taken_still_counts(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me", 0.0)
     await append_texts(store, thread, "fine", lease=mine)
-    longer = await store.renew(mine, 60)
+    longer = await store.leases.renew_lease(mine, 60)
     assert longer.fence == mine.fence
     assert longer.expires_at > mine.expires_at
-    assert await store.acquire(thread, "you", 60) is None
+    assert await store.leases.acquire_lease(thread, "you", 60) is None
 
 
 async def test_a_released_lease_allows_no_write(store: Store, thread: str) -> None:
     mine = await acquire_lease(store, thread, "me")
-    await store.release(mine)
-    await store.release(mine)
+    await store.leases.release_lease(mine)
+    await store.leases.release_lease(mine)
     with pytest.raises(LeaseLostError):
         await append_texts(store, thread, "late", lease=mine)
     with pytest.raises(LeaseLostError):
-        await store.renew(mine, 60)
+        await store.leases.renew_lease(mine, 60)
 
 
 async def test_holder_may_acquire_its_lease_again(store: Store, thread: str) -> None:
@@ -130,6 +132,6 @@ async def test_one_of_many_concurrent_callers_gets_the_lease(
     for _ in range(5):
         thread = await new_thread(store)
         leases = await asyncio.gather(
-            *(one.acquire(thread, f"p{n}", 60) for n, one in enumerate(stores))
+            *(one.leases.acquire_lease(thread, f"p{n}", 60) for n, one in enumerate(stores))
         )
         assert sum(lease is not None for lease in leases) == 1

@@ -22,7 +22,7 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
     one = await numbered_thread(store, 6, tenant="a")
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
-    await store.record_usage(
+    await store.usage.record_usage(
         NewUsage(
             one,
             "m1",
@@ -30,7 +30,7 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
             cost=Decimal("0.25"),
         )
     )
-    await store.record_usage(
+    await store.usage.record_usage(
         NewUsage(
             one,
             "m2",
@@ -39,9 +39,9 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
             cost=Decimal("0.5"),
         )
     )
-    await store.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
+    await store.usage.record_usage(NewUsage(two, "m3", CanonicalUsage(7, 1)))
     tip = await compact_session(store, one)
-    figures = await store.thread_figures([one, two, empty])
+    figures = await store.overview.sum_threads([one, two, empty])
     assert figures == {
         one: ThreadFigures(
             one,
@@ -65,22 +65,22 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
             last_prompt_tokens=7,
         ),
     }
-    calls = await store.call_rows([one])
+    calls = await store.overview.list_calls([one])
     assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
         ("m1", "main", 155, "a"),
         ("m2", "auxiliary", 10, "a"),
     ]
-    records = await store.recent_compactions(tenant="a")
+    records = await store.overview.list_recent_compactions(tenant="a")
     assert [record.session for record in records] == [tip]
-    assert await store.recent_compactions(tenant="b") == []
-    assert await store.recent_compactions(threads=[two]) == []
-    assert await store.recent_compactions(threads=[]) == []
-    sums = await store.sum_usage_by("tenant", since=0, until=clock.now + 1)
+    assert await store.overview.list_recent_compactions(tenant="b") == []
+    assert await store.overview.list_recent_compactions(threads=[two]) == []
+    assert await store.overview.list_recent_compactions(threads=[]) == []
+    sums = await store.overview.sum_usage_by("tenant", since=0, until=clock.now + 1)
     assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
-    by_client = await store.sum_usage_by(
+    by_client = await store.overview.sum_usage_by(
         "client",
         since=0,
         until=clock.now + 1,
@@ -97,12 +97,12 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
         tool_result("terminal", "y" * 800),
         tool_result("terminal", "z", tokens=9_000),
     )
-    sizes = await store.heaviest_messages(thread, limit=2)
+    sizes = await store.overview.list_largest_messages(thread, limit=2)
     assert [size.tokens for size in sizes] == [
         9_000,
         (len('{"role":"user","content":""}') + 4_003) // 4,
     ]
-    ((tool, count, tokens),) = await store.tool_sizes(thread)
+    ((tool, count, tokens),) = await store.overview.list_tool_sizes(thread)
     assert tool == "terminal"
     assert count == 2
     assert tokens > 9_200
@@ -110,21 +110,21 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
 
 async def test_last_change_differs_after_every_change(store: Store, clock: Clock) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
-    thread_changes = [await store.last_change(thread=thread)]
-    tenant_changes = [await store.last_change(tenant="a")]
+    thread_changes = [await store.overview.make_change_marker(thread_id=thread)]
+    tenant_changes = [await store.overview.make_change_marker(tenant="a")]
 
     async def compare_changes() -> None:
-        thread_changes.append(await store.last_change(thread=thread))
-        tenant_changes.append(await store.last_change(tenant="a"))
+        thread_changes.append(await store.overview.make_change_marker(thread_id=thread))
+        tenant_changes.append(await store.overview.make_change_marker(tenant="a"))
 
-    assert await store.last_change(thread=thread) in thread_changes
-    assert await store.last_change() in tenant_changes
+    assert await store.overview.make_change_marker(thread_id=thread) in thread_changes
+    assert await store.overview.make_change_marker() in tenant_changes
     clock.now += 1
     await store.append(thread, numbered_messages(7, 7))
     await compare_changes()
     tip = await compact_session(store, thread)
     await compare_changes()
-    await store.record_usage(NewUsage(tip, "m", CanonicalUsage(1, 1)))
+    await store.usage.record_usage(NewUsage(tip, "m", CanonicalUsage(1, 1)))
     await compare_changes()
     await store.undo(tip)
     await compare_changes()
@@ -136,7 +136,7 @@ async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, cloc
     thread = await new_thread(store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400))
     ids = [message.id for message in await store.messages(thread)]
     tip = await compact_session(store, thread, words="in short")
-    row = await store.thread_row(thread)
+    row = await store.overview.load_thread_row(thread)
     rows = await store.list_threads()
     assert row == rows[0]
     assert row.tip.id == tip
@@ -144,7 +144,7 @@ async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, cloc
     assert row.compaction_count == 1
     sizes = {
         (kind, role, is_tool): tokens
-        for kind, role, is_tool, tokens in await store.context_sizes(tip)
+        for kind, role, is_tool, tokens in await store.overview.list_context_sizes(tip)
     }
     assert sizes.keys() == {
         ("message", "user", False),
@@ -152,10 +152,10 @@ async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, cloc
         ("summary", "user", False),
     }
     assert sizes["message", "tool", True] > 100
-    assert len(await store.context_sizes(tip, start=3)) == 1
-    whole, shortened = await store.shown_messages(tip, ids)
+    assert len(await store.overview.list_context_sizes(tip, start=3)) == 1
+    whole, shortened = await store.overview.find_unchanged_and_shortened_ids(tip, ids)
     assert whole == {ids[0], *ids[-2:]}
     assert shortened == set()
-    assert [message.body["content"] for message in await store.session_summaries(tip)] == [
+    assert [message.body["content"] for message in await store.overview.list_summaries(tip)] == [
         "in short"
     ]

@@ -417,13 +417,13 @@ async def test_a_message_queued_by_another_process_is_noticed(
         {"role": "user", "content": "hi"},
         "once",
     )
-    await other.queue_turn(new, max_waiting=9)
+    await other.turns.queue_turn(new, max_waiting=9)
     assert await heard.get() == thread
     await asyncio.to_thread(own_server.stop)
     await asyncio.to_thread(own_server.start)
     while await heard.get():
         continue
-    await other.cancel_turn("t1", tenant="default")
+    await other.turns.cancel_turn("t1", tenant="default")
     assert await heard.get() == thread
     for each in (store, other):
         await each.close()
@@ -436,18 +436,18 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
     one, two = (open_at(url, Clock()) for _ in range(2))
     thread = await numbered_thread(one, 2)
     for turn in range(20):
-        lease = await one.acquire(thread, "one", 60)
+        lease = await one.leases.acquire_lease(thread, "one", 60)
         assert lease is not None
         await asyncio.gather(
             append_texts(one, thread, f"a{turn}", lease=lease),
-            one.renew(lease, 60),
+            one.leases.renew_lease(lease, 60),
             append_texts(one, thread, f"b{turn}", lease=lease),
             append_texts(two, thread, f"c{turn}", lease=lease),
-            two.renew(lease, 60),
-            two.acquire(thread, "two", 60),
+            two.leases.renew_lease(lease, 60),
+            two.leases.acquire_lease(thread, "two", 60),
             append_texts(two, thread, f"d{turn}"),
         )
-        await one.release(lease)
+        await one.leases.release_lease(lease)
     assert not [record for record in caplog.records if "tried again" in record.getMessage()]
     history = await one.history(thread)
     assert len(history) == 2 + 4 * 20
@@ -460,15 +460,15 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
 ) -> None:
     url = new_url("postgresql")
     stores = [open_at(url, Clock()) for _ in range(4)]
-    await stores[0].create_key(NewKey("k", "digest", "acme", frozenset({"proxy"})))
+    await stores[0].keys.create_key(NewKey("k", "digest", "acme", frozenset({"proxy"})))
     for _ in range(50):
         await asyncio.gather(
             *(
-                store.count_use("2026-01-31", {"k": KeyUse(1, 10, Decimal("0.5"))})
+                store.keys.add_use("2026-01-31", {"k": KeyUse(1, 10, Decimal("0.5"))})
                 for store in stores
             )
         )
-    key = await stores[0].find_key("digest", "2026-01-31")
+    key = await stores[0].keys.find_key("digest", "2026-01-31")
     assert key is not None
     assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
     with psycopg.connect(url) as server:
@@ -488,9 +488,9 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     for number in range(12):
         calls = [
             append_texts(store, thread, f"{number} first"),
-            store.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
+            store.limits.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
             append_texts(store, thread, f"{number} second"),
-            store.put_state("scope", "key", number),
+            store.state.put_state("scope", "key", number),
         ]
         together = 1 + number % 4
         await asyncio.gather(*calls[:together], return_exceptions=True)
@@ -499,7 +499,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         await append_texts(store, thread, f"{number} third")
     messages = await store.messages(thread)
     assert len(messages) == 36
-    assert await store.get_state("scope", "key") == 11
+    assert await store.state.get_state("scope", "key") == 11
     await close_sound(store)
 
 

@@ -134,7 +134,7 @@ async def test_finds_outputs_and_cuts_them_to_the_matching_part(store: Store, cl
     clock.now += 60
     noise = "noise line\n" * 400
     log = f"{noise}Traceback: the FluxCapacitor overheated in bay seven\n{noise}"
-    stored = await store.put_output(
+    stored = await store.outputs.put_output(
         thread,
         log,
         call_id="c1",
@@ -236,7 +236,7 @@ async def test_search_finds_results_by_the_path_of_their_call(store: Store) -> N
         tool_result("read_file", "[stored]", "c3"),
     )
     log = "rate limited\n" * 50
-    stored = await store.put_output(
+    stored = await store.outputs.put_output(
         thread,
         log,
         call_id="c3",

@@ -120,7 +120,7 @@ async def test_searches_a_thread_by_any_of_its_ids(store: Store) -> None:
 
 async def test_searches_the_messages_and_outputs_of_a_session(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
-    await store.put_output(thread, "needle output", tool="terminal")
+    await store.outputs.put_output(thread, "needle output", tool="terminal")
     clock.now += 10
     tip = await compact_session(store, thread, head=1, tail=2)
     await append_texts(store, thread, "needle 7")
@@ -140,12 +140,12 @@ async def test_searches_the_messages_and_outputs_of_a_session(store: Store, cloc
 
 async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(1, 3, "needle "))
-    stored = await store.put_output(thread, "needle haystack", tool="terminal")
+    stored = await store.outputs.put_output(thread, "needle haystack", tool="terminal")
     citation = f"needle cites {stored.id}"
     [cited] = await store.append(thread, [tool_result("terminal", citation)])
     branch = await store.branch(thread, cited.id)
     late_output = "needle haystack after the branch"
-    await store.put_output(thread, late_output, tool="terminal")
+    await store.outputs.put_output(thread, late_output, tool="terminal")
     await append_texts(store, thread, "needle of the trunk")
     await append_texts(store, branch.id, "needle of the branch")
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)

@@ -230,13 +230,13 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
 async def test_searches_stored_outputs_to_their_end(store: Store) -> None:
     thread = await new_thread(store, "hello")
     text = FILLER * 400 + "the needle at the end " + FILLER * 10
-    stored = await store.put_output(
+    stored = await store.outputs.put_output(
         thread,
         text,
         call_id="c1",
         tool="terminal",
     )
-    await store.put_output(
+    await store.outputs.put_output(
         thread,
         text,
         call_id="c2",
@@ -259,7 +259,7 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
     thread = await new_thread(store, message, "password = hunter2hunter2X9")
     output = f"export GITHUB_TOKEN={secret}\nspoon output"
-    await store.put_output(thread, output, tool="terminal")
+    await store.outputs.put_output(thread, output, tool="terminal")
     quoted = f'"{secret}"'
     prefix = secret[:12] + "*"
     for query in (secret, quoted, prefix, secret[4:], "hunter2hunter2X9"):
@@ -332,7 +332,7 @@ async def test_finds_words_in_different_chunks_of_a_long_text(store: Store) -> N
     pair = "apricot and banana"
     await new_thread(store, long, "apricot alone", pair, "cherry and apricot")
     thread = await new_thread(store, "other")
-    await store.put_output(thread, long, tool="terminal")
+    await store.outputs.put_output(thread, long, tool="terminal")
     hits = await search(store, "apricot banana cherry")
     assert sorted(hit.message is None for hit in hits) == [False, True]
     expected = {
@@ -362,7 +362,7 @@ async def test_finds_words_that_are_repeated_very_often(store: Store) -> None:
 
 async def test_deleted_threads_are_not_found(store: Store) -> None:
     deleted = await new_thread(store, "needle one", FILLER * 300 + "needle two")
-    await store.put_output(deleted, "needle output", tool="terminal")
+    await store.outputs.put_output(deleted, "needle output", tool="terminal")
     await new_thread(store, "needle three")
     hits = await search(store, "needle")
     assert len(hits) == 4
@@ -390,7 +390,7 @@ async def test_snippet_shows_the_match(store: Store) -> None:
     words = [f"needle{number}" for number in range(18)]
     text = "".join(f"{FILLER * 50} {word} " for word in words)
     thread = await new_thread(store, text)
-    await store.put_output(thread, text, tool="terminal")
+    await store.outputs.put_output(thread, text, tool="terminal")
     for word in words:
         hits = await search(store, word)
         assert len(hits) == 2

@@ -68,7 +68,7 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
         for n in range(30)
     ]
     thread = await new_thread(store, answer, *repeats)
-    await store.put_output(thread, f"{question} {question}", tool="terminal")
+    await store.outputs.put_output(thread, f"{question} {question}", tool="terminal")
     exact_hits = await search(store, question, limit=100)
     assert len(exact_hits) == 31
     pages = [

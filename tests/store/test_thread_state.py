@@ -36,25 +36,25 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(value=VALUES)
 async def test_state_is_any_json(store: Store, value: Any) -> None:
-    await store.put_state("calibration", "m", value)
-    assert await store.get_state("calibration", "m") == value
+    await store.state.put_state("calibration", "m", value)
+    assert await store.state.get_state("calibration", "m") == value
 
 
 async def test_state_has_scopes_and_is_replaced(store: Store) -> None:
-    await store.put_state("a", "k", 1)
-    await store.put_state("b", "k", 2)
-    await store.put_state("a", "k", 3)
-    assert [await store.get_state(scope, "k") for scope in "abc"] == [3, 2, None]
-    assert await store.get_state("a", "other") is None
+    await store.state.put_state("a", "k", 1)
+    await store.state.put_state("b", "k", 2)
+    await store.state.put_state("a", "k", 3)
+    assert [await store.state.get_state(scope, "k") for scope in "abc"] == [3, 2, None]
+    assert await store.state.get_state("a", "other") is None
 
 
 async def test_state_of_a_session_goes_with_it(store: Store) -> None:
     thread = await numbered_thread(store, 6)
     tip = await compact_session(store, thread)
     for scope in (thread, tip, "everybody"):
-        await store.put_state(scope, "k", 1)
+        await store.state.put_state(scope, "k", 1)
     await store.delete_thread(thread)
-    states = [await store.get_state(scope, "k") for scope in (thread, tip, "everybody")]
+    states = [await store.state.get_state(scope, "k") for scope in (thread, tip, "everybody")]
     assert states == [None, None, 1]
 
 
@@ -64,13 +64,13 @@ async def test_nodes_of_a_thread_in_order(store: Store) -> None:
     first_leaf = make_node("a", thread, first_message=1)
     root = make_node("c", thread, level=1, degraded=True)
     tip = await store_nodes(store, thread, later_leaf, first_leaf, root)
-    assert await store.nodes(tip) == [first_leaf, later_leaf, root]
+    assert await store.state.list_nodes(tip) == [first_leaf, later_leaf, root]
     better_root = replace(root, degraded=False, body="rebuilt")
     await store_nodes(store, thread, better_root)
-    assert await store.nodes(thread) == [first_leaf, later_leaf, better_root]
+    assert await store.state.list_nodes(thread) == [first_leaf, later_leaf, better_root]
     await store.delete_thread(thread)
     with pytest.raises(UnknownIdError):
-        await store.nodes(thread)
+        await store.state.list_nodes(thread)
 
 
 async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
@@ -85,42 +85,44 @@ async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
     )
     await store_nodes(store, first_thread, first_node)
     await store_nodes(store, second_thread, second_node)
-    assert await store.nodes(first_thread) == [first_node]
-    assert await store.nodes(second_thread) == [second_node]
+    assert await store.state.list_nodes(first_thread) == [first_node]
+    assert await store.state.list_nodes(second_thread) == [second_node]
 
 
 async def test_a_text_is_pinned_once_and_unpinned_by_its_id(store: Store) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
-    first = await store.put_pin(thread, "Never push to main.")
-    assert await store.put_pin(thread, "Never push to main.") == first
-    pins = await store.pins(thread)
+    first = await store.state.put_pin(thread, "Never push to main.")
+    assert await store.state.put_pin(thread, "Never push to main.") == first
+    pins = await store.state.list_pins(thread)
     assert [pin.text for pin in pins] == ["Never push to main."]
-    await store.put_pin(thread, "note", max_pins=2)
+    await store.state.put_pin(thread, "note", max_pins=2)
     with pytest.raises(InputError, match="2 texts are pinned"):
-        await store.put_pin(thread, "one more", max_pins=2)
-    await store.delete_pin(thread, first.id)
+        await store.state.put_pin(thread, "one more", max_pins=2)
+    await store.state.delete_pin(thread, first.id)
     with pytest.raises(UnknownIdError, match="nothing is pinned"):
-        await store.delete_pin(thread, first.id)
+        await store.state.delete_pin(thread, first.id)
 
 
 async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     store: Store,
 ) -> None:
     thread = await new_thread(store, *numbered_messages(0, 3))
-    kept = await store.put_pin(thread, "Never push to main.")
+    kept = await store.state.put_pin(thread, "Never push to main.")
     history = await store.history(thread)
     branch = await store.branch(thread, history[-1].id)
-    await store.delete_pin(thread, kept.id)
-    assert await store.pins(thread) == []
-    assert await store.pins(branch.id) == [kept]
+    await store.state.delete_pin(thread, kept.id)
+    assert await store.state.list_pins(thread) == []
+    assert await store.state.list_pins(branch.id) == [kept]
     await store.delete_thread(thread)
-    assert await store.pins(branch.id) == [kept]
+    assert await store.state.list_pins(branch.id) == [kept]
 
 
 async def test_failures_are_counted_by_tenant_and_kind(store: Store, clock: Clock) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
-    await store.add_failures({("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1})
-    await store.add_failures({("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1})
-    assert await store.failures() == [("it failed", 4), ("a compaction failed", 1)]
-    assert await store.failures(tenant="acme") == [("it failed", 3)]
-    assert await store.failures(since=clock.now + 1) == []
+    await store.state.add_failures(
+        {("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1}
+    )
+    await store.state.add_failures({("acme", "", "it failed"): 1, ("", "nobody", "it failed"): 1})
+    assert await store.state.sum_failures() == [("it failed", 4), ("a compaction failed", 1)]
+    assert await store.state.sum_failures(tenant="acme") == [("it failed", 3)]
+    assert await store.state.sum_failures(since=clock.now + 1) == []

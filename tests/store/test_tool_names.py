@@ -47,7 +47,7 @@ async def tools_of(store: Store, text: str) -> list[str]:
 
 
 async def accounts(store: Store) -> dict[str, tuple[int, int]]:
-    found = await store.insights(since=0, until=1e12)
+    found = await store.usage.load_insights(since=0, until=1e12)
     return {row.tool: (row.results, row.tokens) for row in found.by_tool}
 
 

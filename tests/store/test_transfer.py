@@ -82,7 +82,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
     )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
         key = reverted if number == 1 else tip
-        await store.record_usage(
+        await store.usage.record_usage(
             NewUsage(
                 key,
                 "m",
@@ -93,7 +93,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
             )
         )
     for call in ("c1", "c2"):
-        await store.put_output(
+        await store.outputs.put_output(
             thread,
             "out\0put \ud800",
             call_id=call,
@@ -112,9 +112,9 @@ async def rich_thread(store: Store, clock: Clock) -> str:
         degraded=True,
     )
     tip = await store_nodes(store, thread, leaf, root)
-    await store.put_pin(thread, "Never push to main.")
-    await store.put_state(thread, "engine", {"last": "\ud800"})
-    await store.put_state(tip, "engine", [1])
+    await store.state.put_pin(thread, "Never push to main.")
+    await store.state.put_state(thread, "engine", {"last": "\ud800"})
+    await store.state.put_state(tip, "engine", [1])
     return thread
 
 
@@ -142,14 +142,14 @@ async def test_export_and_import_keep_everything(
     assert await other_store.export(thread) == lines
     assert await read_context(other_store, thread) == await read_context(store, thread)
     assert await read_history(other_store, thread) == await read_history(store, thread)
-    assert [u.cost for u in await other_store.usage(thread)] == [
-        u.cost for u in await store.usage(thread)
+    assert [u.cost for u in await other_store.usage.list_usage(thread)] == [
+        u.cost for u in await store.usage.list_usage(thread)
     ]
-    assert await other_store.get_state(thread, "engine") == {"last": "\ud800"}
+    assert await other_store.state.get_state(thread, "engine") == {"last": "\ud800"}
     for each in (store, other_store):
         [hit] = await search(each, "carried", tenant="t")
         assert hit.thread == thread
-    [node, _] = await other_store.nodes(thread)
+    [node, _] = await other_store.state.list_nodes(thread)
     first_three = (await other_store.history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
     assert node.first_message == first_three[0].id
@@ -198,7 +198,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(store: Store, cl
     await store.delete_thread(thread)
     await store.import_lines(lines)
     assert await store.export(thread) == lines
-    insights = await store.insights(since=0, until=1e12)
+    insights = await store.usage.load_insights(since=0, until=1e12)
     assert insights.total.calls == 3, "accounts are not doubled"
 
 

@@ -22,7 +22,7 @@ async def queue_turn(
     store: Store, thread: str, text: str, *, key: str = "", max_waiting: int = 9
 ) -> QueuedTurn | None:
     fresh = new_id()
-    return await store.queue_turn(
+    return await store.turns.queue_turn(
         NewQueuedTurn(
             fresh,
             thread,
@@ -43,22 +43,22 @@ async def test_turns_are_answered_in_order_and_queued_once(store: Store, thread:
     assert again == first
     assert await queue_turn(store, thread, "three", max_waiting=2) is None
     lease = await acquire_lease(store, thread)
-    begun = await store.begin_turn(lease)
+    begun = await store.turns.begin_turn(lease)
     assert begun.turn is not None
     assert begun.turn.id == first.id
     assert begun.turn.message == message("one \0 \ud800")
     assert begun.lost_turns == ()
-    ended = await store.end_turn(first.id, "answered", {"text": "yes"}, lease=lease)
+    ended = await store.turns.end_turn(first.id, "answered", {"text": "yes"}, lease=lease)
     assert ended.state == "answered"
     assert ended.result == {"text": "yes"}
-    stored_turn = await store.end_turn(first.id, "failed", {}, lease=lease)
+    stored_turn = await store.turns.end_turn(first.id, "failed", {}, lease=lease)
     assert stored_turn.state == "answered"
-    turns = await store.turns(thread, only_open=True)
+    turns = await store.turns.list_turns(thread, only_open=True)
     assert [turn.id for turn in turns] == [second.id]
-    turns = await store.turns(thread)
+    turns = await store.turns.list_turns(thread)
     assert [turn.position for turn in turns] == [2, 1]
-    assert (await store.cancel_turn(second.id, tenant="default")).state == "cancelled"
-    claim = await store.begin_turn(lease)
+    assert (await store.turns.cancel_turn(second.id, tenant="default")).state == "cancelled"
+    claim = await store.turns.begin_turn(lease)
     assert claim.turn is None
 
 
@@ -75,38 +75,38 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store, thread: str
     assert turn is not None
     assert other is not None
     old = await acquire_lease(store, thread)
-    await store.begin_turn(old)
-    assert await store.list_idle_queues() == []
-    asked = await store.cancel_turn(turn.id, tenant="default")
+    await store.turns.begin_turn(old)
+    assert await store.turns.list_idle_queues() == []
+    asked = await store.turns.cancel_turn(turn.id, tenant="default")
     assert asked.state == "running"
     assert asked.cancel_requested
     # The same holder again: its unfinished turns are lost.
     lease = await acquire_lease(store, thread)
     with pytest.raises(LeaseLostError):
-        await store.end_turn(turn.id, "answered", {}, lease=old)
+        await store.turns.end_turn(turn.id, "answered", {}, lease=old)
     with pytest.raises(LeaseLostError):
-        await store.begin_turn(old)
-    begun = await store.begin_turn(lease)
+        await store.turns.begin_turn(old)
+    begun = await store.turns.begin_turn(lease)
     assert begun.turn is None
     assert [lost.id for lost in begun.lost_turns] == [turn.id]
-    await store.end_turn(turn.id, "interrupted", {}, lease=lease)
-    begun = await store.begin_turn(lease)
+    await store.turns.end_turn(turn.id, "interrupted", {}, lease=lease)
+    begun = await store.turns.begin_turn(lease)
     assert begun.turn is not None
     assert begun.turn.id == other.id
-    await store.release(lease)
-    assert await store.list_idle_queues() == [thread]
+    await store.leases.release_lease(lease)
+    assert await store.turns.list_idle_queues() == [thread]
 
 
 async def test_turns_belong_to_their_tenant_and_thread(store: Store, thread: str) -> None:
     turn = await queue_turn(store, thread, "one")
     assert turn is not None
-    for call in (store.turn, store.cancel_turn):
+    for call in (store.turns.load_turn, store.turns.cancel_turn):
         with pytest.raises(UnknownIdError):
             await call(turn.id, tenant="other")
-    stored_turn = await store.turn(turn.id, tenant="default")
+    stored_turn = await store.turns.load_turn(turn.id, tenant="default")
     assert stored_turn.state == "queued"
     await store.delete_thread(thread)
     with pytest.raises(UnknownIdError):
-        await store.turn(turn.id, tenant="default")
+        await store.turns.load_turn(turn.id, tenant="default")
     with pytest.raises(UnknownIdError):
         await queue_turn(store, thread, "two")

@@ -52,7 +52,7 @@ async def test_message_with_unusual_text_is_stored_and_found(
         thread = await new_thread(each, *messages, id="s")
         history = await each.history(thread)
         assert texts_of(history)[:3] == texts
-        await each.put_output(
+        await each.outputs.put_output(
             thread,
             f"walnut {odd} {SECRET}",
             call_id=odd,

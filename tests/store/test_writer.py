@@ -152,18 +152,18 @@ async def test_writes_without_a_waiter_join_the_next_batch_or_share_their_own(
         return int(database.commits)
 
     with_a_waiter = await count_commits(
-        store.record_usage(usage, return_before_sync=True),
-        store.put_state(session.id, "state", 1),
+        store.usage.record_usage(usage, return_before_sync=True),
+        store.state.put_state(session.id, "state", 1),
     )
     assert with_a_waiter == 1
     alone = await count_commits(
         *(
-            store.record_usage(replace(usage, event=f"{n}"), return_before_sync=True)
+            store.usage.record_usage(replace(usage, event=f"{n}"), return_before_sync=True)
             for n in range(5)
         )
     )
     assert alone == 1
-    calls = await store.usage(session.id)
+    calls = await store.usage.list_usage(session.id)
     assert len(calls) == 6
 
 

@@ -63,7 +63,7 @@ class WatchedDatabase:
 def keep_busy(store: Store) -> Any:
     """Hold the writer of a store with a watched database."""
     database: Any = store.database
-    return database.hold_writer(store.put_state("scope", "first", 1))
+    return database.hold_writer(store.state.put_state("scope", "first", 1))
 
 
 async def call_together(store: Store, *calls: Coroutine[Any, Any, Any]) -> list[Any]:

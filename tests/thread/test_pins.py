@@ -44,8 +44,8 @@ async def test_every_compaction_carries_a_pin_until_it_is_deleted(
     for count in (1, 2):
         text = await compact_times(conversations, conversation, count)
         assert text.count(pin_lines) == 1
-    await conversations.store.delete_pin(conversation.id, pin.id)
-    assert await conversations.store.pins(conversation.id) == []
+    await conversations.store.state.delete_pin(conversation.id, pin.id)
+    assert await conversations.store.state.list_pins(conversation.id) == []
     text = await compact_times(conversations, conversation, 3)
     assert "4711-B" not in text
 
@@ -58,7 +58,7 @@ async def test_a_secret_in_a_pin_is_redacted_and_a_repeated_text_is_one_pin(
     assert TOKEN not in pin.text
     same_pin = await add_pin(conversations.store, conversation.id, pin.text)
     assert same_pin.id == pin.id
-    assert len(await conversations.store.pins(conversation.id)) == 1
+    assert len(await conversations.store.state.list_pins(conversation.id)) == 1
 
 
 async def test_a_branch_keeps_its_copies_of_pins(conversations: Conversations) -> None:
@@ -66,8 +66,8 @@ async def test_a_branch_keeps_its_copies_of_pins(conversations: Conversations) -
     pin = await add_pin(conversations.store, conversation.id, NOTE)
     await conversation.send("Begin.")
     branch = await conversation.branch()
-    await conversations.store.delete_pin(conversation.id, pin.id)
-    [pin_of_branch] = await conversations.store.pins(branch.id)
+    await conversations.store.state.delete_pin(conversation.id, pin.id)
+    [pin_of_branch] = await conversations.store.state.list_pins(branch.id)
     assert pin_of_branch.text == pin.text
 
 
@@ -81,4 +81,4 @@ async def test_refuses_an_empty_or_too_long_pin(conversations: Conversations, te
 async def test_refuses_to_delete_an_unknown_pin(conversations: Conversations) -> None:
     conversation = await open_conversation(conversations)
     with pytest.raises(UnknownIdError):
-        await conversations.store.delete_pin(conversation.id, "pin:" + "0" * 16)
+        await conversations.store.state.delete_pin(conversation.id, "pin:" + "0" * 16)

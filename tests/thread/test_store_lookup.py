@@ -169,7 +169,7 @@ async def test_finds_stored_outputs_but_not_earlier_searches(store: Store) -> No
     call = function_call("c1", "recall", '{"query": "E-7731"}')
     result = result_message("c1", "E-7731 was found")
     await append(store, thread, calls_message(call, text=""), result)
-    stored_output = await store.put_output(
+    stored_output = await store.outputs.put_output(
         thread,
         f"{make_text(9_000)} code E-7731 {make_text(9_000)}",
         tool="dump",
@@ -218,7 +218,7 @@ async def test_searches_other_threads_only_if_allowed(
     thread = await store_thread(store, "Here.")
     other = await store_thread(store, "The vault is behind the mirror.")
     foreign = await store_thread(store, "The vault is in the cellar.", tenant="rival")
-    foreign_output = await store.put_output(foreign, "vault number 9", tool="dump")
+    foreign_output = await store.outputs.put_output(foreign, "vault number 9", tool="dump")
     other_message = (await store.history(other))[0].id
     foreign_message = (await store.history(foreign))[0].id
     thread_lookup = look_up(store, thread)

@@ -25,7 +25,7 @@ from benchmarks.peers import PeerAbsentError, create_environment
 from everthread import estimate_request_tokens, open_store
 from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_settings
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import RequestRecord
 from everthread.providers.local import LocalModel
@@ -102,7 +102,7 @@ class Bookkeeper:
     page: int = 900
     """Characters."""
 
-    def __call__(self, request: Request) -> Reply | str:
+    def __call__(self, request: ModelRequest) -> ModelReply | str:
         last = request.messages[-1]
         everything = "\n".join(json.dumps(message) for message in request.messages)
         number = everything.rpartition("Entry ")[2].partition(":")[0]
@@ -128,13 +128,13 @@ class Bookkeeper:
         return answer
 
 
-def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
+def _call(name: str, arguments: dict[str, str], call_id: str) -> ModelReply:
     call: Any = {
         "id": call_id,
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+    return ModelReply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
 
 
 async def run_client(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
@@ -383,7 +383,7 @@ async def test_library_with_a_real_model(local_file: Path, tmp_path: Path) -> No
         assert thread.compaction_count >= 1
         prompts = [
             row.usage.prompt_tokens
-            for row in await store.usage(thread.first.id)
+            for row in await store.usage.list_usage(thread.first.id)
             if row.task == "main"
         ]
         assert len(prompts) == len(said)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.handover import hand_over
 from everthread.lab.importers.log import Log
 from everthread.lab.importers.read_logs import read_log
@@ -26,7 +26,7 @@ QUESTION = "Which part did you make near the end?"
 FOUND = "It was part37."
 
 
-def remember(request: Request) -> str:
+def remember(request: ModelRequest) -> str:
     """Answer the question only if the request holds what the first agent did."""
     return FOUND if FACT in json.dumps(request.messages) else "I do not know."
 

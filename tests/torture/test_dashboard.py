@@ -164,7 +164,7 @@ async def test_large_store_stays_fast(tmp_path: Path) -> None:
                 await store.append(thread, some)
             for number in range(2_500):
                 used = CanonicalUsage(100, 50, min(9_000, 40 * number), 200)
-                await store.record_usage(NewUsage(thread, MODEL, used))
+                await store.usage.record_usage(NewUsage(thread, MODEL, used))
             for start in range(0, 5_000, 500):
                 made = (
                     store.create_session(NewSession(title=f"thread {n}"))
@@ -219,7 +219,9 @@ async def test_undo_and_pin_on_the_page(
             "document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'"
         )
         await tab.submit("form[action$='/pin']")
-        assert [pin.text for pin in await store.pins(thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await store.state.list_pins(thread)] == [
+            "Never touch the audit log."
+        ]
         assert tab.complaints == []
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from everthread import open_store
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import RequestRecord
 from everthread.lab.provider.faults import Fault
@@ -111,7 +111,7 @@ class SlowModel:
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
 
-    def __call__(self, request: Request) -> Fault:
+    def __call__(self, request: ModelRequest) -> Fault:
         if request.model == WRITER:
             return Fault(
                 "delay",

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.peers import PeerAbsentError, create_environment
 from everthread import open_store
 from everthread.core.messages import results_of, text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -39,7 +39,7 @@ SAYS = [
 ]
 
 
-def bookkeeper(request: Request) -> Reply | str:
+def bookkeeper(request: ModelRequest) -> ModelReply | str:
     """Look up every entry. Asked for the code, search the conversation and report the result."""
     last = request.messages[-1]
     said = next(
@@ -67,7 +67,7 @@ def bookkeeper(request: Request) -> Reply | str:
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+    return ModelReply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
 
 
 def is_recalled(text: str) -> bool:
@@ -165,7 +165,7 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
         (thread,) = await store.list_threads()
         assert thread.compaction_count >= 3
         assert thread.message_count >= 4 * TURNS
-        used = [row for row in await store.usage(thread.first.id) if row.task == "main"]
+        used = [row for row in await store.usage.list_usage(thread.first.id) if row.task == "main"]
         assert len(used) == len(provider.log)
         assert [row.usage.prompt_tokens for row in used] == [
             record.prompt_tokens for record in provider.log

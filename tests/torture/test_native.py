@@ -15,7 +15,7 @@ import pytest
 
 from everthread import open_store
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.torture.fleet import Fleet
@@ -82,7 +82,10 @@ async def check_threads(store: Store, provider: Provider, threads: list[str]) ->
             "user",
             "assistant",
         ] * MESSAGES
-        turns = {turn.message["content"]: turn for turn in await store.turns(thread, limit=1_000)}
+        turns = {
+            turn.message["content"]: turn
+            for turn in await store.turns.list_turns(thread, limit=1_000)
+        }
         assert sorted(turns) == sorted(said)
         for place, text in enumerate(said):
             assert asked[text] <= 1, f"{text} was asked for {asked[text]} times"
@@ -96,7 +99,7 @@ async def check_threads(store: Store, provider: Provider, threads: list[str]) ->
 async def test_killed_gateways_lose_nothing(
     new_url: Callable[..., str], kind: str, tmp_path: Path
 ) -> None:
-    async def answer(request: Request) -> str:
+    async def answer(request: ModelRequest) -> str:
         await asyncio.sleep(0.3)
         return f"re: {text_of(request.messages[-1])}"
 

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from everthread.core.turns import user_text
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.manager_setup import text_of_tokens
 from tests.torture.clients.install import AbsentError, install_npm
@@ -44,7 +44,7 @@ def hook_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def bookkeeper(request: Request) -> str:
+def bookkeeper(request: ModelRequest) -> str:
     return f"Noted: {text_of_tokens(1_500, f'entry {len(request.messages)}')}"
 
 
@@ -78,7 +78,7 @@ def find_program(name: str, package: str) -> tuple[str, str]:
     return shutil.which(name, path=path) or name, path
 
 
-def pi_model(request: Request) -> str | Reply:
+def pi_model(request: ModelRequest) -> str | ModelReply:
     """Run a command or recall on request."""
     last = request.messages[-1]
     if last["role"] == "tool":
@@ -169,7 +169,7 @@ async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
             await process.wait()
 
 
-def opencode_model(request: Request) -> str | Reply:
+def opencode_model(request: ModelRequest) -> str | ModelReply:
     """Write a summary that says nothing of the user's words; run a command on request."""
     if not request.tools:
         return OPENCODE_SUMMARY
@@ -265,7 +265,7 @@ SECRET = "The vault is behind the mirror."
 BUILD = "seq -f 'step %g of the build' 1 1200; echo built"
 
 
-def claude_model(request: Request) -> str | Reply:
+def claude_model(request: ModelRequest) -> str | ModelReply:
     """Write a summary that says nothing of the user's words; run a command or recall on request."""
     said = json.dumps(request.messages[-1])
     if "<summary>" in said:
@@ -280,7 +280,7 @@ def claude_model(request: Request) -> str | Reply:
     return bookkeeper(request)
 
 
-def _recall(request: Request) -> str | Reply:
+def _recall(request: ModelRequest) -> str | ModelReply:
     """Search with the MCP server, once it is connected: until then, wait."""
     last = json.dumps(request.messages[-1])
     names = [str(tool["function"]["name"]) for tool in request.tools]
@@ -295,14 +295,14 @@ def _recall(request: Request) -> str | Reply:
 _numbers = itertools.count()
 
 
-def _call(name: str, arguments: dict[str, Any]) -> Reply:
+def _call(name: str, arguments: dict[str, Any]) -> ModelReply:
     function = {"name": name, "arguments": json.dumps(arguments)}
     call: Any = {
         "id": f"toolu_{next(_numbers)}",
         "type": "function",
         "function": function,
     }
-    return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+    return ModelReply({"role": "assistant", "content": None, "tool_calls": [call]})
 
 
 async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ CODEX_LIMIT = 30_000
 """Tokens at which Codex compacts by itself in the test."""
 
 
-def codex_model(request: Request) -> str:
+def codex_model(request: ModelRequest) -> str:
     """Write a summary that says nothing of the user's words, else a page of the ledger."""
     if "CONTEXT CHECKPOINT COMPACTION" in json.dumps(request.messages[-1]):
         return CODEX_SUMMARY

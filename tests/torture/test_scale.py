@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from everthread import open_store
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import format_utc_day
 from everthread.gateway.access.key_creation import issue_key
 from everthread.lab.provider import Provider
@@ -52,7 +52,7 @@ class SlowModel:
     def __init__(self) -> None:
         self._numbered = NumberedAnswers()
 
-    def __call__(self, request: Request) -> Fault:
+    def __call__(self, request: ModelRequest) -> Fault:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 
@@ -86,7 +86,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",))
-    await store.create_key(key)
+    await store.keys.create_key(key)
     async with Provider(served_models(6_000), SlowModel()) as provider:
         write_config(home, database, provider.url)
         fleet = Fleet(home)
@@ -133,7 +133,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
             made = await count_compactions(store)
             (used,) = [
                 one.use_of_day
-                for one in await store.list_keys(format_utc_day(time.time()))
+                for one in await store.keys.list_keys(format_utc_day(time.time()))
                 if one.key.id == key.id
             ]
         finally:
@@ -159,7 +159,7 @@ async def test_limit_is_exceeded_by_at_most_the_requests_in_flight(
     limit = 400
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",), limits=KeyLimits(requests=limit))
-    await store.create_key(key)
+    await store.keys.create_key(key)
     answered: Counter[int] = Counter()
     async with Provider(served_models(128_000), NumberedAnswers()) as provider:
         write_config(home, database, provider.url)
@@ -189,7 +189,7 @@ async def test_limit_is_exceeded_by_at_most_the_requests_in_flight(
         await asyncio.gather(
             *(ask(urls[number % GATEWAYS], number) for number in range(2 * GATEWAYS))
         )
-        await store.revoke_key(key.id)
+        await store.keys.revoke_key(key.id)
         revoked = time.monotonic()
         alive = set(urls)
         async with httpx2.AsyncClient(timeout=60) as client:

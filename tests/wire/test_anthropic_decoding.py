@@ -15,7 +15,7 @@ from everthread.core.messages import (
     text_of,
     with_content,
 )
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire import anthropic, openai_chat
 from tests.chat_messages import (
     assistant_message,
@@ -318,5 +318,5 @@ class TestReasoning:
             "messages": [user_message("q"), self.WIRE],
         }
         request = anthropic.decode_request(body)
-        other = Request("claude-b", request.messages, params=request.params)
+        other = ModelRequest("claude-b", request.messages, params=request.params)
         assert THINKING not in anthropic.encode_request(other)["messages"][1]["content"]

@@ -13,7 +13,7 @@ from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.message_repair import OPENING_TEXT, repair_messages
 from everthread.core.messages import Message, parts_of
 from everthread.core.turns import is_user_message
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.wire import anthropic
 from everthread.wire.native_values import with_native
@@ -429,7 +429,7 @@ class TestRules:
     @given(chat_histories())
     def test_encodes_valid_requests_from_any_history(self, history: list[Message]) -> None:
         before = copy_of(history)
-        body = anthropic.encode_request(Request("claude-a", history))
+        body = anthropic.encode_request(ModelRequest("claude-a", history))
         assert history == before
         assert problems(body) == []
 
@@ -438,7 +438,7 @@ class TestRules:
         for path in sorted(shared_path(folder).glob("*.json")):
             recorded = json.loads(path.read_text(encoding="utf-8"))
             history = repair_messages(recorded["messages"])
-            request = Request("claude-a", history, tools=recorded.get("tools") or [])
+            request = ModelRequest("claude-a", history, tools=recorded.get("tools") or [])
             body = anthropic.encode_request(request)
             assert problems(body) == [], path.name
             assert anthropic.encode_request(anthropic.decode_request(body)) == body, path.name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire.anthropic import decode_messages, encode_request
 from everthread.wire.anthropic.anthropic_history import EncodedHistory
 from tests.chat_messages import (
@@ -55,7 +55,7 @@ def test_encodes_a_growing_history_like_a_new_one(seed: int) -> None:
                 and sent[index_to_mark]["content"]
             ):
                 sent[index_to_mark] = sent[index_to_mark] | {"cache_control": {"type": "ephemeral"}}
-        request = Request(
+        request = ModelRequest(
             rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]),
             sent,
             "Be brief.",
@@ -72,7 +72,7 @@ def test_returned_lists_may_be_modified() -> None:
         for index in range(200)
     ]
     encoding = EncodedHistory()
-    request = Request("claude-sonnet-4-5", history)
+    request = ModelRequest("claude-sonnet-4-5", history)
     first = encode_request(request, encoded_history=encoding)
     original = copy.deepcopy(first)
     assert encoding.messages, "nothing was reused"
@@ -88,6 +88,6 @@ def test_encodes_everything_if_no_role_is_certain(calls: Any) -> None:
     history: list[Any] = [user_message(f"Say {index}.") for index in range(200)]
     history[100] = mute
     encoding = EncodedHistory()
-    request = Request("claude-sonnet-4-5", history)
+    request = ModelRequest("claude-sonnet-4-5", history)
     assert encode_request(request, encoded_history=encoding) == encode_request(request)
     assert not encoding.messages

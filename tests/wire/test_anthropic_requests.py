@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import Message
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.wire import anthropic
 from tests.chat_messages import assistant_message, text_part, user_message
 from tests.wire.anthropic_strategies import copy_of
@@ -35,7 +35,7 @@ class TestRequests:
 
     def test_always_sends_max_tokens(self) -> None:
         def sent(**params: Any) -> Any:
-            return anthropic.encode_request(Request("m", [], params=params))["max_tokens"]
+            return anthropic.encode_request(ModelRequest("m", [], params=params))["max_tokens"]
 
         assert sent() == anthropic.DEFAULT_MAX_TOKENS
         assert sent(max_tokens=None) == anthropic.DEFAULT_MAX_TOKENS
@@ -59,7 +59,7 @@ class TestRequests:
             {"role": "system", "content": "three", "cache_control": marker},
             user_message("hi"),
         ]
-        body = anthropic.encode_request(Request("m", messages, system="zero"))
+        body = anthropic.encode_request(ModelRequest("m", messages, system="zero"))
         assert body["system"] == [
             text_part("zero"),
             text_part("one"),
@@ -70,7 +70,7 @@ class TestRequests:
 
     def test_blank_instructions_make_no_system_prompt(self) -> None:
         assert "system" not in anthropic.encode_request(
-            Request("m", [{"role": "system", "content": ""}])
+            ModelRequest("m", [{"role": "system", "content": ""}])
         )
 
     def test_translates_or_drops_openai_fields(self) -> None:
@@ -93,7 +93,7 @@ class TestRequests:
             },
             "_ours": 1,
         }
-        body = anthropic.encode_request(Request("m", [], params=params))
+        body = anthropic.encode_request(ModelRequest("m", [], params=params))
         assert body == {
             "model": "m",
             "max_tokens": anthropic.DEFAULT_MAX_TOKENS,
@@ -133,7 +133,8 @@ class TestRequests:
     )
     def test_translates_tool_choice(self, params: dict[str, Any], choice: Any) -> None:
         assert (
-            anthropic.encode_request(Request("m", [], params=params)).get("tool_choice") == choice
+            anthropic.encode_request(ModelRequest("m", [], params=params)).get("tool_choice")
+            == choice
         )
 
     @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ class TestRequests:
     )
     def test_drops_formats_without_a_schema(self, value: Any) -> None:
         body = anthropic.encode_request(
-            Request("m", [], params={"response_format": value, "stop": ["a", "b"]})
+            ModelRequest("m", [], params={"response_format": value, "stop": ["a", "b"]})
         )
         assert "output_config" not in body
         assert body["stop_sequences"] == ["a", "b"]
@@ -273,7 +274,7 @@ class TestReplies:
             "prompt_tokens_details": {"cached_tokens": 3},
         }
         body = anthropic.encode_reply(
-            Reply(
+            ModelReply(
                 message,
                 stop,
                 usage=usage,
@@ -299,7 +300,7 @@ class TestReplies:
         }
 
     def test_encodes_an_empty_reply(self) -> None:
-        body = anthropic.encode_reply(Reply(assistant_message(None)))
+        body = anthropic.encode_reply(ModelReply(assistant_message(None)))
         assert body["content"] == []
         assert body["usage"]["output_tokens"] == 0
 

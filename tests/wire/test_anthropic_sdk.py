@@ -11,7 +11,7 @@ from anthropic.types import Message as SdkMessage
 from pydantic import BaseModel
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire import anthropic
 from everthread.wire.sse import encode_event
 from tests.chat_messages import (
@@ -237,7 +237,7 @@ class TestWhatTheSdkReads:
     def test_sdk_parses_a_reply_of_another_api(self) -> None:
         made: Any = function_call("call.1", "t", "{broken")
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
-        reply = Reply(
+        reply = ModelReply(
             calls_message(made, text="hi"),
             "tool_calls",
             usage,

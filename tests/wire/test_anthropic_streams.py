@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
 from everthread.wire.sse import SseEvent, SseParser, encode_event
@@ -60,12 +60,12 @@ def message_end(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
     }
 
 
-def decode(events: list[Any]) -> tuple[list[StreamDelta], Reply]:
+def decode(events: list[Any]) -> tuple[list[StreamDelta], ModelReply]:
     decoder = anthropic.stream_decoder()
     return [delta for event in events for delta in decoder.feed(copy_of(event))], decoder.reply()
 
 
-def blocks(reply: Reply) -> Any:
+def blocks(reply: ModelReply) -> Any:
     return reply.message["_native"]["value"]["content"]
 
 

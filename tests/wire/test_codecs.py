@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.wire.codecs import CODECS
 from tests.chat_messages import assistant_message, result_block, text_part, user_message
 from tests.wire import anthropic_strategies, gemini_strategies, openai_strategies
@@ -22,12 +22,12 @@ from tests.wire.openai_bodies import MESSAGE, REASONING, completion, response
 @pytest.mark.parametrize("api", get_args(Api))
 def test_decodes_its_own_output(api: Api) -> None:
     codec = CODECS[api]
-    request = Request("some-model", [user_message("Hello?")], params={"max_tokens": 9})
+    request = ModelRequest("some-model", [user_message("Hello?")], params={"max_tokens": 9})
     read = codec.decode_request(codec.encode_request(request))
     assert [text_of(message) for message in read.messages] == ["Hello?"]
     messages = codec.decode_messages(codec.encode_messages(request.messages))
     assert [text_of(message) for message in messages] == ["Hello?"]
-    reply = Reply(assistant_message("Hello."), "stop", model="some-model", id="r1")
+    reply = ModelReply(assistant_message("Hello."), "stop", model="some-model", id="r1")
     assert text_of(codec.decode_reply(codec.encode_reply(reply)).message) == "Hello."
     decoder = codec.stream_decoder(model="some-model")
     for event in codec.encode_stream(codec.encode_reply(reply)):

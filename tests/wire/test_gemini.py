@@ -12,7 +12,7 @@ from hypothesis import given
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.message_repair import OPENING_TEXT
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.wire import gemini
 from everthread.wire.codecs import decode_any
@@ -380,7 +380,7 @@ class TestRequests:
             "stop": "END",
             "generation_config": {"topK": 3},
         }
-        body = gemini.encode_request(Request(MODEL, [], "Be brief.", params=params))
+        body = gemini.encode_request(ModelRequest(MODEL, [], "Be brief.", params=params))
         settings = {
             "maxOutputTokens": 9,
             "temperature": 0.5,
@@ -397,7 +397,7 @@ class TestRequests:
             "_native": {"api": "openai_responses", "value": {}},
         }
         body = gemini.encode_request(
-            Request(MODEL, [], tools=[{"type": "function", "function": function}, foreign])
+            ModelRequest(MODEL, [], tools=[{"type": "function", "function": function}, foreign])
         )
         [tool] = body["tools"]
         assert tool["functionDeclarations"] == [
@@ -447,7 +447,7 @@ class TestRequests:
         }
         read = gemini.decode_request(body)
         assert read.system == [text_part("Old.")]
-        written = gemini.encode_request(Request(MODEL, [], "New.", params=read.params))
+        written = gemini.encode_request(ModelRequest(MODEL, [], "New.", params=read.params))
         assert written == {
             "model": MODEL,
             "contents": [],
@@ -456,7 +456,7 @@ class TestRequests:
         }
         tool = {"type": "function", "function": {"name": "g"}}
         assert (
-            gemini.encode_request(Request(MODEL, [], None, [tool], read.params))["tools"]
+            gemini.encode_request(ModelRequest(MODEL, [], None, [tool], read.params))["tools"]
             != body["tools"]
         )
 
@@ -551,7 +551,7 @@ class TestReplies:
             "completion_tokens": 5,
             "completion_tokens_details": {"reasoning_tokens": 2},
         }
-        reply = Reply(
+        reply = ModelReply(
             calls_message(call, text="Hi"),
             "tool_calls",
             usage,
@@ -568,10 +568,10 @@ class TestReplies:
             "totalTokenCount": 14,
         }
         assert gemini.decode_reply(body).stop == "tool_calls"
-        silent = gemini.encode_reply(Reply(assistant_message(""), None))
+        silent = gemini.encode_reply(ModelReply(assistant_message(""), None))
         assert silent == {"candidates": [{"index": 0, "content": {"role": "model", "parts": []}}]}
         assert (
-            gemini.encode_reply(Reply(assistant_message("x"), "pause"))["candidates"][0][
+            gemini.encode_reply(ModelReply(assistant_message("x"), "pause"))["candidates"][0][
                 "finishReason"
             ]
             == "OTHER"

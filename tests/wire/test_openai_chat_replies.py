@@ -7,7 +7,7 @@ import json
 import pytest
 
 from everthread.core.messages import Message
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire import openai_chat as chat
 from everthread.wire.native_values import with_native
 from tests.chat_messages import assistant_message, text_part
@@ -54,7 +54,7 @@ def test_decodes_finish_reasons(reason: str | None, refusal: str | None, stop: s
     ],
 )
 def test_encodes_finish_reasons_of_other_apis(stop: str | None, reason: str | None) -> None:
-    reply = Reply(
+    reply = ModelReply(
         message=assistant_message("x"),
         stop=stop,
         raw={"type": "message", "stop_reason": "?"},
@@ -67,7 +67,7 @@ def test_encodes_finish_reasons_of_other_apis(stop: str | None, reason: str | No
 
 def test_refusal_with_text_is_a_plain_stop() -> None:
     body = chat.encode_reply(
-        Reply(
+        ModelReply(
             message={"role": "assistant", "content": None, "refusal": "No."},
             stop="refusal",
         )
@@ -82,12 +82,12 @@ def test_joins_text_blocks_for_a_client() -> None:
         text_part("b"),
     ]
     message: Message = assistant_message(blocks)
-    [choice] = chat.encode_reply(Reply(message=message, stop="tool_calls"))["choices"]
+    [choice] = chat.encode_reply(ModelReply(message=message, stop="tool_calls"))["choices"]
     assert choice["message"]["content"] == "a\nb"
     assert [call["id"] for call in choice["message"]["tool_calls"]] == ["c"]
 
 
 def test_sends_another_apis_reasoning_to_a_client() -> None:
     core: Message = {"role": "assistant", "content": "x", "reasoning_content": "hm"}
-    body = chat.encode_reply(Reply(message=with_native(core, "anthropic", {})))
+    body = chat.encode_reply(ModelReply(message=with_native(core, "anthropic", {})))
     assert body["choices"][0]["message"] == core

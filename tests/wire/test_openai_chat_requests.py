@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import Message
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.wire import openai_chat as chat
 from tests.chat_messages import user_message
 from tests.wire import openai_strategies
@@ -66,7 +66,7 @@ def test_converts_system_blocks_of_another_api() -> None:
             "citations": [],
         }
     ]
-    [first] = chat.encode_request(Request("m", [], system=system))["messages"]
+    [first] = chat.encode_request(ModelRequest("m", [], system=system))["messages"]
     assert first == {
         "role": "system",
         "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
@@ -88,7 +88,7 @@ def test_drops_tools_built_into_another_api() -> None:
         {"type": "function", "function": {"name": "f"}},
         dialect,
     ]
-    assert "tools" not in chat.encode_request(Request("m", [], tools=[built_in]))
+    assert "tools" not in chat.encode_request(ModelRequest("m", [], tools=[built_in]))
 
 
 @pytest.mark.parametrize("tools", [None, []])
@@ -111,6 +111,6 @@ def test_private_fields_never_cross_the_wire() -> None:
             "tools": [{"_a": 1, "type": "t"}],
         }
     )
-    assert request == Request("m", [user_message("x")], tools=[{"type": "t"}])
+    assert request == ModelRequest("m", [user_message("x")], tools=[{"type": "t"}])
     summary: Any = {"role": "user", "content": "x", "_summary": True}
     assert chat.encode_messages([summary]) == [user_message("x")]

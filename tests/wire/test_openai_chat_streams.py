@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.wire import openai_chat as chat
 from everthread.wire.openai_chat import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent, SseParser, encode_event
@@ -40,7 +40,7 @@ def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
     return chunk({"tool_calls": [call if index is None else {"index": index, **call}]})
 
 
-def decode(chunks: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
+def decode(chunks: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], ModelReply]:
     decoder = stream_decoder(model=model)
     deltas = [delta for event in chunks for delta in decoder.feed(event)]
     return deltas, decoder.reply()

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from everthread.core.messages import Message
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire.native_values import with_native
 from tests.chat_messages import text_part, user_message
@@ -31,7 +31,7 @@ def round_trip(body: dict[str, Any]) -> dict[str, Any]:
 def test_text_input_is_a_user_message() -> None:
     request = openai_responses.decode_request({"model": "m", "input": "hi"})
     assert request.messages[0]["content"] == "hi"
-    more = Request("m", [*request.messages, user_message("go")])
+    more = ModelRequest("m", [*request.messages, user_message("go")])
     assert openai_responses.encode_request(more)["input"] == [
         user_message("hi"),
         user_message("go"),
@@ -44,7 +44,7 @@ def test_instructions_are_the_system_prompt() -> None:
     )
     assert request.system == "Be brief."
     blocks = [text_part("a"), text_part("b")]
-    assert openai_responses.encode_request(Request("m", [], system=blocks)) == {
+    assert openai_responses.encode_request(ModelRequest("m", [], system=blocks)) == {
         "model": "m",
         "instructions": "a\n\nb",
     }
@@ -58,15 +58,15 @@ def test_system_prompt_with_a_breakpoint_is_a_developer_message() -> None:
         "role": "developer",
         "content": [{"type": "input_text", "text": "Be brief.", **mark}],
     }
-    alone = openai_responses.encode_request(Request("m", [], system=system))
+    alone = openai_responses.encode_request(ModelRequest("m", [], system=system))
     assert alone == {"model": "m", "input": [developer]}
     text = openai_responses.decode_request({"model": "m", "input": "Hello."})
-    asked = Request("m", text.messages, system=system)
+    asked = ModelRequest("m", text.messages, system=system)
     assert openai_responses.encode_request(asked)["input"] == [
         developer,
         user_message("Hello."),
     ]
-    said = Request("m", [user_message("Hi.")], system=system)
+    said = ModelRequest("m", [user_message("Hi.")], system=system)
     assert openai_responses.encode_request(said)["input"][0] == developer
 
 
@@ -169,7 +169,7 @@ def test_encodes_the_status_of_other_apis(stop: str | None, status: str, details
     refusal: Message = {"role": "assistant", "content": "x", "refusal": "No."}
     message = with_native(refusal, "anthropic", {})
     body = openai_responses.encode_reply(
-        Reply(message=message, stop=stop, raw={"stop_reason": "?"})
+        ModelReply(message=message, stop=stop, raw={"stop_reason": "?"})
     )
     assert (body["status"], body["incomplete_details"]) == (status, details)
     assert "stop_reason" not in body

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.wire import openai_responses
 from everthread.wire.openai_responses import encode_stream, stream_decoder
 from everthread.wire.sse import SseEvent
@@ -57,13 +57,13 @@ def item_done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
-def decode(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
+def decode(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], ModelReply]:
     decoder = stream_decoder(model=model)
     deltas = [delta for one in events for delta in decoder.feed(one)]
     return deltas, decoder.reply()
 
 
-def items_of(reply: Reply) -> Any:
+def items_of(reply: ModelReply) -> Any:
     return openai_responses.encode_reply(reply)["output"]
 
 

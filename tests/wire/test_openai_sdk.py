@@ -10,7 +10,7 @@ import pytest
 from openai import pydantic_function_tool
 from pydantic import BaseModel
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire import openai_chat, openai_responses
 from everthread.wire.sse import encode_event
 from tests.chat_messages import (
@@ -143,9 +143,9 @@ def test_restores_requests_verbatim(name: str) -> None:
     check_request(name, REQUESTS[name]())
 
 
-def make_reply(*calls: Any) -> Reply:
+def make_reply(*calls: Any) -> ModelReply:
     message = calls_message(*calls, text="Let me see.")
-    return Reply(message, "tool_calls", USAGE, "claude", "msg_1")
+    return ModelReply(message, "tool_calls", USAGE, "claude", "msg_1")
 
 
 def test_reads_a_chat_reply() -> None:

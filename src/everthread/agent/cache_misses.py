@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.caching.shared_prefix import compare_prefixes
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.thread import events
 from everthread.thread.events import Event
 
@@ -20,7 +20,7 @@ MIN_CACHED_TOKENS = 1_024
 class CallUsage:
     """A request to the main model, and the tokens read from the cache."""
 
-    request: Request
+    request: ModelRequest
     session: str
     time: float
     prompt_tokens: int = 0
@@ -62,7 +62,7 @@ class CacheMissLog:
         if isinstance(event, events.RequestReady):
             self.request_count += 1
             messages = event.request.messages[: len(event.request.messages) - event.injected]
-            request = Request(
+            request = ModelRequest(
                 event.request.model, messages, event.request.system, event.request.tools
             )
             self._pending_call = CallUsage(request, event.session, self._clock())

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
@@ -90,14 +89,12 @@ class ContextCompressor(PlanningEngine):
     def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._last_journal: tuple[str, JournalBuilder] | None = None
-        """The text of the earlier summary, and the last journal that was built on it."""
 
     def begin_summary(self, summary_input: SummaryInput) -> PendingCompressorSummary:
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        journal_builder = self._extend_journal(cut_plan, summary_input.state)
+        journal_builder = self._build_journal(cut_plan, summary_input.state)
         covered_state = journal_builder.state.prepare_for_summary(cut_plan.list_covered_facts())
         state = cut_plan.add_tail(covered_state)
         journal = journal_builder.build_journal(covered_state.root_prefix, state)
@@ -213,31 +210,13 @@ class ContextCompressor(PlanningEngine):
         )
         return f"{marker}\n\n{sections_text}"
 
-    def _extend_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
-        """Return journal and state up to the cut. Extend the last journal if this history continues its history."""
-        facts = cut_plan.list_covered_facts()
-        turns = cut_plan.list_covered_turns()
-        last_journal = None
-        if self._last_journal and self._last_journal[0] == cut_plan.earlier_summary.text:
-            last_journal = self._last_journal[1]
-        if last_journal is not None and last_journal.can_extend_to(facts, turns):
-            journal = last_journal.copy().extend(facts, turns)
-        else:
-            journal = JournalBuilder(
-                cut_plan.earlier_summary.journal,
-                self.load_thread_state(cut_plan.earlier_summary, state),
-            ).extend(facts, turns)
-        self._last_journal = cut_plan.earlier_summary.text, journal
-        return journal
-
-    def on_compacted(self, compaction: Compaction) -> None:
-        super().on_compacted(compaction)
-        if compaction.changed and compaction.state:
-            self._last_journal = None
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._last_journal = None
+    def _build_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
+        """Return the journal and the state of the thread up to the cut."""
+        earlier_summary = cut_plan.earlier_summary
+        builder = JournalBuilder(
+            earlier_summary.journal, self.load_thread_state(earlier_summary, state)
+        )
+        return builder.extend(cut_plan.list_covered_facts(), cut_plan.list_covered_turns())
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -4,9 +4,10 @@
     drafts = await request_drafts(summarizer, plan.requests)
     result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
 
-Both steps are pure and their values can be pickled. So a caller runs them beside its event loop, in a thread or in
-another process, and asks the summariser in between. The result replaces the middle of a history with one summary
-message.
+`PlanningEngine.run` is this loop, for compactions and refits. Its caller chooses how drafts are requested, and where
+each step runs. The steps read no store and call no model, and their values can be pickled, so they can run in a thread
+or in another process. An engine keeps only what it has read of messages, so that the next plan reads only new ones. The
+result replaces the middle of a history with one summary message.
 """
 
 from __future__ import annotations
@@ -150,8 +151,6 @@ class PlanningEngine(ContextEngine):
         self._notes: tuple[str, ...] = ()
         self._thread_state: ThreadState | None = None
         """The state of the thread after the last compaction."""
-        self._last_plan: tuple[CompactionInput, CutPlan] | None = None
-        """The last cut and its input, so that `has_work` and `plan` share one."""
 
     @abc.abstractmethod
     def begin_summary(self, summary_input: SummaryInput) -> PendingSummary:
@@ -210,7 +209,7 @@ class PlanningEngine(ContextEngine):
             _make_preview(compaction, plan.compaction_input.messages) if is_preview else compaction
         )
 
-    def refit_with_state(self, refit_input: RefitInput, state: EngineState) -> Compaction:
+    def _refit(self, refit_input: RefitInput, state: EngineState) -> Compaction:
         """Do the work of `refit`, with the state that was read for its history.
 
         Prune and cut the new messages. If that is not enough, let the journal summarise more messages.
@@ -259,11 +258,11 @@ class PlanningEngine(ContextEngine):
     ) -> Compaction | Plan:
         """Return the plan of a compaction, or the finished refit, which needs no drafts."""
         if isinstance(engine_input, RefitInput):
-            return self.refit_with_state(engine_input, state)
+            return self._refit(engine_input, state)
         return self.plan(engine_input, state)
 
     def has_work(self, history: CompactionInput) -> bool:
-        """Return whether a plan would make anything smaller. The cut is kept for `plan`."""
+        """Return whether a plan would make anything smaller."""
         return self._plan_cut(history).has_work
 
     def has_content_to_compress(self, messages: Messages) -> bool:
@@ -281,7 +280,6 @@ class PlanningEngine(ContextEngine):
         self._notes = tuple(notes)
 
     def on_compacted(self, compaction: Compaction) -> None:
-        self._last_plan = None
         if not compaction.changed:
             return
         self._prompt_tokens = 0
@@ -293,7 +291,6 @@ class PlanningEngine(ContextEngine):
         """Use another window and tokenizer. The reported prompt size no longer applies."""
         self._services = services
         self._prompt_tokens = 0
-        self._last_plan = None
 
     def dump_state(self) -> dict[str, Any]:
         state = {
@@ -311,19 +308,8 @@ class PlanningEngine(ContextEngine):
         self._thread_state = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
     def _plan_cut(self, history: CompactionInput) -> CutPlan:
-        """Plan the cut, or return the last plan if its input is the same."""
-        key = CompactionInput(
-            list(history.messages),
-            current_tokens=history.current_tokens,
-            system=history.system,
-            tools=history.tools,
-            level=history.level,
-        )
-        if self._last_plan is None or self._last_plan[0] != key:
-            earlier = read_earlier_summary(history.messages)
-            cut = plan_cut(history, earlier, self._services, self._history_reader)
-            self._last_plan = key, cut
-        return self._last_plan[1]
+        earlier_summary = read_earlier_summary(history.messages)
+        return plan_cut(history, earlier_summary, self._services, self._history_reader)
 
     def _finish_without_summary(self, plan: Plan) -> Compaction:
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""

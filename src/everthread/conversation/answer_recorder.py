@@ -22,7 +22,7 @@ from everthread.core.messages import (
     text_of,
     without_native_value,
 )
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.core.validation import is_empty
 from everthread.errors import ModelError
 from everthread.store.records import NewMessage, new_id
@@ -60,9 +60,9 @@ class ModelAnswer:
         return calls_of(self.message)
 
 
-def decode_response(response: Any, *, api: Api, model: str) -> Reply:
-    """Decode a provider's answer: a `Reply`, JSON, an SDK's object, or a list of stream chunks."""
-    if isinstance(response, Reply):
+def decode_response(response: Any, *, api: Api, model: str) -> ModelReply:
+    """Decode a provider's answer: a `ModelReply`, JSON, an SDK's object, or a list of stream chunks."""
+    if isinstance(response, ModelReply):
         return response
     if isinstance(response, list | tuple):
         decoder = CODECS[api].stream_decoder(model=model)
@@ -121,7 +121,7 @@ class AnswerRecorder:
         self._learn_usage = learn_usage
         self.sent_request: PreparedRequest | None = None
         """The request that has no answer yet."""
-        self._interrupted_replies: list[Reply] = []
+        self._interrupted_replies: list[ModelReply] = []
         """Interrupted replies that the model's own wrappers requested again."""
 
     @property
@@ -139,11 +139,11 @@ class AnswerRecorder:
             return self._state.answering_model
         return requested_model
 
-    def _decode(self, response: Any) -> Reply:
+    def _decode(self, response: Any) -> ModelReply:
         api, model, _ = self._request_facts
         return decode_response(response, api=api, model=model)
 
-    def _read_usage(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
+    def _read_usage(self, reply: ModelReply) -> tuple[CanonicalUsage, bool]:
         api, _, prompt_tokens = self._request_facts
         usage, is_estimated = read_usage(reply, prompt_tokens, api=api, counter=self._state.counter)
         return with_diagnosis(usage, reply.raw), is_estimated
@@ -194,7 +194,7 @@ class AnswerRecorder:
 
     def note_partial_reply(self, error: ModelError) -> None:
         """Remember the partial reply of a failed call. Several wrappers may report it; its usage counts once."""
-        if isinstance(error.partial, Reply) and not any(
+        if isinstance(error.partial, ModelReply) and not any(
             error.partial is reply for reply in self._interrupted_replies
         ):
             self._interrupted_replies.append(error.partial)

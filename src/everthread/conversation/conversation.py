@@ -36,7 +36,7 @@ from everthread.conversation.requests import (
     find_excerpts,
 )
 from everthread.core.messages import Message, results_of
-from everthread.core.types import Reply, StreamDelta, StreamingModel, System
+from everthread.core.types import ModelReply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
 from everthread.providers.resilience import ModelEvent, closing_stream
 from everthread.store.records import (
@@ -184,7 +184,7 @@ class Conversation:
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._state.setup.store.usage(self.id)
+        return await self._state.setup.store.usage.list_usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -226,7 +226,7 @@ class Conversation:
         return self._recorder.sent_request
 
     async def record(self, response: Any) -> ModelAnswer:
-        """Store and account for an answer: a client's response object, a list of stream chunks, or a `Reply`."""
+        """Store and account for an answer: a client's response object, a list of stream chunks, or a `ModelReply`."""
         answer = await self._recorder.record(response)
         await self._thread.prepare_ahead()
         if not answer.calls:
@@ -292,13 +292,13 @@ class Conversation:
             prepared = await self.prepare(
                 message, event=event, inject=inject, max_tokens=max_tokens
             )
-            reply: Reply | None = None
+            reply: ModelReply | None = None
             while reply is None:
                 texts: list[str] = []
                 try:
                     async with closing_stream(model.stream(prepared.request)) as pieces:
                         async for piece in pieces:
-                            if isinstance(piece, Reply):
+                            if isinstance(piece, ModelReply):
                                 reply = piece
                             else:
                                 texts.append(piece.text if piece.kind == "text" else "")
@@ -362,7 +362,7 @@ class Conversation:
         self, output_id: str, *, offset: int = 0, limit: int = MAX_READ_CHARS
     ) -> str:
         """Return a part of a stored tool output (`output:…`), and the offset of the next one."""
-        text = await self.store.output(output_id, tenant=self.session.tenant)
+        text = await self.store.outputs.load_output(output_id, tenant=self.session.tenant)
         start = max(offset, 0)
         part = text[start : start + max(1, min(limit, MAX_READ_CHARS))]
         end = start + len(part)

@@ -13,7 +13,7 @@ from everthread.conversation.compaction_commit import (
 )
 from everthread.conversation.conversation_state import ConversationState
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ContextOverflowError
 from everthread.providers.catalog import get_output_cap
 from everthread.thread import events
@@ -49,7 +49,7 @@ class ConversationPrompt:
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state
-        self.request: Request | None = None
+        self.request: ModelRequest | None = None
         """The request that was sent last."""
 
     @property
@@ -64,12 +64,10 @@ class ConversationPrompt:
     def learnt(self) -> LearntUsage:
         return self._state.learnt
 
-    @property
-    def size(self) -> PromptSize:
+    def measure_size(self) -> PromptSize:
         return self._state.size
 
-    @property
-    def prices(self) -> CallPrices:
+    def make_prices(self) -> CallPrices:
         return self._state.prices
 
     def emit(self, event: events.Event) -> None:
@@ -92,7 +90,7 @@ class ConversationPrompt:
         if not order.is_preview:
             tokens = order.tokens or state.tokens
             state.emit(events.CompactionStarted(session, order.reason, tokens, order.is_background))
-        pins = await state.setup.store.pins(state.session.thread)
+        pins = await state.setup.store.state.list_pins(state.session.thread)
         state.engine.call(ContextEngine.pin, [note.text for note in pins])
         compaction = await run_engine(state.engine.engine, engine_input, state.summarizer, wait)
         return ConversationDraft(compaction, session, stored_messages, tuple(engine_input.messages))

@@ -14,7 +14,7 @@ from everthread.core.messages import Message, ToolCall, calls_of, results_of
 from everthread.core.summary_marks import mark_summary
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.errors import InputError
 from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
 from everthread.thread import events
@@ -56,7 +56,7 @@ class ConversationState:
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
-        self.last_request: Request | None = None
+        self.last_request: ModelRequest | None = None
         self.last_marked_index: int | None = None
         """The message with the last cache mark of the last request."""
         self.last_answer_id = ""
@@ -350,14 +350,14 @@ class ConversationState:
             saved_state[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
             self._save_engine(session),
-            store.put_state(session, CONVERSATION_STATE, saved_state),
+            store.state.put_state(session, CONVERSATION_STATE, saved_state),
         )
 
     async def _save_engine(self, session: str) -> None:
         engine_state = self.engine.call(ContextEngine.dump_state)
         state = {"name": self.engine.name, "state": engine_state or {}}
         try:
-            await self.setup.store.put_state(session, ENGINE_KEY, state)
+            await self.setup.store.state.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
             self.engine.report_failed_method("dump_state", error)
 
@@ -369,8 +369,8 @@ class ConversationState:
         store = self.setup.store
         session = self.session
         engine, calibration = await asyncio.gather(
-            store.get_state(session.id, ENGINE_KEY),
-            store.get_state(session.id, CONVERSATION_STATE),
+            store.state.get_state(session.id, ENGINE_KEY),
+            store.state.get_state(session.id, CONVERSATION_STATE),
         )
         self.learnt = LearntUsage.load(calibration)
         if (
@@ -378,10 +378,10 @@ class ConversationState:
             and session.parent is not None
             and session.kind in ("continuation", "branch")
         ):
-            engine = await store.get_state(session.parent, ENGINE_KEY)
+            engine = await store.state.get_state(session.parent, ENGINE_KEY)
         if calibration is None and session.parent is not None and session.kind == "continuation":
             self.learnt = LearntUsage.load(
-                await store.get_state(session.parent, CONVERSATION_STATE)
+                await store.state.get_state(session.parent, CONVERSATION_STATE)
             )
             self.learnt.calibration.reset()
         await self.restore_tools()
@@ -394,7 +394,7 @@ class ConversationState:
             return
         store = self.setup.store
         session = self.session
-        own_state = await store.get_state(session.id, CONVERSATION_STATE)
+        own_state = await store.state.get_state(session.id, CONVERSATION_STATE)
         if own_state is None and self.toolbox.is_settled and session.kind != "continuation":
             return  # no process has saved a state: keep the choice made here
         if (
@@ -404,7 +404,7 @@ class ConversationState:
         ):
             self.toolbox.load(_read_tools(own_state))
             return
-        parent_state = await store.get_state(session.parent, CONVERSATION_STATE)
+        parent_state = await store.state.get_state(session.parent, CONVERSATION_STATE)
         left_out = None
         if session.kind == "continuation":
             records = [

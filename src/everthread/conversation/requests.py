@@ -16,7 +16,7 @@ from everthread.core.caching.claude_cache_marks import (
 )
 from everthread.core.caching.openai_cache_breakpoints import mark_system_breakpoint
 from everthread.core.messages import Message
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.providers.catalog import choose_output_cap_field
 from everthread.thread.events import RequestReady
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
@@ -28,7 +28,7 @@ from everthread.wire.codecs import CODECS
 class PreparedRequest:
     """A request that is ready to send."""
 
-    request: Request
+    request: ModelRequest
     api: Api
     estimate: int
     """Its prompt tokens, as estimated here."""
@@ -72,7 +72,7 @@ def build_request(
     messages += injected
     injected_tokens = state.counter.messages(injected)
     limit = _limit_output(state, cap or options.max_tokens, injected_tokens)
-    request = Request(
+    request = ModelRequest(
         model=route.name,
         messages=messages,
         system=system,

@@ -13,7 +13,7 @@ System = str | list[Part] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ModelRequest:
     """One request to a model, in core form.
 
     `tools` are OpenAI chat tool dicts. `params` holds every other field of the wire request by its own name,
@@ -28,7 +28,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """One answer of a model, in core form.
 
     `stop` is one of `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, `pause`, `other`, None while unknown;
@@ -77,7 +77,7 @@ class Model(Protocol):
         """Maximum tokens of a request and its answer together."""
         ...
 
-    async def complete(self, request: Request) -> Reply: ...
+    async def complete(self, request: ModelRequest) -> ModelReply: ...
 
 
 Api = Literal["openai_chat", "openai_responses", "anthropic", "gemini"]
@@ -97,8 +97,8 @@ class StreamingModel(Model, Protocol):
         """Address of the API; learnt limits are stored per address."""
         ...
 
-    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        """Yield the pieces as they come, then the whole `Reply`, once and last.
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamDelta | ModelReply]:
+        """Yield the pieces as they come, then the whole `ModelReply`, once and last.
 
         A stream that breaks off raises `ModelError`, whose `partial` is the answer so far.
         """

@@ -42,7 +42,7 @@ async def make_caller_setup(
         find_window=window,
         options=make_session_options(config),
         listener=listener,
-        summary_key=await store.shared_secret(SUMMARY_KEY),
+        summary_key=await store.keys.load_shared_secret(SUMMARY_KEY),
     )
 
 

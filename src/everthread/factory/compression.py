@@ -231,7 +231,7 @@ async def _load_summary_key(config: Config) -> bytes:
         except NoStoreError:
             return b""
         try:
-            _summary_keys[url] = await store.shared_secret(SUMMARY_KEY)
+            _summary_keys[url] = await store.keys.load_shared_secret(SUMMARY_KEY)
         finally:
             await store.close()
     return _summary_keys[url]

@@ -137,7 +137,7 @@ async def make_setup(
         make_engine=EngineChoice.from_config(config),
         make_summarizer=make_summarizers(summarizer, config, close_callbacks.append),
         options=make_session_options(config),
-        summary_key=await store.shared_secret(SUMMARY_KEY),
+        summary_key=await store.keys.load_shared_secret(SUMMARY_KEY),
     )
 
 

@@ -39,7 +39,7 @@ async def make_dashboard(
     from everthread.gateway.dashboard.login import SECRET_NAME, DashboardLogin, LoginLinks
     from everthread.gateway.dashboard.page_routes import Dashboard
 
-    secret = await store.shared_secret(SECRET_NAME)
+    secret = await store.keys.load_shared_secret(SECRET_NAME)
     access = DashboardLogin(
         store,
         secret,

@@ -60,7 +60,7 @@ async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) ->
     while True:
         await asyncio.sleep(STORE_SHUTDOWN_SECONDS)
         with suppress(StoreError):
-            await store.get_state("gateway", "watch")
+            await store.state.get_state("gateway", "watch")
         if store.is_unresponsive:
             _LOG.warning("the store does not answer; records that are not stored yet are lost")
             store.fail_all()
@@ -84,7 +84,7 @@ def make_store_watch(store: Store) -> StoreWatch | None:
     if store.database.dialect.name != "postgresql":
         return None
     return StoreWatch(
-        lambda: store.get_state("gateway", "watch"),
+        lambda: store.state.get_state("gateway", "watch"),
         answered_at=lambda: store.answered_at,
     )
 
@@ -94,7 +94,7 @@ async def find_store_problem(store: Store) -> str | None:
     try:
         async with asyncio.timeout(STORE_CHECK_SECONDS):
             # A full disk can still be read.
-            await store.put_state("gateway", "readyz", time.time())
+            await store.state.put_state("gateway", "readyz", time.time())
     except TimeoutError:
         return "the store does not answer"
     except StoreError as error:

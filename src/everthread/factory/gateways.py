@@ -133,7 +133,9 @@ async def _open_authenticator(
     if auth == "passthrough":
         credentials = AcceptedCredentials(store)
         stack.push_async_callback(credentials.close)
-        return PassthroughAuthenticator(await store.shared_secret(TENANT_SECRET_NAME), credentials)
+        return PassthroughAuthenticator(
+            await store.keys.load_shared_secret(TENANT_SECRET_NAME), credentials
+        )
     keys = KeyAuthenticator(store)
     stack.push_async_callback(keys.close)
     if not is_loopback(host) and not await keys.has_keys():
@@ -231,7 +233,7 @@ class _GatewayBuilder:
         # Closed after the manager.
         models = await self._stack.enter_async_context(AsyncExitStack())
         metrics = Metrics()
-        failures = FailureLog(self._store.add_failures)
+        failures = FailureLog(self._store.state.add_failures)
         self._stack.push_async_callback(failures.close)
         manager = await self._make_manager(models, EventReporter(metrics, failures))
         self._stack.push_async_callback(manager.close)
@@ -336,7 +338,7 @@ class _GatewayBuilder:
         compact_app = CompactApp(
             manager.requested_compactions, self._limits, self._upstreams[0].root_url
         )
-        tenant_secret = await self._store.shared_secret(TENANT_SECRET_NAME)
+        tenant_secret = await self._store.keys.load_shared_secret(TENANT_SECRET_NAME)
         return GatewayApp(
             proxy,
             authenticator=authenticator,

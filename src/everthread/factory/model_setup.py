@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.config import Config, home_directory
 from everthread.config.sections import ModelOptions, SummaryModelOptions
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Api, Request, StreamingModel
+from everthread.core.types import Api, ModelRequest, StreamingModel
 from everthread.errors import ConfigError
 from everthread.factory.compression import acompress
 
@@ -122,7 +122,7 @@ async def load_window(
         return Window(size, "setting", f"{size:,} tokens, as the model is started here")
     learnt_window = None
     if store is not None:
-        limits = await store.load_limits(LimitKey(choice.base_url, choice.model))
+        limits = await store.limits.load_limits(LimitKey(choice.base_url, choice.model))
         if limits.window is not None:
             learnt_window = make_learnt_window(limits.window.limit, limits.window.source)
     return await resolve_window(
@@ -223,7 +223,7 @@ def _wrap_model(
     return FallbackModel([retrying_model, *fallback], fit_request=fit_request, events=on_event)
 
 
-async def fit_request(request: Request, model: StreamingModel) -> Request:
+async def fit_request(request: ModelRequest, model: StreamingModel) -> ModelRequest:
     """Make a request small enough for another model, for this call only, without storing anything."""
     from everthread.core.tokens import TokenCounter
 

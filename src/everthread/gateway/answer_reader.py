@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.caching.provider_diagnosis import with_diagnosis
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Api, Reply, StreamDelta
+from everthread.core.types import Api, ModelReply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.request.encoding import DECODING_ERRORS, Decoder, make_decoder
@@ -57,7 +57,7 @@ class AnswerReader:
             self._give_up(error)
             return []
 
-    def end(self) -> Reply | None:
+    def end(self) -> ModelReply | None:
         """Return the reply as far as it arrived; None if nothing could be read."""
         if self._decoder is None and not self._has_events:
             return None
@@ -85,7 +85,7 @@ class AnswerReader:
         )
 
 
-def read_usage(api: Api, reply: Reply | None) -> CanonicalUsage | None:
+def read_usage(api: Api, reply: ModelReply | None) -> CanonicalUsage | None:
     """Return the usage that the provider reported; None if it reported none, or a prompt of no tokens."""
     if reply is None or not reply.usage:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
@@ -140,11 +140,11 @@ class RequestHandler(Protocol):
         """Return another request to send after an error of the provider; None to pass the error to the client."""
         ...
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the next request after a round that called the gateway's own tool; None if the round was the last."""
         ...
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return a smaller request without the tool, after the request of `resume_after_recall` was refused.
 
         If this request is refused too, call again; None means that no smaller one is left.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.answer_reader import AnswerReader
 from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
@@ -110,13 +110,13 @@ class ManagedExchange(Exchange):
         set_log_thread(handler.thread)
         return self.outgoing.headers
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the handler's next request after a round that called the gateway's own tool; None if there is none."""
         if self.handler is None:
             return None
         return await self._attempt("recall", self.handler.resume_after_recall(reply))
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return a smaller request of the handler after the last one was refused; None if there is none."""
         if self.handler is None:
             return None

@@ -92,7 +92,7 @@ async def describe_thread(store: Store, thread: str) -> str:
     history = await store.history(thread)
     context = await store.messages(tip.id)
     records = [record for record in await store.compactions(thread) if record.reverted_at is None]
-    total = sum_calls("all", await store.usage(thread))
+    total = sum_calls("all", await store.usage.list_usage(thread))
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(
         f"- {len(history):,} messages{_format_tokens(sum(item.tokens or 0 for item in history))}"
@@ -113,7 +113,8 @@ async def describe_thread(store: Store, thread: str) -> str:
         f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {total.cost_text}"
     )
     lines += (
-        f"- pinned as {note.id}: {excerpt(note.text, 100)}" for note in await store.pins(thread)
+        f"- pinned as {note.id}: {excerpt(note.text, 100)}"
+        for note in await store.state.list_pins(thread)
     )
     return redact("\n".join(lines))
 
@@ -246,7 +247,7 @@ class LookupTools:
         if thread is None:
             raise InputError("name the thread to pin it to; `status` lists the latest ones")
         if pin_id:
-            await self.store.delete_pin(thread, pin_id.strip())
+            await self.store.state.delete_pin(thread, pin_id.strip())
             return f"{pin_id.strip()} is no longer pinned; the next compaction leaves it out."
         if message_id:
             passage = await self._make_lookup(reach, thread).read(

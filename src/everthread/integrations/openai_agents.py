@@ -171,19 +171,19 @@ class EverthreadSession:
     async def _read_key(self) -> str:
         """Return the name of the conversation: the session's id, and the number of times it was cleared."""
         store = await self.threads.get_store()
-        clear_count = await store.get_state(self._state_scope, "cleared") or 0
+        clear_count = await store.state.get_state(self._state_scope, "cleared") or 0
         return f"{self.session_id}#{clear_count}" if clear_count else self.session_id
 
     async def _count_clearing(self) -> None:
         store = await self.threads.get_store()
-        clear_count = await store.get_state(self._state_scope, "cleared") or 0
-        await store.put_state(self._state_scope, "cleared", clear_count + 1)
+        clear_count = await store.state.get_state(self._state_scope, "cleared") or 0
+        await store.state.put_state(self._state_scope, "cleared", clear_count + 1)
 
     async def _read_items(self) -> list[SessionItem]:
         store = await self.threads.get_store()
-        count = await store.get_state(self._state_scope, "count") or 0
+        count = await store.state.get_state(self._state_scope, "count") or 0
         chunks = [
-            await store.get_state(self._state_scope, f"{start:08d}")
+            await store.state.get_state(self._state_scope, f"{start:08d}")
             for start in range(0, count, ITEMS_PER_WRITE)
         ]
         return [item for chunk in chunks for item in chunk or ()][:count]
@@ -199,12 +199,12 @@ class EverthreadSession:
         """Write the chunks from `start` on, then the count, so that a reader sees either the old or the new items."""
         store = await self.threads.get_store()
         for offset in range(start, len(items), ITEMS_PER_WRITE):
-            await store.put_state(
+            await store.state.put_state(
                 self._state_scope,
                 f"{offset:08d}",
                 items[offset : offset + ITEMS_PER_WRITE],
             )
-        await store.put_state(self._state_scope, "count", len(items))
+        await store.state.put_state(self._state_scope, "count", len(items))
 
 
 class _ManagedProvider(ModelProvider):

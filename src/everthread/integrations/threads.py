@@ -26,7 +26,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.recent_dict import RecentDict
 from everthread.core.secrets.redaction import redact
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.errors import EverthreadError
 from everthread.factory import open_store, store_url
 from everthread.factory.awaitable_context import LoopThread
@@ -188,7 +188,7 @@ class FrameworkThreads:
             return
         try:
             threads = await self._open_threads()
-            reply = Reply(message, stop or "stop", dict(usage or {}) or None)
+            reply = ModelReply(message, stop or "stop", dict(usage or {}) or None)
             canonical_usage = normalize_usage(usage, api=API) if usage else None
             outcome = Outcome(200, reply, canonical_usage)
             answer = threads.expect_answer(fitted_call.prepared_call, outcome)
@@ -201,7 +201,7 @@ class FrameworkThreads:
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
         """Answer a call of the tool `recall` in the conversation of this name. An error is part of the answer."""
         store = await self.get_store()
-        thread = await store.find_conversation(
+        thread = await store.client_histories.find_conversation(
             DEFAULT_TENANT, shorten_session_name(key), self._client
         )
         if thread is None:
@@ -232,7 +232,7 @@ class FrameworkThreads:
         counter = TokenCounter(call.model)
         return CallSettings(
             API,
-            Request(call.model, [], system=call.system, tools=tools),
+            ModelRequest(call.model, [], system=call.system, tools=tools),
             tokens=counter.request((), system=call.system, tools=tools),
             upstream=call.base_url,
             limit_key=LimitKey(call.base_url, call.model, tenant),

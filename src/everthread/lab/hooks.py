@@ -140,7 +140,7 @@ async def store_output(store: Store, log: Log, text: str, *, tool: str, call_id:
     await store.create_session(
         NewSession(id=thread, platform=log.kind, client=log.kind, client_session=log.session)
     )
-    await store.put_output(thread, text, call_id=call_id, tool=tool)
+    await store.outputs.put_output(thread, text, call_id=call_id, tool=tool)
 
 
 def _read_session_id(hook_input: Mapping[str, Any]) -> str:

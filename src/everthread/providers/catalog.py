@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from everthread.core.costs.prices import find_listed_window
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.core.urls import host_of
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
@@ -379,7 +379,7 @@ def read_window_betas(headers: Mapping[str, str] | None) -> str:
 OUTPUT_CAP_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def get_output_cap(request: Request) -> int | None:
+def get_output_cap(request: ModelRequest) -> int | None:
     """Return the output cap of a request, under any of its names."""
     values = (request.params.get(field) for field in OUTPUT_CAP_FIELDS)
     return next(
@@ -388,7 +388,9 @@ def get_output_cap(request: Request) -> int | None:
     )
 
 
-def with_output_cap(request: Request, tokens: int, *, api: Api, base_url: str = "") -> Request:
+def with_output_cap(
+    request: ModelRequest, tokens: int, *, api: Api, base_url: str = ""
+) -> ModelRequest:
     """Return the request with this output cap only, under the server's name for it, in its old position."""
     old_field = next((field for field in OUTPUT_CAP_FIELDS if field in request.params), None)
     name = choose_output_cap_field(api, base_url)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from everthread.core.json_values import as_object
 from everthread.core.messages import text_of
 from everthread.core.packages import require_package
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta
 from everthread.core.urls import host_of
 from everthread.errors import ModelError, WireError
 from everthread.providers import model_errors as errors
@@ -89,11 +89,11 @@ class HttpModel(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, base_url={self.base_url!r}, window={self.window})"
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         response = await self._send(request, stream=False)
         return self._read_reply(response.content, request)
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamDelta | ModelReply, None]:
         """Yield pieces as they arrive, then the whole reply. Leaving early or cancelling closes the connection."""
         response = await self._send(request, stream=True)
         reader = _StreamReader(
@@ -125,7 +125,7 @@ class HttpModel(ABC):
         if client is not None and self._loop is asyncio.get_running_loop():
             await client.close()
 
-    def _read_reply(self, content: bytes, request: Request) -> Reply:
+    def _read_reply(self, content: bytes, request: ModelRequest) -> ModelReply:
         """Decode a whole answer. Raise the error that proxies send inside one with status 200."""
         body = errors.read_body(content)
         route = self._address(request)
@@ -143,7 +143,7 @@ class HttpModel(ABC):
     def _open_client(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
         """Return the SDK's client."""
 
-    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
+    def _encode(self, request: ModelRequest, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
         cap = self.max_tokens
         if not cap and self.api == "anthropic":
@@ -154,7 +154,7 @@ class HttpModel(ABC):
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
 
-    async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
+    async def _send(self, request: ModelRequest, *, stream: bool) -> httpx2.Response:
         """Return the answer, or its stream once it has begun. Raise `ModelError` if anything fails before that."""
         content = encode_json_body(self._encode(request, stream=stream))
         if self._client is None:
@@ -193,7 +193,7 @@ class HttpModel(ABC):
         ) as error:
             raise errors.make_connection_error(route, error) from error
 
-    def _address(self, request: Request) -> ModelAddress:
+    def _address(self, request: ModelRequest) -> ModelAddress:
         return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
 
 
@@ -222,7 +222,7 @@ class _StreamReader:
             self.is_finished = True
         return deltas
 
-    def finish(self) -> Reply:
+    def finish(self) -> ModelReply:
         """Return the reply. Some servers omit the end mark, but none the stop reason."""
         if not self._event_count:
             raise errors.make_empty_stream_error(self._address)
@@ -231,7 +231,7 @@ class _StreamReader:
             raise errors.make_truncation_error(self._address, reply)
         return reply
 
-    def partial(self) -> Reply | None:
+    def partial(self) -> ModelReply | None:
         """Return the partial answer; None if nothing has arrived."""
         try:
             return self._decoder.reply()
@@ -315,7 +315,7 @@ class OpenAIChatModel(OpenAIModel):
     api = "openai_chat"
     path = "/chat/completions"
 
-    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
+    def _encode(self, request: ModelRequest, *, stream: bool) -> dict[str, Any]:
         body = super()._encode(request, stream=stream)
         options = body.pop("stream_options", None)
         if stream:
@@ -333,7 +333,7 @@ class OpenAIResponsesModel(OpenAIModel):
     api = "openai_responses"
     path = "/responses"
 
-    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
+    def _encode(self, request: ModelRequest, *, stream: bool) -> dict[str, Any]:
         body = super()._encode(request, stream=stream)
         if (
             "store" not in body

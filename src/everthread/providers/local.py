@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread.core.packages import require_package
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta
 from everthread.errors import ModelError
 from everthread.providers.clients import CLIENTS, HttpModel
 
@@ -186,11 +186,11 @@ class LocalModel:
         """A stable name instead of the real address, whose port changes."""
         return f"local:{self.path.name}"
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         client = await self.start()
         return await client.complete(request)
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamDelta | ModelReply, None]:
         client = await self.start()
         async with aclosing(client.stream(request)) as pieces:
             async for piece in pieces:

@@ -17,7 +17,7 @@ from typing import Any
 from everthread.core.provider_errors.classification import classify_error
 from everthread.core.secrets.redaction import redact
 from everthread.core.text import clip, one_line
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.wire.reply_fields import error_text
 
@@ -80,7 +80,7 @@ def make_refusal_error(
 
 
 def make_answer_error(
-    address: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
+    address: ModelAddress, error: Mapping[str, Any], body: Any, partial: ModelReply | None
 ) -> ModelError:
     """Return the exception for an error inside an answer with status 200."""
     status = _find_status(error)
@@ -112,7 +112,7 @@ def _describe_failure(
     return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
 
 
-def make_truncation_error(address: ModelAddress, partial: Reply | None) -> ModelError:
+def make_truncation_error(address: ModelAddress, partial: ModelReply | None) -> ModelError:
     """Return the exception for a stream that ended in the middle of the answer."""
     return ModelUnreachableError(
         f"{address} closed the connection in the middle of its answer. Ask again.",
@@ -131,7 +131,7 @@ def make_empty_stream_error(address: ModelAddress) -> ModelError:
 
 
 def make_unreadable_error(
-    address: ModelAddress, reason: object, body: Any, partial: Reply | None = None
+    address: ModelAddress, reason: object, body: Any, partial: ModelReply | None = None
 ) -> ModelError:
     """Return the exception for an answer in no known protocol, such as a proxy's login page."""
     detail = address.clean_message(str(reason))
@@ -140,7 +140,7 @@ def make_unreadable_error(
 
 
 def make_timeout_error(
-    address: ModelAddress, error: Exception, partial: Reply | None = None
+    address: ModelAddress, error: Exception, partial: ModelReply | None = None
 ) -> ModelTimeoutError:
     kind = type(error.__cause__ or error).__name__
     return ModelTimeoutError(
@@ -149,7 +149,7 @@ def make_timeout_error(
 
 
 def make_connection_error(
-    address: ModelAddress, error: Exception, partial: Reply | None = None
+    address: ModelAddress, error: Exception, partial: ModelReply | None = None
 ) -> ModelUnreachableError:
     cause = error.__cause__ or error
     message = address.clean_message(str(cause))

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
 from everthread.providers.catalog import (
     find_default_output_cap,
@@ -30,7 +30,7 @@ from everthread.providers.catalog import (
 from everthread.providers.model_errors import is_out_of_service, is_transient
 
 T = TypeVar("T")
-AnswerPiece = StreamDelta | Reply
+AnswerPiece = StreamDelta | ModelReply
 _RATE_LIMIT_STATUS = 429
 
 
@@ -98,25 +98,25 @@ class ModelWrapper:
     def base_url(self) -> str:
         return self.inner.base_url
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         async with closing_stream(self._ask(request, stream=False)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reply):
+                if isinstance(piece, ModelReply):
                     return piece
         raise AssertionError("an answer is a reply or an error")
 
-    def stream(self, request: Request) -> AsyncIterator[AnswerPiece]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[AnswerPiece]:
         return self._ask(request, stream=True)
 
     async def aclose(self) -> None:
         await close_model(self.inner)
 
-    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
+    def _ask(self, request: ModelRequest, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, request, stream=stream)
 
 
 async def ask_model(
-    model: StreamingModel, request: Request, *, stream: bool
+    model: StreamingModel, request: ModelRequest, *, stream: bool
 ) -> AsyncGenerator[AnswerPiece, None]:
     """Yield the pieces of a stream, or the whole answer as one."""
     if not stream:
@@ -128,7 +128,7 @@ async def ask_model(
 
 
 async def ask_until_first_word(
-    model: StreamingModel, request: Request, *, stream: bool
+    model: StreamingModel, request: ModelRequest, *, stream: bool
 ) -> AsyncGenerator[AnswerPiece, None]:
     """Like `ask_model`, but yield usage reported before the first word together with that word.
 
@@ -176,7 +176,9 @@ class RetryingModel(ModelWrapper):
         self._clock = clock
         self._sleep = sleep
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         start_time = self._clock()
         attempt = 1
         has_begun = False
@@ -250,7 +252,9 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         loop = asyncio.get_running_loop()
         limits = self._limits
         total_deadline = (
@@ -296,10 +300,10 @@ class TimeLimitedModel(ModelWrapper):
                     texts += [piece.text] if piece.kind == "text" else []
                 yield piece
 
-    def _make_partial_reply(self, texts: list[str], usage: dict[str, Any] | None) -> Reply:
+    def _make_partial_reply(self, texts: list[str], usage: dict[str, Any] | None) -> ModelReply:
         """Return the text so far as a reply, without an incomplete call, which must not be run."""
         message: Message = {"role": "assistant", "content": "".join(texts)}
-        return Reply(message, usage=usage, model=self.name)
+        return ModelReply(message, usage=usage, model=self.name)
 
 
 OUT_OF_SERVICE_SECONDS = 60.0
@@ -312,7 +316,7 @@ class FallbackModel(ModelWrapper):
         self,
         models: Sequence[StreamingModel],
         *,
-        fit_request: Callable[[Request, StreamingModel], Awaitable[Request]],
+        fit_request: Callable[[ModelRequest, StreamingModel], Awaitable[ModelRequest]],
         events: EventHandler = ignore_event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -325,7 +329,9 @@ class FallbackModel(ModelWrapper):
         self._clock = clock
         self._out_of_service_until: dict[int, float] = {}
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         for index, is_last in self._list_models_to_ask():
             has_begun = False
             try:
@@ -362,7 +368,7 @@ class FallbackModel(ModelWrapper):
         for position, index in enumerate(order):
             yield index, position == len(order) - 1
 
-    async def _fit_request(self, request: Request, index: int) -> Request:
+    async def _fit_request(self, request: ModelRequest, index: int) -> ModelRequest:
         model = self._models[index]
         if request.model == model.name:
             return request
@@ -410,10 +416,10 @@ class FittingModel(ModelWrapper):
         super().__init__(model)
         self._counter = TokenCounter(model.name)
 
-    def _ask(self, request: Request, *, stream: bool) -> AsyncIterator[AnswerPiece]:
+    def _ask(self, request: ModelRequest, *, stream: bool) -> AsyncIterator[AnswerPiece]:
         return ask_model(self.inner, self._fit_request(request), stream=stream)
 
-    def _fit_request(self, request: Request) -> Request:
+    def _fit_request(self, request: ModelRequest) -> ModelRequest:
         cap = get_output_cap(request)
         if cap is None and self.api == "anthropic":
             cap = find_default_output_cap(request.model, self.window)
@@ -434,14 +440,16 @@ class MeteredModel(ModelWrapper):
     def __init__(
         self,
         model: StreamingModel,
-        report_abandoned: Callable[[Request], None],
-        check_permission: Callable[[Request], Awaitable[None]] | None = None,
+        report_abandoned: Callable[[ModelRequest], None],
+        check_permission: Callable[[ModelRequest], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(model)
         self._report_abandoned = report_abandoned
         self._check_permission = check_permission
 
-    async def _ask(self, request: Request, *, stream: bool) -> AsyncGenerator[AnswerPiece, None]:
+    async def _ask(
+        self, request: ModelRequest, *, stream: bool
+    ) -> AsyncGenerator[AnswerPiece, None]:
         if self._check_permission is not None:
             await self._check_permission(request)
         try:

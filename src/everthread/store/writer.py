@@ -23,6 +23,8 @@ from everthread.errors import StoreClosedError
 from everthread.store.database import Connection, Database, Tx
 from everthread.store.sql.session_rows import find_threads
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 MAX_BATCH_ITEMS = 512
 SYNC_DELAY_SECONDS = 0.05
@@ -44,7 +46,7 @@ class _WriteItem:
     """Work that is done once for several requests; None if the item cannot be combined with others."""
     request: Any
     """The argument of `batch_work`."""
-    session: str | None
+    thread_id: str | None
     """A session of the thread that is changed."""
     prepare: Callable[[], None] | None
     """Called before the transaction."""
@@ -73,16 +75,16 @@ class StoreWriter:
 
     async def write(
         self,
-        work: Callable[[Tx], Any],
+        work: Callable[[Tx], T],
         *,
-        session: str | None = None,
+        thread_id: str | None = None,
         prepare: Callable[[], None] | None = None,
         return_before_sync: bool = False,
         can_sync_later: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run `work` in a transaction, and return its result once the changes are on the disk.
 
-        `session`: a session of the thread that is changed. `prepare`: called in the writing thread, before the
+        `thread_id`: a session of the thread that is changed. `prepare`: called in the writing thread, before the
         transaction. `return_before_sync`: return once the changes are committed. They survive the end of this process,
         but within `SYNC_DELAY_SECONDS` not a failure of the machine. `can_sync_later`: like `return_before_sync`, and
         the changes reach the disk only with later writes.
@@ -92,21 +94,22 @@ class StoreWriter:
             work,
             batch_work=None,
             request=None,
-            session=session,
+            thread_id=thread_id,
             prepare=prepare,
             loop=loop,
             waiter=waiter,
             returns_before_sync=return_before_sync or can_sync_later,
             can_sync_later=can_sync_later,
         )
-        return await self._enqueue(item)
+        result: T = await self._enqueue(item)
+        return result
 
     async def write_together(
         self,
         batch_work: BatchWork,
         request: Any,
         *,
-        session: str,
+        thread_id: str,
         prepare: Callable[[], None],
     ) -> Any:
         """Like `write`, but combine simultaneous requests to the same `batch_work` in one call, which is cheaper.
@@ -118,7 +121,7 @@ class StoreWriter:
             lambda tx: batch_work(tx, [request])[0],
             batch_work=batch_work,
             request=request,
-            session=session,
+            thread_id=thread_id,
             prepare=prepare,
             loop=loop,
             waiter=waiter,
@@ -328,15 +331,15 @@ def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_W
     Otherwise two processes that change the same two threads could wait for each other forever. A database without row
     locks needs no order.
     """
-    sessions = {item.session for item in batch if item.session is not None}
+    sessions = {item.thread_id for item in batch if item.thread_id is not None}
     if len(batch) < 2 or not connection.dialect.for_update:
         return batch
     threads = find_threads(connection, sorted(sessions)) if len(sessions) > 1 else {}
     return sorted(
         batch,
         key=lambda item: (
-            item.session is None,
-            threads.get(item.session or "", item.session or ""),
+            item.thread_id is None,
+            threads.get(item.thread_id or "", item.thread_id or ""),
         ),
     )
 
@@ -389,6 +392,3 @@ def _resolve_waiters(items: list[_WriteItem]) -> None:
             item.waiter.set_exception(item.error)
         else:
             item.waiter.set_result(item.result)
-
-
-T = TypeVar("T")

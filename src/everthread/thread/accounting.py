@@ -11,7 +11,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usag
 from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import calls_of, text_of
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, UsageTask
 from everthread.thread.events import Listener, UsageRecorded
@@ -37,7 +37,7 @@ class Accounting:
         self._wall_clock = wall_clock
         self._listener = listener
         self._skips_disk_wait = skips_disk_wait
-        self._cancelled_calls: dict[str, list[tuple[Request, ChargeUsage | None]]] = {}
+        self._cancelled_calls: dict[str, list[tuple[ModelRequest, ChargeUsage | None]]] = {}
 
     def price_call(
         self,
@@ -65,7 +65,7 @@ class Accounting:
     ) -> Decimal | None:
         """Record the usage of a call and return its price. `details`: further arguments of `price_call`."""
         record = self.price_call(session, model, usage, **details)
-        await self._store.record_usage(record, return_before_sync=self._skips_disk_wait)
+        await self._store.usage.record_usage(record, return_before_sync=self._skips_disk_wait)
         self.report(record)
         return record.cost
 
@@ -101,7 +101,7 @@ class Accounting:
         )
 
     def note_cancelled(
-        self, session: str, request: Request, charge: ChargeUsage | None = None
+        self, session: str, request: ModelRequest, charge: ChargeUsage | None = None
     ) -> None:
         """Remember a summariser's request that was cancelled before its answer, to record it later."""
         self._cancelled_calls.setdefault(session, []).append((request, charge))
@@ -127,7 +127,7 @@ class Accounting:
 
 
 def read_usage(
-    reply: Reply, prompt_tokens: int, *, api: Api, counter: TokenCounter
+    reply: ModelReply, prompt_tokens: int, *, api: Api, counter: TokenCounter
 ) -> tuple[CanonicalUsage, bool]:
     """Return the usage of a reply, and whether a part of it is estimated because the provider did not report it."""
     reported = normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
@@ -136,7 +136,7 @@ def read_usage(
 
 def complete_usage(
     reported: CanonicalUsage,
-    reply: Reply | None,
+    reply: ModelReply | None,
     prompt_tokens: int,
     counter: TokenCounter,
 ) -> tuple[CanonicalUsage, bool]:
@@ -155,7 +155,7 @@ def complete_usage(
     ), True
 
 
-def join_reply_text(reply: Reply) -> str:
+def join_reply_text(reply: ModelReply) -> str:
     """Return the text of an answer, calls included."""
     calls = (f"{call.name} {call.arguments}" for call in calls_of(reply.message))
     return "\n".join([text_of(reply.message), *calls]).strip()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from everthread.compaction.engine import describe_progress
 from everthread.compaction.summarizers.summarizer import Verification
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RequestReady(Event):
     """A request is about to be sent; its last `injected` messages are for this call only."""
 
     kind = "request"
-    request: Request
+    request: ModelRequest
     injected: int = 0
 
     def as_dict(self) -> dict[str, Any]:

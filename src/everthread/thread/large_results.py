@@ -79,7 +79,7 @@ async def store_outputs(
     for large_output in large_outputs:
         output = large_output.output
         tool = large_output.tool
-        await store.put_output(thread, output.text, call_id=output.call_id, tool=tool)
+        await store.outputs.put_output(thread, output.text, call_id=output.call_id, tool=tool)
         listener(OutputStored(session or thread, output.id, tool, len(output.text)))
 
 

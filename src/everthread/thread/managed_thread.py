@@ -70,9 +70,9 @@ class ManagedThread(Generic[DraftT]):
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
         prompt = self.prompt
         decision = self._policy.decide(
-            prompt.size,
+            prompt.measure_size(),
             prompt.learnt,
-            prompt.prices,
+            prompt.make_prices(),
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
@@ -116,10 +116,10 @@ class ManagedThread(Generic[DraftT]):
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on, let a model write the next summary while the thread continues."""
         prompt = self.prompt
-        size = prompt.size
+        size = prompt.measure_size()
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._policy.should_prepare(size, prompt.learnt, prompt.prices):
+        if self._policy.should_prepare(size, prompt.learnt, prompt.make_prices()):
             await self._prepare_summary("in-loop")
 
     async def recover(
@@ -130,7 +130,7 @@ class ManagedThread(Generic[DraftT]):
         Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
         """
         prompt = self.prompt
-        size = prompt.size
+        size = prompt.measure_size()
         verdict = refusal.classify(near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window)
         if verdict.kind not in SIZE_REFUSALS:
             return None
@@ -177,7 +177,7 @@ class ManagedThread(Generic[DraftT]):
         options = self._policy.options
         if not options.idle and (not options.background or self.preparation.is_under_way):
             return
-        size = self.prompt.size
+        size = self.prompt.measure_size()
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             lifetime = self._policy.find_cache_lifetime(self.prompt.learnt)
             self.preparation.idle_timer = self._timer(
@@ -218,10 +218,10 @@ class ManagedThread(Generic[DraftT]):
         prompt = self.prompt
         policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(prompt.size, prompt.learnt):
+        if policy.should_compact_when_idle(prompt.measure_size(), prompt.learnt):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            prompt.size, prompt.learnt, prompt.prices
+            prompt.measure_size(), prompt.learnt, prompt.make_prices()
         ):
             work = self._prepare_summary(COLD_CACHE)
         if work is not None:
@@ -311,7 +311,7 @@ class ManagedThread(Generic[DraftT]):
     async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> None:
         """Commit a compaction. If it does not help, the next one waits until the thread has grown."""
         prompt = self.prompt
-        tokens = prompt.size.tokens
+        tokens = prompt.measure_size().tokens
         is_done = False
         if draft is not None and draft.compaction.changed:
             is_done = await self._commit_changed_draft(draft, order)
@@ -324,13 +324,13 @@ class ManagedThread(Generic[DraftT]):
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
-        tokens = self.prompt.size.tokens
+        tokens = self.prompt.measure_size().tokens
         failure = await self.prompt.commit(draft, order)
         # If another process committed first, the context is smaller too.
-        return not failure or self.prompt.size.tokens < tokens
+        return not failure or self.prompt.measure_size().tokens < tokens
 
     def _record_success(self) -> None:
-        size = self.prompt.size
+        size = self.prompt.measure_size()
         self.prompt.learnt.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
@@ -343,7 +343,7 @@ class ManagedThread(Generic[DraftT]):
                 prompt.session_id,
                 cost_decision.action,
                 cost_decision.reason,
-                tokens=prompt.size.tokens,
+                tokens=prompt.measure_size().tokens,
                 cost=cost_decision.cost,
                 saves=cost_decision.savings,
                 calls=cost_decision.cheaper_calls,

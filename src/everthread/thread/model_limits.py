@@ -174,13 +174,13 @@ class ModelLimits:
 
     async def _store_limit(self, key: LimitKey, tokens: int, source: str, kind: LimitKind) -> None:
         """Store a learnt limit, so that other processes use it."""
-        await self._store.learn_limit(key, tokens, source=source, kind=kind)
+        await self._store.limits.learn_limit(key, tokens, source=source, kind=kind)
 
     async def record_success(self, key: LimitKey, prompt_tokens: int) -> bool:
         """Record that a prompt of this size was accepted; return whether this removed a smaller limit."""
         limits = await self._load_limits(key)
         limits.largest_success = max(limits.largest_success, prompt_tokens)
-        await self._store.record_success(key, prompt_tokens)
+        await self._store.limits.record_success(key, prompt_tokens)
         await self._check_guess(key, limits, prompt_tokens)
         if limits.window is None or prompt_tokens <= limits.window:
             return False
@@ -204,7 +204,7 @@ class ModelLimits:
         limits = self._limits.get(key) or _CachedLimits()
         self._limits[key] = limits
         if self._clock() - limits.read_at > REFRESH_SECONDS:
-            stored_limits = await self._store.load_limits(key)
+            stored_limits = await self._store.limits.load_limits(key)
             limits.window = None if stored_limits.window is None else stored_limits.window.limit
             limits.output_cap = None if stored_limits.output is None else stored_limits.output.limit
             limits.largest_success = max(

@@ -15,7 +15,7 @@ from everthread.core.caching.provider_diagnosis import ask_for_diagnosis
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.tool_outputs import OutputLimits
-from everthread.core.types import Api, Request, StreamingModel, System
+from everthread.core.types import Api, ModelRequest, StreamingModel, System
 from everthread.store.store import Store
 from everthread.thread.engines.summary_wait import StartTimer, call_later
 from everthread.thread.events import Listener, ignore_event
@@ -98,7 +98,7 @@ class SessionOptions(ContextOptions):
         )
 
 
-CheckPermission = Callable[[Request], Awaitable[None]]
+CheckPermission = Callable[[ModelRequest], Awaitable[None]]
 """Raises `SummaryError` if the owner of a conversation may not spend a call."""
 
 
@@ -108,10 +108,10 @@ class SummarizerContext:
 
     route: Route
     counter: TokenCounter
-    get_last_request: Callable[[], Request | None]
+    get_last_request: Callable[[], ModelRequest | None]
     """The last request that was sent, whose prefix is cached."""
     report: ReportProgress
-    report_abandoned: Callable[[Request], None]
+    report_abandoned: Callable[[ModelRequest], None]
     """Called with a request that was cancelled in flight."""
     is_warm: Callable[[], bool] = lambda: True
     """Whether the provider's cache may still hold the last request."""

@@ -45,13 +45,13 @@ def describe_window(window: int, route: Route) -> str:
 
 async def load_used_window(store: Store, row: ThreadRow) -> UsedWindow | None:
     """Return the window that a thread's last call used; None if no call stored one."""
-    own_window = _read_window(await store.get_state(row.tip.id, CONVERSATION_STATE))
+    own_window = _read_window(await store.state.get_state(row.tip.id, CONVERSATION_STATE))
     return own_window or await load_caller_window(store, row.first.id)
 
 
 async def load_caller_window(store: Store, thread: str) -> UsedWindow | None:
     """Return the window of the last call in a thread whose caller keeps the history."""
-    return _read_window(await store.get_state(thread, CALLER_STATE))
+    return _read_window(await store.state.get_state(thread, CALLER_STATE))
 
 
 def _read_window(state: Any) -> UsedWindow | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from everthread.core.messages import Message, kind_of
-from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta
 from everthread.errors import TranscriptError
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
 from everthread.wire.sse import SseEvent
@@ -17,17 +17,17 @@ class StreamDecoder(Protocol):
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]: ...
 
-    def reply(self) -> Reply: ...
+    def reply(self) -> ModelReply: ...
 
 
 class Codec(Protocol):
     """One protocol, both directions: a module of this package, which documents each function."""
 
-    decode_request: Callable[..., Request]
+    decode_request: Callable[..., ModelRequest]
     encode_request: Callable[..., dict[str, Any]]
     decode_messages: Callable[..., list[Message]]
     encode_messages: Callable[..., list[dict[str, Any]]]
-    decode_reply: Callable[..., Reply]
+    decode_reply: Callable[..., ModelReply]
     encode_reply: Callable[..., dict[str, Any]]
     encode_stream: Callable[..., Iterator[SseEvent]]
 
@@ -46,7 +46,7 @@ _ANTHROPIC_BLOCKS = frozenset(
 )
 
 
-def decode_any(value: Any) -> tuple[str, Request]:
+def decode_any(value: Any) -> tuple[str, ModelRequest]:
     """Return the API of a conversation, and the request. Accept a list of messages, or an object that holds one."""
     body: Mapping[str, Any]
     if isinstance(value, list):

@@ -18,7 +18,7 @@ def split_reply_fields(
     model_name: str = "model",
     usage_name: str = "usage",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a body into `id`, `model` and `usage` of a `Reply`, whatever their names, and the other fields."""
+    """Split a body into `id`, `model` and `usage` of a `ModelReply`, whatever their names, and the other fields."""
     fields: dict[str, Any] = {}
     other_fields = dict(body)
     for field, name, kind in (

@@ -46,7 +46,7 @@ async def test_usage_and_insights_read_the_store(agents: Agents) -> None:
     assert "No call" in (await run_command(fresh, "/usage")).text
     agent, _ = await open_with_turns(agents, 3)
     usage = await run_command(agent, "/usage")
-    spent = await agents.store.usage(agent.conversation.id)
+    spent = await agents.store.usage.list_usage(agent.conversation.id)
     assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
     assert "3 calls" in usage.text
     unpriced = await agents.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider import Provider
 from everthread.store.store import Store
 from tests.cli.conftest import RunOnStore
@@ -36,7 +36,7 @@ def last_thread(run_on_store: RunOnStore) -> tuple[str, list[Any]]:
     return run_on_store(read)
 
 
-def received_request(provider: Provider, at: int = -1) -> Request:
+def received_request(provider: Provider, at: int = -1) -> ModelRequest:
     """Return one received request."""
     request = provider.log[at].request
     assert request is not None

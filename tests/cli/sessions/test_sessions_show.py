@@ -93,7 +93,9 @@ def test_a_stored_output_is_shown_by_its_id(
 ) -> None:
     async def store_output(store: Store) -> str:
         return (
-            await store.put_output(thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal")
+            await store.outputs.put_output(
+                thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal"
+            )
         ).id
 
     output_id = run_on_store(store_output)

@@ -78,7 +78,9 @@ async def test_facts_are_found_after_restarts_undo_and_branches(
             event.tokens_after < conversation.threshold * 4 // 5
             for event in conversations.watch.of(CompactionDone)
         )
-        kept = {node.id: node for node in await conversations.store.nodes(conversation.id)}
+        kept = {
+            node.id: node for node in await conversations.store.state.list_nodes(conversation.id)
+        }
         assert in_view(conversation)
         assert set(in_view(conversation)) <= set(kept)
         assert all(0 < node.since <= node.until for node in kept.values())
@@ -116,7 +118,7 @@ async def _check_undo(conversation: Conversation, conversations: Conversations) 
     assert conversation.messages == before
     await send_turns(conversation, turn, turn + 4)
     assert set(in_view(conversation)) <= {
-        node.id for node in await conversations.store.nodes(conversation.id)
+        node.id for node in await conversations.store.state.list_nodes(conversation.id)
     }
 
 
@@ -141,9 +143,9 @@ async def test_only_one_of_two_concurrent_compactions_stores_its_nodes(
         first = await open_lossless(conversations)
         await send_turns(first, 0, 5)
         second = await open_lossless(conversations, resume=first.id)
-        before = {node.id for node in await conversations.store.nodes(first.id)}
+        before = {node.id for node in await conversations.store.state.list_nodes(first.id)}
         await asyncio.gather(first.compress("boxes"), second.compress("shelves"))
-        after = {node.id for node in await conversations.store.nodes(first.id)}
+        after = {node.id for node in await conversations.store.state.list_nodes(first.id)}
         assert before < after
         assert set(in_view(first)) <= after
         await second.send("Turn 5: go on.")

@@ -12,7 +12,7 @@ import pytest
 from everthread import Conversation
 from everthread.core.messages import text_of
 from everthread.core.turns import user_text
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone
 from everthread.thread.lookup.pins import add_pin
@@ -38,7 +38,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
 
 
-def answer_or_look_up(request: Request) -> Any:
+def answer_or_look_up(request: ModelRequest) -> Any:
     """Answer; look something up first in every fourth turn."""
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
@@ -53,7 +53,7 @@ def answer_or_look_up(request: Request) -> Any:
     return make_text(150, "answer")
 
 
-def write_summary(_request: Request) -> str:
+def write_summary(_request: ModelRequest) -> str:
     return make_summary_text(
         "Fill the shelves.",
         Key_Decisions="- Boxes are numbered.",
@@ -104,7 +104,9 @@ async def test_requests_are_valid_and_the_summary_names_stored_nodes(
             )
         shown = "\n".join(map(text_of, conversation.messages))
         view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
-        nodes = {node.id: node for node in await conversations.store.nodes(conversation.id)}
+        nodes = {
+            node.id: node for node in await conversations.store.state.list_nodes(conversation.id)
+        }
         heads = re.findall(
             r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
         )

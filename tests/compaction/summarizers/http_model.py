@@ -10,7 +10,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.wire import openai_chat
 from tests.wire.recording import RecordingServer, Scripted, json_reply, recording_server
 
@@ -23,7 +23,7 @@ class HttpModel:
     name: str = "gpt-4o"
     window: int = 128_000
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         body = openai_chat.encode_request(request)
         raw = await self.client.chat.completions.with_raw_response.create(**body)
         return openai_chat.decode_reply(json.loads(raw.content), model=request.model)

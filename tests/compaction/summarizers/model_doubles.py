@@ -11,7 +11,7 @@ from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRe
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from tests.compaction.histories import flatten
 
 COUNTER = TokenCounter("gpt-4o")
@@ -52,12 +52,12 @@ def summary_request(
 class FunctionModel:
     """A model that answers each request by the function `answer`, and records the requests."""
 
-    answer: Callable[[Request], Awaitable[Reply]]
+    answer: Callable[[ModelRequest], Awaitable[ModelReply]]
     name: str = "gpt-4o"
     window: int = 128_000
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
 
-    async def complete(self, request: Request) -> Reply:
+    async def complete(self, request: ModelRequest) -> ModelReply:
         self.requests.append(request)
         return await self.answer(request)
 
@@ -66,14 +66,14 @@ def model_that_says(*texts: str, **options: Any) -> FunctionModel:
     """Return a model that answers with these texts in turn; the last one repeats."""
     left = list(texts)
 
-    async def answer(_request: Request) -> Reply:
+    async def answer(_request: ModelRequest) -> ModelReply:
         return make_reply(left.pop(0) if len(left) > 1 else left[0])
 
     return FunctionModel(answer, **options)
 
 
-def make_reply(text: str, **fields: Any) -> Reply:
-    return Reply(
+def make_reply(text: str, **fields: Any) -> ModelReply:
+    return ModelReply(
         **{
             "message": make_message("assistant", text),
             "stop": "stop",
@@ -83,7 +83,7 @@ def make_reply(text: str, **fields: Any) -> Reply:
     )
 
 
-def last_message_text(request: Request) -> str:
+def last_message_text(request: ModelRequest) -> str:
     """Return the last message of a request, which asks for the summary."""
     return str(request.messages[-1]["content"])
 

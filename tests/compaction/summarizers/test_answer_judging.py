@@ -24,7 +24,7 @@ from everthread.compaction.summary.sections import (
     render_sections,
 )
 from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from tests.compaction.histories import COUNT
 from tests.compaction.summarizers.model_doubles import (
     GOOD,
@@ -42,7 +42,7 @@ def judge_text(
     template: TemplateName = "handoff",
     **fields: Any,
 ) -> SummaryAnswer:
-    question = SummaryPrompt(Request("m", [make_message("user", "?")]), target, given)
+    question = SummaryPrompt(ModelRequest("m", [make_message("user", "?")]), target, given)
     return judge_answer(make_reply(text, **fields), question, COUNT, template)
 
 

@@ -17,7 +17,7 @@ from everthread.compaction.summarizers.conversation_record import (
 from everthread.compaction.summarizers.llm_summarizer import LlmSummarizer
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.turns import user_text
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
@@ -38,7 +38,7 @@ from tests.shared_data import shared_path
 def recording_model(seed: int, *, words: int = 150, **options: int) -> FunctionModel:
     """Return a model that notes which questions it saw; the seed decides the order of its answers."""
 
-    async def answer(request: Request) -> Reply:
+    async def answer(request: ModelRequest) -> ModelReply:
         for _ in range((len(model.requests) + seed) * 7 % 5):
             await asyncio.sleep(0)
         seen = " ".join(
@@ -97,7 +97,7 @@ async def test_the_order_of_the_answers_does_not_matter() -> None:
 async def test_concurrent_calls_are_limited() -> None:
     running = most = 0
 
-    async def answer(_request: Request) -> Reply:
+    async def answer(_request: ModelRequest) -> ModelReply:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -178,7 +178,7 @@ async def test_refuses_a_window_that_is_too_small() -> None:
 async def test_one_failed_part_stops_the_others() -> None:
     started = 0
 
-    async def answer(_request: Request) -> Reply:
+    async def answer(_request: ModelRequest) -> ModelReply:
         nonlocal started
         started += 1
         if started == 1:
@@ -201,7 +201,7 @@ async def test_one_failed_part_stops_the_others() -> None:
 async def test_cancelling_stops_all_calls() -> None:
     busy = asyncio.Event()
 
-    async def answer(_request: Request) -> Reply:
+    async def answer(_request: ModelRequest) -> ModelReply:
         if len(model.requests) == 4:
             busy.set()
         await asyncio.sleep(60)
@@ -221,7 +221,7 @@ async def test_cancelling_stops_all_calls() -> None:
 
 
 async def test_a_summary_error_of_a_model_is_raised_unchanged() -> None:
-    async def answer(_request: Request) -> Reply:
+    async def answer(_request: ModelRequest) -> ModelReply:
         raise SummaryError("no provider is configured", has_no_provider=True)
 
     with pytest.raises(SummaryError, match=r"^no provider is configured$") as caught:

@@ -13,7 +13,7 @@ from everthread.compaction.summarizers.summary_prices import CallPrice
 from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 
 COUNTER = TokenCounter("claude-sonnet-4-5")
@@ -77,7 +77,7 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
     on_prefix = WarmPrefixSummarizer(
         main,
         COUNTER,
-        lambda: Request(main.name, CONVERSATION),
+        lambda: ModelRequest(main.name, CONVERSATION),
         price=CallPrice(main.name),
         is_warm=lambda: warm,
     )

@@ -12,7 +12,7 @@ from everthread.compaction.summarizers.prompts import list_headings
 from everthread.compaction.summarizers.summarizer import SummaryRequest
 from everthread.compaction.summary.sections import render_sections
 from everthread.core.messages import Message
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from tests.compaction.summarizers.model_doubles import (
     COUNTER,
     GOOD,
@@ -28,7 +28,7 @@ from tests.compaction.summarizers.model_doubles import (
 )
 
 
-async def prompt_for(request: SummaryRequest, **options: object) -> Request:
+async def prompt_for(request: SummaryRequest, **options: object) -> ModelRequest:
     model = model_that_says(GOOD_TEXT)
     await summarize(model, request, **options)
     assert len(model.requests) == 1
@@ -184,7 +184,7 @@ async def test_usage_names_the_model() -> None:
     draft = await summarize(model_that_says(GOOD_TEXT), summary_request())
     assert draft.usage == ({"prompt_tokens": 10, "model": "gpt-4o"},)
 
-    async def quiet(_request: Request) -> Reply:
+    async def quiet(_request: ModelRequest) -> ModelReply:
         return make_reply(GOOD_TEXT, usage=None)
 
     assert (await summarize(FunctionModel(quiet), summary_request())).usage == ()

@@ -13,7 +13,7 @@ from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRe
 from everthread.compaction.summarizers.warm_prefix import WarmPrefixSummarizer
 from everthread.core.caching.claude_cache_marks import apply_cache_control
 from everthread.core.messages import Message
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import SummaryError
 from everthread.testing import ScriptedSummarizer
 from everthread.wire import openai_chat
@@ -36,14 +36,16 @@ TOOLS = [
     }
 ]
 MESSAGES = make_history(20)
-LIVE = Request("gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"})
+LIVE = ModelRequest(
+    "gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"}
+)
 MIDDLE = summary_request(MESSAGES[2:30])
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
 
 async def summarize(
-    live: Request | None, request: SummaryRequest = MIDDLE, **options: Any
-) -> tuple[SummaryDraft, Request]:
+    live: ModelRequest | None, request: SummaryRequest = MIDDLE, **options: Any
+) -> tuple[SummaryDraft, ModelRequest]:
     model = model_that_says(GOOD_TEXT, **options)
     draft = await WarmPrefixSummarizer(model, COUNTER, lambda: live).summarize(request)
     return draft, model.requests[0]
@@ -115,17 +117,17 @@ async def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
     marked = apply_cache_control(MESSAGES, native_anthropic=True)
     assert marked[-1] is not MESSAGES[-1]
     draft, request = await summarize(
-        Request("gpt-4o", marked, "You help."), summary_request(MESSAGES)
+        ModelRequest("gpt-4o", marked, "You help."), summary_request(MESSAGES)
     )
     assert draft.sections == GOOD
     assert request.messages[:-1] == marked
 
 
 @pytest.mark.parametrize(
-    "live", [None, Request("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"]
+    "live", [None, ModelRequest("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"]
 )
 async def test_messages_missing_in_the_request_cannot_be_summarised(
-    live: Request | None,
+    live: ModelRequest | None,
 ) -> None:
     with pytest.raises(SummaryError, match="does not hold"):
         await summarize(live)
@@ -143,9 +145,11 @@ async def test_the_last_message_may_be_calls_or_missing() -> None:
         call,
         cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"}),
     ]
-    _, request = await summarize(Request("gpt-4o", messages), summary_request([*MESSAGES, call]))
+    _, request = await summarize(
+        ModelRequest("gpt-4o", messages), summary_request([*MESSAGES, call])
+    )
     assert "assistant: ls {}" in last_message_text(request)
-    _, request = await summarize(Request("gpt-4o", messages), summary_request([]))
+    _, request = await summarize(ModelRequest("gpt-4o", messages), summary_request([]))
     assert "last message covered" in last_message_text(request)
 
 

@@ -15,7 +15,7 @@ from everthread.core.caching.claude_cache_marks import (
     mark_system,
 )
 from everthread.core.caching.shared_prefix import compare_prefixes
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from tests.chat_messages import (
     calls_message,
     user_message,
@@ -25,8 +25,8 @@ from tests.digest_chains import byte_chain
 from tests.shared_data import shared_path
 
 
-def request(*messages: Any, system: Any = "s", tools: Any = ()) -> Request:
-    return Request("claude-opus-4", list(messages), system, list(tools))
+def request(*messages: Any, system: Any = "s", tools: Any = ()) -> ModelRequest:
+    return ModelRequest("claude-opus-4", list(messages), system, list(tools))
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ EDITED = {
 LONG = "x" * 100
 
 
-CHANGES: dict[str, tuple[Request, Request, str]] = {
+CHANGES: dict[str, tuple[ModelRequest, ModelRequest, str]] = {
     "a word in a message": (
         request(user_message("a"), user_message("fix the test")),
         request(user_message("a"), user_message("fix the tent")),
@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[Request, Request, str]] = {
 
 
 @pytest.mark.parametrize(("a", "b", "words"), CHANGES.values(), ids=CHANGES.keys())
-def test_explains_the_first_difference(a: Request, b: Request, words: str) -> None:
+def test_explains_the_first_difference(a: ModelRequest, b: ModelRequest, words: str) -> None:
     diff = compare_prefixes(a, b)
     assert str(diff) == words
     assert not diff.is_extension
@@ -186,9 +186,11 @@ def test_real_requests_extend_each_other() -> None:
             path for path in shared_path("requests").glob("*.json") if family in path.name
         )
         bodies = [json.loads(path.read_text("utf-8")) for path in files]
-        requests = [Request("m", body["messages"], None, body["tools"] or []) for body in bodies]
+        requests = [
+            ModelRequest("m", body["messages"], None, body["tools"] or []) for body in bodies
+        ]
         for older, newer in pairwise(requests):
-            newer_marked = Request("m", apply_cache_control(newer.messages), None, newer.tools)
+            newer_marked = ModelRequest("m", apply_cache_control(newer.messages), None, newer.tools)
             assert str(compare_prefixes(older, newer_marked)).startswith("extends")
 
 

@@ -14,7 +14,7 @@ import httpx2
 from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
-from everthread.core.types import Reply, Request, StreamDelta
+from everthread.core.types import ModelReply, ModelRequest, StreamDelta
 from everthread.factory.threads_api_factory import make_agent_opener, make_preview_function
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api import QueueOptions
@@ -50,7 +50,7 @@ KEYS = FixedKeys(
 class WaitingModel(ScriptedModel):
     """Answers `re: …` to the last message, or by `answers`. A test can block the answer to a message."""
 
-    def __init__(self, answers: Callable[[Request], Any] | None = None, **more: Any) -> None:
+    def __init__(self, answers: Callable[[ModelRequest], Any] | None = None, **more: Any) -> None:
         super().__init__(
             answers or (lambda request: f"re: {text_of(request.messages[-1])}"), **more
         )
@@ -61,7 +61,7 @@ class WaitingModel(ScriptedModel):
         """Hold the answer to this message until the returned event is set."""
         return self.gates.setdefault(text, asyncio.Event())
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamDelta | ModelReply, None]:
         question = text_of(request.messages[-1])
         self.started.append(question)
         if question in self.gates:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from tests.agent.agent_setup import call_reply
 from tests.gateway.api.api_setup import ApiGateway, WaitingModel, error_of, open_api
 
@@ -40,7 +40,7 @@ async def test_refuses_calls_that_need_approval(tmp_path: Path, store_url: str) 
     script = iter(
         [
             call_reply(("terminal", {"command": f"touch {tmp_path / 'done'}"})),
-            Reply({"role": "assistant", "content": "no"}, "stop"),
+            ModelReply({"role": "assistant", "content": "no"}, "stop"),
         ]
     )
     async with open_api(store_url, WaitingModel(lambda _: next(script))) as api:

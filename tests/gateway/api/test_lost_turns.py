@@ -40,13 +40,13 @@ async def queue_turn(store: Store, thread: str, text: str, tenant: str) -> Queue
         message=message,
         key=text,
     )
-    turn = await store.queue_turn(queued, max_waiting=9)
+    turn = await store.turns.queue_turn(queued, max_waiting=9)
     assert turn is not None
     return turn
 
 
 async def acquire(store: Store, thread: str, holder: str) -> Lease:
-    lease = await store.acquire(thread, holder, 60)
+    lease = await store.leases.acquire_lease(thread, holder, 60)
     assert lease is not None
     return lease
 
@@ -104,14 +104,14 @@ async def test_the_next_process_marks_a_lost_turn_and_answers_the_waiting_one(
         text="next",
         tenant="acme",
     )
-    await store.begin_turn(lease)
+    await store.turns.begin_turn(lease)
     message: Any = dict(lost.message)
     await store.append(
         thread,
         [NewMessage(message, event=f"{lost.id}.0"), NewMessage(CALL)],
         lease=lease,
     )
-    await store.renew(lease, 0.1)
+    await store.leases.renew_lease(lease, 0.1)
     ended = await api.queue.wait(await api.queue.load_turn("acme", waiting.id), seconds=60)
     assert ended.state == "answered"
     turn = await api.get(f"/api/threads/{thread}/turns/{lost.id}")
@@ -134,11 +134,11 @@ async def test_a_process_that_lost_its_thread_writes_nothing_more(
     sending = await api.start_turn(thread, "one")
     lease = steal_lease(store_url, thread)
     await asyncio.sleep(0.5)
-    (turn,) = (await api.store.begin_turn(lease)).lost_turns
+    (turn,) = (await api.store.turns.begin_turn(lease)).lost_turns
     assert turn.state == "running"
     history = await api.history(thread)
     assert history == ["one"]
-    await api.store.release(lease)
+    await api.store.leases.release_lease(lease)
     assert error_of(await sending) == (503, "interrupted")
     history = await api.history(thread)
     assert history == ["one", INTERRUPTED_ANSWER_TEXT]
@@ -154,7 +154,7 @@ def steal_lease(url: str, thread: str) -> Lease:
     async def take() -> None:
         store = open_store(url)
         while not leases:
-            lease = await store.acquire(thread, "thief", 30)
+            lease = await store.leases.acquire_lease(thread, "thief", 30)
             leases.extend([lease] if lease else [])
             await asyncio.sleep(0.05)
         await store.close()

@@ -61,7 +61,7 @@ async def test_turns_are_charged_to_their_key_whoever_answers(url: str) -> None:
         limits=KeyLimits(tokens=50),
     )
     async with open_api(url, access=access) as one, open_api(url, access=access) as two:
-        await one.store.create_key(key)
+        await one.store.keys.create_key(key)
         thread = await one.create_thread(token)
         await one.read_answer(thread, "a question of a few words", token)
         for api in (one, two):

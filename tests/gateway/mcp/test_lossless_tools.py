@@ -122,7 +122,7 @@ async def test_a_confined_client_sees_only_its_own_thread(store: Store, mine: Co
 async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
     store: Store, mine: Conversation, theirs: Conversation
 ) -> None:
-    output = await store.put_output(theirs.id, "the vault is in the cellar")
+    output = await store.outputs.put_output(theirs.id, "the vault is in the cellar")
     ids = (
         nodes_of(theirs)[0],
         f"message:{(await store.history(theirs.id))[0].id}",

@@ -128,7 +128,7 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
         anns_thread = await make_thread(store, text, tenant="ann")
         theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
         secret = f"message:{(await store.history(theirs))[0].id}"
-        output = await store.put_output(theirs, "vault number nine")
+        output = await store.outputs.put_output(theirs, "vault number nine")
         ways: list[dict[str, str]] = [
             {},
             {"mode": "regex"},

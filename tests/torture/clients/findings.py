@@ -13,7 +13,7 @@ from everthread import estimate_request_tokens, open_store
 from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider.answers import RequestRecord
 from everthread.thread.lookup.thread_title import load_title
 from tests.torture.clients.model import RECALL, ScriptedModel
@@ -122,7 +122,7 @@ def _breaks_prefix(before: RequestRecord, after: RequestRecord, *, unsteady: int
     return not shared.is_extension and shared.shared_messages < steady_count
 
 
-def _list_client_tools(request: Request) -> set[str]:
+def _list_client_tools(request: ModelRequest) -> set[str]:
     """Return the names of the tools that the client offers itself."""
     names = {name for tool in request.tools for name in tool_names(tool)}
     return names - {RECALL}
@@ -156,7 +156,7 @@ async def load_threads(home: Path) -> list[dict[str, Any]]:
     try:
         for row in await store.list_threads():
             thread = row.first.id
-            usage = await store.usage(thread)
+            usage = await store.usage.list_usage(thread)
             history = [message.body for message in await store.history(thread)]
             threads.append(
                 {

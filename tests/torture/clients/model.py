@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.core.messages import Message, content_text, text_of, tool_names
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.user_words import strip_injected
 from everthread.thread.matching.assistant_roles import Role, describe_role, is_same_role
 
@@ -36,7 +36,7 @@ _PLACES = (
 )
 
 
-def _side_answer(request: Request) -> str:
+def _side_answer(request: ModelRequest) -> str:
     """Return the answer to a side call: JSON with empty values if the client asks for JSON, else a title."""
     schema = (request.params.get("generationConfig") or {}).get("responseJsonSchema")
     if not isinstance(schema, dict):
@@ -109,7 +109,7 @@ class ScriptedModel:
     role: Role | None = None
     """The assistant's role in the conversation."""
 
-    def __call__(self, request: Request) -> Reply | str:
+    def __call__(self, request: ModelRequest) -> ModelReply | str:
         self.asked += 1
         names = [name for tool in request.tools or () for name in tool_names(tool)]
         if self._is_beside(request, names):
@@ -129,7 +129,7 @@ class ScriptedModel:
         # The first stays in view.
         return self._read(names) if self.tools else file_text(self.done - 1, self.characters)
 
-    def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
+    def _is_beside(self, request: ModelRequest, names: Sequence[str]) -> bool:
         """Return whether a request is a side call, such as a title, a check of the quota or a subagent.
 
         It has no tool to read with, or the assistant has another role than in the conversation.
@@ -143,7 +143,7 @@ class ScriptedModel:
             return is_beside
         return not request.messages
 
-    def _read_again(self, request: Request, names: Sequence[str]) -> Reply | str:
+    def _read_again(self, request: ModelRequest, names: Sequence[str]) -> ModelReply | str:
         usable = [name for name in names if name in self.tools]
         number = next(
             number for number in range(3, 100) if usable[number % len(usable)] == self.rereads
@@ -153,7 +153,7 @@ class ScriptedModel:
             arguments = _fill(self.tools[self.rereads], f"part-{number:03d}.txt")
             function = {"name": self.rereads, "arguments": json.dumps(arguments)}
             call: Any = {"id": "call_again", "type": "function", "function": function}
-            return Reply(
+            return ModelReply(
                 {"role": "assistant", "content": "I look again.", "tool_calls": [call]},
                 "tool_calls",
             )
@@ -163,7 +163,7 @@ class ScriptedModel:
         )
         return f"All {self.done} rounds are read, and the entries agree."
 
-    def _read(self, names: Sequence[str]) -> Reply:
+    def _read(self, names: Sequence[str]) -> ModelReply:
         usable = [name for name in names if name in self.tools]
         calls = []
         for at in range(self.width):
@@ -181,9 +181,9 @@ class ScriptedModel:
             message["reasoning_content"] = (
                 f"Round {self.done} goes on where round {self.done - 1} ended."
             )
-        return Reply(message, "tool_calls")
+        return ModelReply(message, "tool_calls")
 
-    def _answer(self, request: Request, names: Sequence[str]) -> Reply | str:
+    def _answer(self, request: ModelRequest, names: Sequence[str]) -> ModelReply | str:
         if not self.recalls:
             self.found = FACT in "\n".join(map(_whole_text, request.messages))
         elif FACT in _recent_text(request):
@@ -207,7 +207,7 @@ class ScriptedModel:
         message: Any = {"role": "assistant", "content": None, "tool_calls": [asked]}
         if self.thinks:
             message["reasoning_content"] = "It was in an early file: I look it up."
-        return Reply(message, "tool_calls")
+        return ModelReply(message, "tool_calls")
 
 
 def _fill(value: Any, name: str) -> Any:
@@ -218,7 +218,7 @@ def _fill(value: Any, name: str) -> Any:
     return value.replace("{name}", name) if isinstance(value, str) else value
 
 
-def _recent_text(request: Request) -> str:
+def _recent_text(request: ModelRequest) -> str:
     """Return the last user message and everything after it."""
     last = max(
         (
@@ -231,7 +231,7 @@ def _recent_text(request: Request) -> str:
     return "\n".join(map(_whole_text, request.messages[last:]))
 
 
-def _last_words(request: Request) -> str:
+def _last_words(request: ModelRequest) -> str:
     return text_of(request.messages[-1]).strip() if request.messages else ""
 
 

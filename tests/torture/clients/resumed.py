@@ -16,7 +16,7 @@ from typing import Any
 from everthread.cli.commands.wrap.wrapped_clients import CLIENTS
 from everthread.core.caching.shared_prefix import compare_prefixes
 from everthread.core.messages import tool_names
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import RequestRecord
 from tests.torture.clients.findings import keep_bodies, load_threads, read_gateway_log
@@ -89,7 +89,7 @@ def list_steps(program: Program) -> list[Step]:
 class SummarisingModel(ScriptedModel):
     """Write a summary if the client asks for one."""
 
-    def __call__(self, request: Request) -> Reply | str:
+    def __call__(self, request: ModelRequest) -> ModelReply | str:
         if request.messages and SUMMARY_REQUEST in json.dumps(request.messages[-1]):
             self.asked += 1
             self.side.append("summary")
@@ -178,8 +178,8 @@ def count_repeated(main: Sequence[RequestRecord], first: int) -> tuple[int, int]
     assert before is not None
     assert after is not None
     shared = compare_prefixes(
-        Request(before.model, before.messages),
-        Request(after.model, after.messages),
+        ModelRequest(before.model, before.messages),
+        ModelRequest(after.model, after.messages),
     ).shared_messages
     return len(before.messages), shared
 

@@ -71,7 +71,7 @@ async def run_insights(scope: CommandScope, argument: str) -> CommandResult:
     days = int(argument or DEFAULT_DAYS)
     until = time.time() + 1
     since = find_period_start(until, days)
-    insights = await scope.store.insights(
+    insights = await scope.store.usage.load_insights(
         since=since, until=until, tenant=scope.conversation.session.tenant
     )
     facts = [

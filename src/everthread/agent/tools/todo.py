@@ -49,14 +49,14 @@ class Todo(FreeTool):
         store = context.conversation.store
         thread = context.conversation.id
         if arguments.get("items") is not None:
-            await store.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
+            await store.state.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
         return ToolReply(format_todo(items) if items else "The list is empty.")
 
 
 async def load_todo(store: Store, thread: str) -> TodoItems:
     """Return the to-do list of a thread."""
-    items = await store.get_state(thread, TODO_KEY)
+    items = await store.state.get_state(thread, TODO_KEY)
     return items if isinstance(items, list) else []
 
 

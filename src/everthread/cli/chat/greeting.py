@@ -93,13 +93,13 @@ async def render_farewell(
     store: Store, thread: str, *, window: int, resume_options: str
 ) -> Text | None:
     """Render the summary at exit; None for an empty thread. `resume_options`: options that a resumed chat needs."""
-    row = await store.thread_row(thread)
+    row = await store.overview.load_thread_row(thread)
     if not row.message_count:
         return None
     calls = (await load_thread_usage(store, thread))["all"]
     usage = sum_calls("all", calls)
     comparison = compare_thread(
-        await store.call_rows([thread]),
+        await store.overview.list_calls([thread]),
         await store.compactions(thread),
         find_prices=PriceTable(),
         find_window=lambda _model: window,

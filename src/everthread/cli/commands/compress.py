@@ -33,7 +33,7 @@ from everthread.config import load_config
 from everthread.core.field_values import pick_fields
 from everthread.core.text import count_noun, excerpt
 from everthread.core.tool_outputs import replace_reader_name
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import ConfigError
 from everthread.lab.importers.conversation_file import (
     FILE_HELP,
@@ -125,8 +125,8 @@ def compress(
 
 
 def _compact_repeatedly(
-    request: Request, times: int, **options: Any
-) -> tuple[Request, list[Compaction]]:
+    request: ModelRequest, times: int, **options: Any
+) -> tuple[ModelRequest, list[Compaction]]:
     """Compact a request's messages up to N times; return the last request and each result."""
     from everthread.factory import compress as compact
 

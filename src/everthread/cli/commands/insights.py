@@ -45,7 +45,7 @@ def insights(
     start_time = find_period_start(end_time, days)
     figures = with_store(
         store_url,
-        lambda store: store.insights(
+        lambda store: store.usage.load_insights(
             since=start_time, until=end_time, tenant=tenant, platform=platform
         ),
         empty_if_missing=True,

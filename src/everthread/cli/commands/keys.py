@@ -77,7 +77,7 @@ def create(
     token, new_key = issue_key(
         tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode
     )
-    with_store(store_url, lambda store: store.create_key(new_key), create=True)
+    with_store(store_url, lambda store: store.keys.create_key(new_key), create=True)
     if as_json:
         print_json(
             {
@@ -108,7 +108,7 @@ def list_keys(
     now = time.time()
     stored_keys = with_store(
         store_url,
-        lambda store: store.list_keys(format_utc_day(now), tenant=tenant),
+        lambda store: store.keys.list_keys(format_utc_day(now), tenant=tenant),
         empty_if_missing=True,
     )
     keys = [key for key in stored_keys if revoked or key.revoked_at is None]
@@ -146,7 +146,7 @@ def revoke(
     from everthread.gateway.access.key_creation import key_id_in
 
     key_id = key_id_in(key)
-    revoked_at = with_store(store_url, lambda store: store.revoke_key(key_id))
+    revoked_at = with_store(store_url, lambda store: store.keys.revoke_key(key_id))
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": format_iso(revoked_at)})
     else:

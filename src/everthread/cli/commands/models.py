@@ -85,7 +85,9 @@ def show(
 
     async def load_limits(store: Store) -> tuple[Window, list[ModelLimit]]:
         window = await load_window(choice, setting, store, offline=offline)
-        return window, [limit for limit in await store.limits() if limit.model == choice.model]
+        return window, [
+            limit for limit in await store.limits.list_limits() if limit.model == choice.model
+        ]
 
     facts = _describe_model(choice, *with_store(store_url, load_limits, empty_if_missing=True))
     if as_json:
@@ -122,7 +124,7 @@ def forget(
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
     count = with_store(
         store_url,
-        lambda store: store.forget_limits(base_url=base_url, model=name),
+        lambda store: store.limits.forget_limits(base_url=base_url, model=name),
         empty_if_missing=True,
     )
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")

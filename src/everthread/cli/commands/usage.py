@@ -64,7 +64,9 @@ def usage(
         store: Store,
     ) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
         if session_id is None:
-            insights = await store.insights(since=start_time, until=end_time, tenant=tenant)
+            insights = await store.usage.load_insights(
+                since=start_time, until=end_time, tenant=tenant
+            )
             by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(insights.total, key="all")], []
         thread = (await store.resolve(session_id, tenant=tenant)).thread

@@ -25,8 +25,6 @@ class ToolCallRecord(NamedTuple):
     message_index: int
     turn: int
     effect: CallEffect
-    unanswered_id: str
-    """The id of the call if it has no result; otherwise empty."""
 
 
 UnmatchedResults = dict[str, list[tuple[MessageFacts, int]]]
@@ -55,16 +53,11 @@ def read_calls(
                 [_take_result(call, unmatched_results.get(call.id)) for call in message_facts.calls]
             )
             effects = _read_effects(message_facts, calls_with_output)
-            for call, effect, call_with_output in zip(
-                message_facts.calls, effects, calls_with_output, strict=True
-            ):
-                records.append(
-                    ToolCallRecord(index, turns[index], effect, "" if call_with_output else call.id)
-                )
+            records += (ToolCallRecord(index, turns[index], effect) for effect in effects)
         elif message_facts.message.get("role") == "user":
             for task_end in find_task_ends(text_of(message_facts.message)):
                 effect = _describe_task_end(task_end)
-                records.append(ToolCallRecord(index, turns[index], effect, ""))
+                records.append(ToolCallRecord(index, turns[index], effect))
         elif (
             message_facts.without_summary is not None
             and message_facts.message.get("role") == "assistant"
@@ -75,8 +68,7 @@ def read_calls(
                 tuple(parse_edit_blocks(text)),
             )
             records += (
-                ToolCallRecord(index, turns[index], effect, "")
-                for effect in message_facts.effects[1]
+                ToolCallRecord(index, turns[index], effect) for effect in message_facts.effects[1]
             )
     return records
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence, Set
-from copy import copy
 from dataclasses import replace
-from operator import is_
 from typing import Any, NamedTuple
 
 from everthread.compaction.history.call_records import UnmatchedResults, read_calls
@@ -47,7 +45,6 @@ class JournalBuilder:
         self._facts: Sequence[MessageFacts] = ()
         self._turns: Sequence[int] = ()
         self._unmatched_results: UnmatchedResults = {}
-        self._open_calls: set[str] = set()
         """Ids of calls without a result."""
         self._parts: list[_TurnPart] = []
         """The finished parts; the last part may still grow."""
@@ -62,41 +59,12 @@ class JournalBuilder:
         records = read_calls(facts, turns, start, self._unmatched_results)
         for record in records:
             self.state.apply_effect(record.effect, record.turn)
-            if record.unanswered_id:
-                self._open_calls.add(record.unanswered_id)
         self.state.message_count += len(facts) - start
         self.state.names.add_messages(facts[start:])
         self._facts = facts
         self._turns = turns
         self._read_parts({record.message_index: facts[record.message_index] for record in records})
         return self
-
-    def can_extend_to(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
-        """Return whether the messages begin with the ones read so far, and no new one has a result of an old call."""
-        start = len(self._facts)
-        if (
-            len(facts) < start
-            or turns[:start] != self._turns
-            or not all(map(is_, facts, self._facts))
-        ):
-            return False
-        return not any(
-            result.call_id in self._open_calls
-            for message_facts in facts[start:]
-            for result in message_facts.results
-        )
-
-    def copy(self) -> JournalBuilder:
-        """Return an independent copy."""
-        duplicate = copy(self)
-        duplicate.state = self.state.copy()
-        duplicate._unmatched_results = {
-            key: [*results] for key, results in self._unmatched_results.items() if results
-        }
-        duplicate._parts = [*self._parts]
-        duplicate._shown_errors = {*self._shown_errors}
-        duplicate._open_calls = {*self._open_calls}
-        return duplicate
 
     def build_journal(self, path_prefix: str = "", end_state: ThreadState | None = None) -> Journal:
         """Return the journal of all messages read so far, without `path_prefix` in paths.

@@ -20,7 +20,7 @@ from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.messages import calls_of, text_of
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import SUMMARY_END, SUMMARY_START
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 
 MIN_HEADINGS = 3
 """An answer with fewer known headings does not count as a summary."""
@@ -52,7 +52,7 @@ class SummaryAnswer:
 
 
 def judge_answer(
-    reply: Reply, prompt: SummaryPrompt, count: CountTokens, template: TemplateName
+    reply: ModelReply, prompt: SummaryPrompt, count: CountTokens, template: TemplateName
 ) -> SummaryAnswer:
     """Return the answer and its fault, if it has one."""
     raw_text = text_of(reply.message)
@@ -78,7 +78,7 @@ def judge_answer(
     return SummaryAnswer(sections, fault, is_truncated=is_truncated)
 
 
-def _explain_unusable(reply: Reply, raw_text: str, text: str) -> str:
+def _explain_unusable(reply: ModelReply, raw_text: str, text: str) -> str:
     """Return the reason why an answer has no sections."""
     if reply.stop in ("refusal", "content_filter") or reply.message.get("refusal"):
         return FAULT_REFUSED

@@ -41,7 +41,7 @@ from everthread.compaction.summary.sections import (
     render_sections,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Model, Request
+from everthread.core.types import Model, ModelRequest
 from everthread.errors import SummaryError
 
 MAX_LENGTH_REFUSALS = 2
@@ -301,7 +301,7 @@ class _SummaryJob:
         )
         content = "\n\n".join([*blocks, instruction])
         system = compose_instructions(self.writer.template)
-        request = Request(
+        request = ModelRequest(
             self.writer.model.name,
             [{"role": "user", "content": content}],
             system=system,

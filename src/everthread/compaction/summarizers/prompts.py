@@ -25,7 +25,7 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.text import clip, one_line
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 
 _HEADING_TOKENS = 6
 """Tokens of a section's heading."""
@@ -73,7 +73,7 @@ _MAX_TOPIC_CHARS = 500
 class SummaryPrompt:
     """One request for a summary. Its last message is the instruction."""
 
-    request: Request
+    request: ModelRequest
     target_tokens: int
     """Tokens that the answer should have."""
     material_tokens: int

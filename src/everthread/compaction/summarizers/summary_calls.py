@@ -17,7 +17,7 @@ from everthread.compaction.summarizers.prompts import SummaryPrompt, fit_section
 from everthread.compaction.summarizers.summarizer import SummaryDraft
 from everthread.compaction.summary.sections import Sections, TemplateName
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Model, Reply, Request
+from everthread.core.types import Model, ModelReply, ModelRequest
 from everthread.errors import SummaryError
 
 MAX_ATTEMPTS = 2
@@ -100,7 +100,7 @@ class SummaryWriter:
         )
         return fit_sections(answer.sections, prompt.target_tokens, self.counter.text)
 
-    async def _call(self, request: Request, calls: SummaryCalls) -> Reply:
+    async def _call(self, request: ModelRequest, calls: SummaryCalls) -> ModelReply:
         """Return the model's reply and record its usage. Raise any failure as a `SummaryError`."""
         timeout = asyncio.timeout(self.time_limit)
         try:

@@ -28,7 +28,7 @@ from everthread.core.fingerprints import message_fingerprint
 from everthread.core.messages import Message, calls_of, message_key, text_of
 from everthread.core.text import clip, one_line
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Model, Request
+from everthread.core.types import Model, ModelRequest
 from everthread.errors import SummaryError
 
 _MAX_QUOTE_CHARS = 200
@@ -41,7 +41,7 @@ class WarmPrefixSummarizer:
         self,
         model: Model,
         counter: TokenCounter,
-        last_request: Callable[[], Request | None],
+        last_request: Callable[[], ModelRequest | None],
         *,
         template: TemplateName = "handoff",
         price: CallPrice | None = None,
@@ -124,7 +124,7 @@ class WarmPrefixSummarizer:
         return SummaryPrompt(replace(last_request, messages=messages), request.budget, tokens)
 
 
-def _has_all_messages(sent_request: Request, request: SummaryRequest) -> bool:
+def _has_all_messages(sent_request: ModelRequest, request: SummaryRequest) -> bool:
     """Return whether every message to summarise is in the sent request, ignoring cache markers."""
     sent_messages = {message_key(message): message for message in sent_request.messages}
     changed_messages = [

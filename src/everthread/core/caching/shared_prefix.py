@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from everthread.core.fingerprints import byte_form, byte_form_text
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 
 RequestSection = Literal["tools", "system", "messages"]
 
@@ -37,7 +37,7 @@ class PrefixDiff:
         return f"{self.section}{index}{path}: {self.old_excerpt} became {self.new_excerpt}"
 
 
-def compare_prefixes(first: Request, second: Request) -> PrefixDiff:
+def compare_prefixes(first: ModelRequest, second: ModelRequest) -> PrefixDiff:
     """Compare two requests byte for byte, without marks; a string equals one text block."""
     for section, index, old, new in _pair_sections(first, second):
         difference = _find_difference(old, new)
@@ -59,7 +59,7 @@ _ABSENT: Any = object()
 
 
 def _pair_sections(
-    first: Request, second: Request
+    first: ModelRequest, second: ModelRequest
 ) -> Iterator[tuple[RequestSection, int | None, Any, Any]]:
     """Yield the parts to compare, in the order in which a provider reads a request."""
     yield "tools", None, byte_form(first.tools), byte_form(second.tools)

@@ -202,7 +202,8 @@ class KeyAuthenticator:
     async def has_keys(self) -> bool:
         """Return whether any key exists."""
         return any(
-            key.revoked_at is None for key in await self._store.list_keys(self._usage_counter.day)
+            key.revoked_at is None
+            for key in await self._store.keys.list_keys(self._usage_counter.day)
         )
 
     async def close(self) -> None:
@@ -228,7 +229,7 @@ class KeyAuthenticator:
 
     async def _read_key(self, digest: str) -> StoredKey | None:
         day = self._usage_counter.day
-        stored_key = await self._store.find_key(digest, day)
+        stored_key = await self._store.keys.find_key(digest, day)
         if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
             return None
         self._usage_counter.add_stored_use(stored_key.key.id, day, stored_key.use_of_day)
@@ -249,7 +250,7 @@ class AcceptedCredentials:
         accepted_until = self._accepted_until.get(digest)
         if accepted_until is None:
             try:
-                stored_time = await self._store.get_state(_ACCEPTED_STATE, digest)
+                stored_time = await self._store.state.get_state(_ACCEPTED_STATE, digest)
             except EverthreadError as error:
                 _LOG.warning("whether a credential was accepted cannot be looked up: %s", error)
                 return False
@@ -275,7 +276,7 @@ class AcceptedCredentials:
 
     async def _store_accepted(self, digest: str, accepted_until: float) -> None:
         try:
-            await self._store.put_state(_ACCEPTED_STATE, digest, accepted_until)
+            await self._store.state.put_state(_ACCEPTED_STATE, digest, accepted_until)
         except EverthreadError as error:
             _LOG.warning("that a credential was accepted cannot be stored: %s", error)
 

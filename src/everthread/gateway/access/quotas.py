@@ -13,7 +13,7 @@ from decimal import Decimal
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import text_of
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
@@ -157,7 +157,7 @@ class KeyUsageCounter:
                 key: use for (of_day, key), use in self._uses_being_written.items() if of_day == day
             }
             try:
-                sums = await self._store.count_use(day, uses)
+                sums = await self._store.keys.add_use(day, uses)
             except EverthreadError as error:
                 _LOG.warning(
                     "the usage of keys cannot be written now; it is kept and written later: %s",
@@ -194,7 +194,7 @@ class KeyAccount:
 def make_spending_check(authorize: Authorize) -> CheckPermission:
     """Return a check to run before each summary call: it refuses if the caller may not spend the estimated usage."""
 
-    async def permit(request: Request) -> None:
+    async def permit(request: ModelRequest) -> None:
         chars = sum(len(text_of(message)) for message in request.messages)
         max_tokens = request.params.get("max_tokens")
         output = max_tokens if isinstance(max_tokens, int) else 0

@@ -101,7 +101,7 @@ class AgentPool:
             next_fence=1,
         )
         await self._open_slot(slot, tenant, session=first_session)
-        await self._store.put_state(
+        await self._store.state.put_state(
             first_session.id,
             SETTINGS_STATE,
             {"model": new_thread.model, "metadata": new_thread.metadata},
@@ -112,12 +112,12 @@ class AgentPool:
 
     async def load_settings(self, thread: str) -> dict[str, Any]:
         """Return the owner's settings of a thread: `model`, `metadata`."""
-        state = await self._store.get_state(thread, SETTINGS_STATE)
+        state = await self._store.state.get_state(thread, SETTINGS_STATE)
         return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
         """Set the model of a thread, for every process that continues it."""
-        await self._store.put_state(
+        await self._store.state.put_state(
             thread, SETTINGS_STATE, await self.load_settings(thread) | {"model": name}
         )
 
@@ -125,7 +125,9 @@ class AgentPool:
         """Give a thread that began in another one its model, unless it has its own."""
         if thread != parent and not await self.load_settings(thread):
             model = (await self.load_settings(parent)).get("model")
-            await self._store.put_state(thread, SETTINGS_STATE, {"model": model, "metadata": {}})
+            await self._store.state.put_state(
+                thread, SETTINGS_STATE, {"model": model, "metadata": {}}
+            )
 
     async def take_slot(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """Return the agent for a turn under this lease; open a new one if it may have missed changes."""

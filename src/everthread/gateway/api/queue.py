@@ -146,7 +146,7 @@ class TurnQueue:
             key=key or new_turn_id,
             options={"tools": may_use_tools, "payer": payer},
         )
-        turn = await self.store.queue_turn(new_turn, max_waiting=self.options.max_queued)
+        turn = await self.store.turns.queue_turn(new_turn, max_waiting=self.options.max_queued)
         if turn is None:
             text = f"{self.options.max_queued} messages of this thread wait for their answer already; try again later."
             raise Refused(429, "queue_full", text, retry_after=RETRY_AFTER_SECONDS)
@@ -158,7 +158,7 @@ class TurnQueue:
     async def load_turn(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Return a turn. Raise `Refused` 404 if it does not exist or belongs to another tenant."""
         try:
-            return await self.store.turn(turn_id, tenant=tenant)
+            return await self.store.turns.load_turn(turn_id, tenant=tenant)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such turn.") from None
 
@@ -180,12 +180,12 @@ class TurnQueue:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await turn_log.end_event.wait()
-        return await self.store.turn(turn.id, tenant=turn.tenant)
+        return await self.store.turns.load_turn(turn.id, tenant=turn.tenant)
 
     async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
         """Stop the turn, or remove it from the queue. A finished turn is not changed."""
         await self.load_turn(tenant, turn_id)
-        turn = await self.store.cancel_turn(turn_id, tenant=tenant)
+        turn = await self.store.turns.cancel_turn(turn_id, tenant=tenant)
         # Another process notices when it polls the store.
         if turn.is_open and (run := self._running_turns.get(turn.id)):
             run.stop("cancelled")
@@ -221,7 +221,7 @@ class TurnQueue:
         """Regularly wake the threads with waiting messages whose process has ended."""
         while True:
             try:
-                for thread in await self.store.list_idle_queues():
+                for thread in await self.store.turns.list_idle_queues():
                     self._wake(thread)
                 await self.agents.close_unused()
             except EverthreadError as error:
@@ -243,17 +243,17 @@ class TurnQueue:
     async def _serve_thread(self, thread: str) -> bool:
         """Answer the waiting turns if this process can get the lease; return whether no turn is open any more."""
         try:
-            if await self.store.turns(thread, only_open=True, limit=1):
+            if await self.store.turns.list_turns(thread, only_open=True, limit=1):
                 await self._answer_queue(thread)
             still_open = {
                 turn.id
-                for turn in await self.store.turns(
+                for turn in await self.store.turns.list_turns(
                     thread, only_open=True, limit=self.options.max_queued + 1
                 )
             }
             for log in self._logs.list_unfinished(thread):
                 if log.turn_id not in still_open:
-                    turn = await self.store.turn(log.turn_id, tenant=log.tenant)
+                    turn = await self.store.turns.load_turn(log.turn_id, tenant=log.tenant)
                     if not turn.is_open:
                         log.end(turn)
         except UnknownIdError:  # the thread was deleted
@@ -271,13 +271,15 @@ class TurnQueue:
     async def _answer_queue(self, thread: str) -> None:
         if len(self._running_turns) >= self.options.max_running:
             return
-        lease = await self.store.acquire(thread, self._holder_id, self.options.lease_seconds)
+        lease = await self.store.leases.acquire_lease(
+            thread, self._holder_id, self.options.lease_seconds
+        )
         if lease is None:
             return
         self._leases[thread] = lease
         try:
             while not self._is_closing:
-                begin_result = await self.store.begin_turn(self._leases[thread])
+                begin_result = await self.store.turns.begin_turn(self._leases[thread])
                 for lost_turn in begin_result.lost_turns:
                     await self._end_turn(
                         lost_turn,
@@ -293,7 +295,7 @@ class TurnQueue:
     async def _release_lease(self, lease: Lease) -> None:
         self.agents.release(lease)
         try:
-            await self.store.release(lease)
+            await self.store.leases.release_lease(lease)
         except EverthreadError as error:
             _LOG.warning(
                 "the lease of %s is left to run out: %s",
@@ -339,7 +341,7 @@ class TurnQueue:
         if isinstance(payer, str) and turn_usage.call_count:
             use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
             try:
-                await self.store.count_use(format_utc_day(time.time()), {payer: use})
+                await self.store.keys.add_use(format_utc_day(time.time()), {payer: use})
             except StoreError as error:
                 _LOG.warning(
                     "the usage of turn %s could not be charged to its key: %s",
@@ -365,7 +367,7 @@ class TurnQueue:
         return "failed", describe_failure(error)
 
     async def _end_turn(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
-        ended_turn = await self.store.end_turn(
+        ended_turn = await self.store.turns.end_turn(
             turn.id, state, result, lease=self._leases[turn.thread]
         )
         self._logs.get_or_create(ended_turn).end(ended_turn)
@@ -379,10 +381,12 @@ class TurnQueue:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
                 if loop_time() - renewed_at >= options.lease_seconds / 4:
-                    lease = await self.store.renew(self._leases[turn.thread], options.lease_seconds)
+                    lease = await self.store.leases.renew_lease(
+                        self._leases[turn.thread], options.lease_seconds
+                    )
                     self._leases[turn.thread] = lease
                     renewed_at = loop_time()
-                if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel_requested:
+                if (await self.store.turns.load_turn(turn.id, tenant=turn.tenant)).cancel_requested:
                     run.stop("cancelled")
             except (LeaseLostError, UnknownIdError):
                 run.stop("lost")

@@ -168,7 +168,9 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         page = request.query
         rows, next_offset = page.split(
-            await self._store.turns(first_session.id, limit=page.limit + 1, offset=page.offset)
+            await self._store.turns.list_turns(
+                first_session.id, limit=page.limit + 1, offset=page.offset
+            )
         )
         return Turns(items=[make_turn_view(row) for row in rows], next=next_offset)
 
@@ -192,7 +194,9 @@ class ThreadRoutes:
             turn = await self._load_turn(request, request.body.turn)
             chosen_turns = [turn] if turn.is_open else []
         else:
-            open_turns = await self._store.turns(first_session.id, only_open=True, limit=1_000)
+            open_turns = await self._store.turns.list_turns(
+                first_session.id, only_open=True, limit=1_000
+            )
             chosen_turns = [
                 turn for turn in open_turns if turn.state == "running" or request.body.queued
             ]
@@ -322,7 +326,7 @@ class ThreadRoutes:
         days = request.query.days
         end_time = time.time() + 1
         start_time = find_period_start(end_time, days)
-        insights = await self._store.insights(
+        insights = await self._store.usage.load_insights(
             since=start_time, until=end_time, tenant=request.tenant
         )
         return InsightsView(days=days, **make_insights_figures(insights))
@@ -333,7 +337,7 @@ class ThreadRoutes:
 
     async def _is_kept_by_client(self, first_session: Session) -> bool:
         """Return whether a client or a framework keeps the thread's history and sends it with every call."""
-        return await self._store.last_link(first_session.id) is not None
+        return await self._store.client_histories.load_last_link(first_session.id) is not None
 
     async def _preview_client_thread(
         self, request: ApiRequest, first_session: Session
@@ -365,7 +369,7 @@ class ThreadRoutes:
             self._queue.agents.load_settings(first_session.id),
             self._store.threads_started_by(first_session.id),
             self._store.compactions(first_session.id),
-            self._store.turns(first_session.id, only_open=True, limit=100),
+            self._store.turns.list_turns(first_session.id, only_open=True, limit=100),
         )
         return ThreadDetail(
             **make_thread_fields(first_session, tip, settings, title),

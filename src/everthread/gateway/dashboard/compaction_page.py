@@ -80,7 +80,9 @@ async def load_compaction_page(
 ) -> dict[str, Any]:
     store = threads.store
     row = await threads.load_thread(viewer, thread)
-    records, calls = await asyncio.gather(store.compactions(thread), store.call_rows([thread]))
+    records, calls = await asyncio.gather(
+        store.compactions(thread), store.overview.list_calls([thread])
+    )
     record = next((record for record in records if record.id == number), None)
     if record is None:
         raise NotFoundError

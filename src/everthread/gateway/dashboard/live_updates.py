@@ -44,11 +44,15 @@ class LiveUpdates:
     async def _watch_changes(self, viewer: Viewer, thread: str | None) -> AsyncIterator[str]:
         self._live_page_count += 1
         try:
-            last_change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
+            last_change = await self._store.overview.make_change_marker(
+                tenant=viewer.tenant, thread_id=thread
+            )
             yield "retry: 2000\n\n"
             last_sent = time.monotonic()
             while not await self._wait_for_close():
-                change = await self._store.last_change(tenant=viewer.tenant, thread=thread)
+                change = await self._store.overview.make_change_marker(
+                    tenant=viewer.tenant, thread_id=thread
+                )
                 if change != last_change:
                     last_change = change
                     last_sent = time.monotonic()

@@ -142,7 +142,7 @@ class DashboardLogin:
         if self.auth != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored_key = await self._store.find_key(digest, format_utc_day(time.time()))
+        stored_key = await self._store.keys.find_key(digest, format_utc_day(time.time()))
         if stored_key is None or stored_key.revoked_at is not None:
             return None
         return self._sign_cookie(
@@ -184,7 +184,9 @@ class DashboardLogin:
             )
         if self.auth != "keys":
             return False
-        stored_key = await self._store.find_key(str(claims.get("key")), format_utc_day(time.time()))
+        stored_key = await self._store.keys.find_key(
+            str(claims.get("key")), format_utc_day(time.time())
+        )
         return (
             stored_key is not None
             and stored_key.revoked_at is None

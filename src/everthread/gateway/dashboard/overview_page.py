@@ -38,10 +38,12 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
     start_time = find_period_start(end_time, days)
     tenant = viewer.tenant
     insights, clients, failures, records, limits = await asyncio.gather(
-        costs.store.insights(since=start_time, until=end_time, tenant=tenant),
-        costs.store.sum_usage_by("client", since=start_time, until=end_time, tenant=tenant),
-        costs.store.failures(since=start_time, tenant=tenant),
-        costs.store.recent_compactions(tenant=tenant, limit=5_000),
+        costs.store.usage.load_insights(since=start_time, until=end_time, tenant=tenant),
+        costs.store.overview.sum_usage_by(
+            "client", since=start_time, until=end_time, tenant=tenant
+        ),
+        costs.store.state.sum_failures(since=start_time, tenant=tenant),
+        costs.store.overview.list_recent_compactions(tenant=tenant, limit=5_000),
         costs.load_learnt_windows(),
     )
     savings = await costs.compare_period(records, limits, start_time)
@@ -49,7 +51,9 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
     slowest = sorted(make_compaction_items(recent), key=lambda item: -item.record.duration)[:8]
     groups = [("model", insights.by_model), ("client", clients)]
     if tenant is None:
-        tenants = await costs.store.sum_usage_by("tenant", since=start_time, until=end_time)
+        tenants = await costs.store.overview.sum_usage_by(
+            "tenant", since=start_time, until=end_time
+        )
         if len(tenants) > 1:
             groups.append(("tenant", tenants))
     groups.append(("day", insights.by_day[::-1][:31]))

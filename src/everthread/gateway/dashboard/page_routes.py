@@ -395,13 +395,15 @@ class Dashboard:
             raise InputError(
                 "only the last compaction of a thread can be undone, and this one no longer is"
             )
-        lease = await self._store.acquire(thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS)
+        lease = await self._store.leases.acquire_lease(
+            thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS
+        )
         if lease is None:
             raise InputError("a turn of this thread is running; try again when it has ended")
         try:
             await self._store.undo(tip.id, lease=lease)
         finally:
-            await self._store.release(lease)
+            await self._store.leases.release_lease(lease)
         _LOG.warning(
             "compaction %s of thread %s was undone by %s",
             form.get("compaction"),
@@ -423,7 +425,7 @@ class Dashboard:
 
     async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = (await self._load_thread(request, viewer)).first.id
-        await self._store.delete_pin(thread, form.get("pin", ""))
+        await self._store.state.delete_pin(thread, form.get("pin", ""))
         return _redirect_to_thread(thread, "unpinned", "state")
 
     async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:

@@ -35,7 +35,7 @@ class ThreadCosts:
     async def load_learnt_windows(self) -> dict[str, int]:
         """Return the windows that were learnt, by model."""
         windows: dict[str, int] = {}
-        for limit in await self.store.limits():
+        for limit in await self.store.limits.list_limits():
             if limit.kind == "window":
                 windows[limit.model] = min(limit.limit, windows.get(limit.model, limit.limit))
         return windows
@@ -69,8 +69,8 @@ class ThreadCosts:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
-            self.store.call_rows(threads),
-            self.store.recent_compactions(threads=threads, limit=100_000),
+            self.store.overview.list_calls(threads),
+            self.store.overview.list_recent_compactions(threads=threads, limit=100_000),
         )
         by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
         records_by_thread: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
@@ -111,7 +111,7 @@ class ThreadCosts:
     async def load_savings(self, start_time: float) -> CostComparison:
         """Return the savings by compactions of all threads since a time."""
         records, limits = await asyncio.gather(
-            self.store.recent_compactions(limit=5_000), self.load_learnt_windows()
+            self.store.overview.list_recent_compactions(limit=5_000), self.load_learnt_windows()
         )
         return await self.compare_period(records, limits, start_time)
 
@@ -131,7 +131,7 @@ class ThreadCosts:
         """Return a thread's model and its window."""
         thread = row.first.id
         figures, limits, used_window = await asyncio.gather(
-            self.store.thread_figures([thread]),
+            self.store.overview.sum_threads([thread]),
             self.load_learnt_windows(),
             load_used_window(self.store, row),
         )

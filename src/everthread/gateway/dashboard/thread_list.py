@@ -178,7 +178,7 @@ class ThreadList:
     ) -> list[ThreadEntry]:
         ids = [row.first.id for row in rows]
         figures, limits = await asyncio.gather(
-            self._store.thread_figures(ids), self.costs.load_learnt_windows()
+            self._store.overview.sum_threads(ids), self.costs.load_learnt_windows()
         )
         compacted_threads = [row.first.id for row in rows if row.compaction_count]
         used_windows = await self.costs.load_used_windows(rows)

@@ -69,8 +69,8 @@ class ThreadPages:
             self._load_thread_data(row),
             self._load_side_calls(viewer, row),
             self._threads.store.history(tip.id, start=start, limit=message_count),
-            self._threads.store.pins(thread),
-            self._threads.store.get_state(thread, "todo"),
+            self._threads.store.state.list_pins(thread),
+            self._threads.store.state.get_state(thread, "todo"),
         )
         context = await self._load_context(thread_data, tip, history)
         return {
@@ -113,7 +113,7 @@ class ThreadPages:
     async def _load_context(
         self, thread_data: _ThreadData, tip: Session, history: Sequence[StoredMessage]
     ) -> ContextView:
-        in_view, shortened = await self._threads.store.shown_messages(
+        in_view, shortened = await self._threads.store.overview.find_unchanged_and_shortened_ids(
             tip.id, [message.id for message in history]
         )
         return make_context_view(in_view, shortened, thread_data.summaries)
@@ -122,9 +122,8 @@ class ThreadPages:
         """Return the data of a thread's page, computed once for each change of the thread."""
         thread = row.first.id
         limits = await self._costs.load_learnt_windows()
-        data_version = (
-            f"{await self._threads.store.last_change(thread=thread)} {sorted(limits.items())}"
-        )
+        marker = await self._threads.store.overview.make_change_marker(thread_id=thread)
+        data_version = f"{marker} {sorted(limits.items())}"
         thread_data = self._cached_threads.get(thread)
         if thread_data is None or thread_data.data_version != data_version:
             thread_data = await self._compute_thread_data(row, limits, data_version)
@@ -139,11 +138,11 @@ class ThreadPages:
         tip = row.tip
         first_state_message = max(0, row.message_count - MAX_STATE_MESSAGES)
         heaviest, tools, summaries, recent, part_rows = await asyncio.gather(
-            store.heaviest_messages(thread, 8),
-            store.tool_sizes(thread),
-            store.session_summaries(tip.id),
+            store.overview.list_largest_messages(thread, 8),
+            store.overview.list_tool_sizes(thread),
+            store.overview.list_summaries(tip.id),
             store.history(tip.id, start=first_state_message, limit=MAX_STATE_MESSAGES),
-            store.context_sizes(tip.id),
+            store.overview.list_context_sizes(tip.id),
         )
         summary_texts = [text_of(message.body) for message in summaries]
         part_sizes = sum_part_sizes(part_rows, summary_texts)
@@ -168,8 +167,8 @@ class ThreadPages:
         store = self._threads.store
         thread = row.first.id
         figures, calls, records, used_window = await asyncio.gather(
-            store.thread_figures([thread]),
-            store.call_rows([thread]),
+            store.overview.sum_threads([thread]),
+            store.overview.list_calls([thread]),
             store.compactions(thread),
             load_used_window(store, row),
         )

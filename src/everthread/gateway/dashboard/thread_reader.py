@@ -23,7 +23,7 @@ class ThreadReader:
     async def find_thread(self, viewer: Viewer, thread: str) -> ThreadRow | None:
         """Return a thread by any of its ids; None if there is none that the viewer may see."""
         try:
-            row = await self.store.thread_row(thread)
+            row = await self.store.overview.load_thread_row(thread)
         except UnknownIdError:
             return None
         return row if viewer.may_see(row.first.tenant) else None
@@ -52,7 +52,7 @@ class ThreadReader:
         if owner.thread == thread:
             return message
         # A branch shares messages with its parent.
-        in_view, _ = await self.store.shown_messages(thread, [number])
+        in_view, _ = await self.store.overview.find_unchanged_and_shortened_ids(thread, [number])
         if number not in in_view:
             raise NotFoundError
         return message

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import calls_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
@@ -162,7 +162,7 @@ class _RecallFilter(Filter):
             if next_response.status_code >= 300:
                 return raw
 
-    async def _next_round(self, reply: Reply, recall_count: int) -> UpstreamResponse | None:
+    async def _next_round(self, reply: ModelReply, recall_count: int) -> UpstreamResponse | None:
         """Answer the calls of a round and send the next request; return None if this round was the last."""
         if not recall_count and not self._recall_usage:
             self._last_usage = None

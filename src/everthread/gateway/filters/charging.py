@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.prices import compute_call_cost
 from everthread.core.messages import calls_of, text_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.access.quotas import BYTES_PER_TOKEN
 from everthread.gateway.answer_reader import AnswerReader, read_usage
 from everthread.gateway.answers import Answer
@@ -166,7 +166,7 @@ def find_charged_usage(outcome: Outcome, outgoing: Outgoing) -> CanonicalUsage |
     return usage
 
 
-def _estimate_output_tokens(reply: Reply) -> int:
+def _estimate_output_tokens(reply: ModelReply) -> int:
     call_texts = [f"{call.name} {call.arguments}" for call in calls_of(reply.message)]
     text = "\n".join([text_of(reply.message), *call_texts])
     return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN

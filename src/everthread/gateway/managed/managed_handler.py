@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     NOTICE_HEADER,
@@ -99,7 +99,7 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def resume_after_recall(self, reply: Reply) -> Outgoing | None:
+    async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
         await self.wait_until_read()
         rounds = self.call.rounds
@@ -116,7 +116,7 @@ class ManagedHandler:
         )
         return self.outgoing
 
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
+    async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return a smaller request after the request of `resume_after_recall` was refused, without offering the tool.
 
         The first call returns a request that tells the model that its calls have no answer. The second one returns a

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseEvent, SseSplitter, decode_event, encode_event
 
@@ -44,7 +44,7 @@ class MergedStream(ABC):
         """Return the events to send to the client; keep the beginning of an event until its end arrives."""
         return b"".join(map(self._convert_raw, self._events.feed(chunk)))
 
-    def end_round(self) -> tuple[Reply, bytes]:
+    def end_round(self) -> tuple[ModelReply, bytes]:
         """Return the model's reply in this round, and the last bytes of its stream."""
         pending_events = self._events.pop_pending()
         return self._decoder.reply(), self._convert_raw(pending_events) if pending_events else b""

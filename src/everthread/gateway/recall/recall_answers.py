@@ -7,7 +7,7 @@ import json
 from everthread.agent.tools.recall import answer_recall
 from everthread.core.messages import Message, ToolCall, calls_of
 from everthread.core.secrets.redaction import redact
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.store.store import Store
@@ -23,7 +23,7 @@ _ALL_IN_CONTEXT_TEXT = (
 )
 
 
-async def answer_recall_calls(store: Store, call: PreparedCall, reply: Reply) -> bool:
+async def answer_recall_calls(store: Store, call: PreparedCall, reply: ModelReply) -> bool:
     """Answer the recall calls of a reply. Return whether all its calls were recall calls, so that a round follows."""
     calls = calls_of(reply.message)
     recalls = [tool_call for tool_call in calls if tool_call.name == RECALL]
@@ -46,7 +46,7 @@ async def answer_recall_calls(store: Store, call: PreparedCall, reply: Reply) ->
     return False
 
 
-def refuse_last_round(call: PreparedCall, reply: Reply) -> None:
+def refuse_last_round(call: PreparedCall, reply: ModelReply) -> None:
     """Replace the results of the last round, which were too large, with a short refusal."""
     results = [_make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)]
     wire_messages = encode_messages(call.settings.api, [reply.message, *results], call.model)

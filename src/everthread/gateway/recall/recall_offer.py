@@ -15,7 +15,7 @@ from everthread.agent.tools.recall import RECALL_SCHEMA
 from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import SYSTEM_ROLES, content_text, kind_of, parts_of, tool_names
 from everthread.core.recent_dict import RecentDict
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.contracts import Incoming
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.gateway.request.json_slices import Element, SlicedBody
@@ -40,7 +40,7 @@ class RecallOffers:
         """By the ids of the settings."""
 
     def choose_tool(
-        self, incoming: Incoming, sliced: SlicedBody, settings: Request
+        self, incoming: Incoming, sliced: SlicedBody, settings: ModelRequest
     ) -> Mapping[str, Any] | None:
         """Return the tool; None if the client has a similar tool or has turned ours off.
 
@@ -66,14 +66,14 @@ class RecallOffers:
 class _ToolOfferFacts:
     """Settings of requests, and how their tools relate to our own tool."""
 
-    settings: Request
+    settings: ModelRequest
     lacks_recall: bool
     """Whether none of its tools reads earlier messages."""
     deferred_readers: tuple[str, ...]
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
-def _lacks_recall(api: Api, sliced: SlicedBody, settings: Request) -> bool:
+def _lacks_recall(api: Api, sliced: SlicedBody, settings: ModelRequest) -> bool:
     tools = settings.tools if api == "gemini" else sliced.fields.get("tools")
     return not find_reading_tools(settings.tools) and RECALL not in _list_tool_names(tools)
 

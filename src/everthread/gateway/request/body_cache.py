@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from threading import RLock
 
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.identify import find_scope
 from everthread.gateway.request.byte_cache import ByteCache
 from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, SharedParts
@@ -56,7 +56,7 @@ class CachedBody:
     history: History
     sizes: list[int]
     """Tokens of the messages of the history, as far as they were counted."""
-    settings: Request
+    settings: ModelRequest
     """Model, system prompt and tools."""
     settings_tokens: int
     watched_words: frozenset[str]

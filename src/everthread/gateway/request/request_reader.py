@@ -11,7 +11,7 @@ from typing import Any
 from everthread.core.caching.cache_lifetimes import CACHE_OPTIONS_FIELD
 from everthread.core.messages import SYSTEM_ROLES, kind_of
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.request.body_cache import (
     BodyCache,
@@ -109,7 +109,7 @@ class ParsedRequest:
 
     located_body: LocatedBody
     history: History
-    settings: Request
+    settings: ModelRequest
     """Model, system prompt and tools."""
     sizes: list[int]
     """Tokens of each message of the history."""
@@ -131,7 +131,7 @@ class RequestReader:
         self._identities = IdentityCache()
         self._sizes = sizes
         self.bodies = BodyCache()
-        self._settings: ByteCache[bytes, tuple[Request, int]] = ByteCache(MAX_SETTINGS_BYTES)
+        self._settings: ByteCache[bytes, tuple[ModelRequest, int]] = ByteCache(MAX_SETTINGS_BYTES)
 
     def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
@@ -251,7 +251,7 @@ class RequestReader:
             messages=located_body.elements[count:],
         )
 
-    def _read_settings(self, located_body: LocatedBody) -> tuple[Request, int]:
+    def _read_settings(self, located_body: LocatedBody) -> tuple[ModelRequest, int]:
         """Return model, system prompt and tools, and their tokens."""
         match = located_body.match
         if match is not None and match.parts.tail_bytes:
@@ -370,7 +370,7 @@ def _digest(*parts: bytes) -> bytes:
     return running.digest()
 
 
-def _decode_settings(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> Request:
+def _decode_settings(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> ModelRequest:
     """Return the request without its messages: model, system prompt and tools."""
     messages = [element.value for element in leading]
     body = {**sliced.fields, LIST_FIELD[api]: messages}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.errors import TranscriptError, WireError
 from everthread.lab.importers.find_logs import LOG_LOCATIONS
 from everthread.lab.importers.read_logs import (
@@ -31,7 +31,7 @@ class ConversationFile:
     source: str
     api: str
     """The protocol in which to write the conversation back: OpenAI's chat for a log of another program."""
-    request: Request
+    request: ModelRequest
     is_message_list: bool = False
     """Whether the file is a list of messages and no request."""
     warnings: Sequence[str] = ()
@@ -53,7 +53,7 @@ def read_conversation(file: str) -> ConversationFile:
             raise TranscriptError(f"{source}: {problem}") from problem
         if not log.entries:
             raise TranscriptError(f"{source}: holds no message that can be read") from problem
-        request = Request(log.model, log.messages, system=log.system, tools=log.tools)
+        request = ModelRequest(log.model, log.messages, system=log.system, tools=log.tools)
         return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
     return ConversationFile(source, api, request, is_message_list=isinstance(value, list))
 

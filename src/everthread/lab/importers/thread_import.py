@@ -79,7 +79,7 @@ async def import_stream(
                 cost = None if entry.cost is None else Decimal(str(entry.cost))
                 usage.append(replace(new_usage, cost=cost, event=event, created=timestamp))
         await store.append(thread, messages)
-        await asyncio.gather(*map(store.record_usage, usage))
+        await asyncio.gather(*map(store.usage.record_usage, usage))
         await store.index_appended()
     return thread, (await store.session(thread)).message_count - messages_before
 

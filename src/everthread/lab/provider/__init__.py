@@ -9,9 +9,9 @@
 `provider.url` is the root: Anthropic's client takes it unchanged, OpenAI's with `/v1` (`provider.base_url(api)`).
 
 models   windows by name, or `ServedModel`s (dialect of the errors, output cap, cache minimum, …)
-script   a list of answers, one for each request that is valid and fits the window. An answer is a text, a core
-         `Reply`, a `Fault`, or a function of the `Request` (also async) that returns one of these. Or one such
-         function for all requests, such as `RecordedAnswers(messages)`. None: echo the last message. If a function
+script   a list of answers, one for each request that is valid and fits the window. An answer is a text, a
+         `ModelReply`, a `Fault`, or a function of the `ModelRequest` (also async) that returns one of these. Or one
+         such function for all requests, such as `RecordedAnswers(messages)`. None: echo the last message. If a function
          raises (an assertion, say), the client gets a 500, and closing the provider raises the exception again
 faults   a `FaultPlan`: faults at random, by a seed
 clock    returns the time in seconds, for the expiry of the caches

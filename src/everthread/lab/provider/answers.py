@@ -12,7 +12,7 @@ from everthread.core.caching.shared_prefix import (
     compare_prefixes,
 )
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, ProviderCaches
@@ -52,7 +52,7 @@ class RequestRecord:
     arrival_time: float
     body: Any = None
     """The received JSON; None if it was not JSON."""
-    request: Request | None = None
+    request: ModelRequest | None = None
     """The body in core form; None if it could not be read."""
     status: int | None = None
     """The status of the answer; None if a fault keeps the client waiting."""
@@ -60,7 +60,7 @@ class RequestRecord:
     """The message of the error it was answered with."""
     fault: str = ""
     """The kind of fault that was played."""
-    reply: Reply | None = None
+    reply: ModelReply | None = None
     usage: dict[str, Any] | None = None
     """The usage sent to the client, which a fault may have falsified."""
     prompt_tokens: int = 0
@@ -117,7 +117,7 @@ class ProviderCall:
 
     protocol: Protocol
     record: RequestRecord
-    request: Request
+    request: ModelRequest
     model: ServedModel
     prompt: Prompt
 
@@ -274,7 +274,7 @@ class ProviderLogic:
         self._plan = plan
         self._caches = ProviderCaches(clock)
         self._readers: dict[str, PromptReader] = {}
-        self._previous_requests: dict[tuple[str, str], Request] = {}
+        self._previous_requests: dict[tuple[str, str], ModelRequest] = {}
         self._reasoning_by_item: dict[str, str] = {}
         """The id of the reasoning before each item of a response, by the item's id."""
 
@@ -335,7 +335,7 @@ class ProviderLogic:
             item = make_compaction(call.request, record.number)
             return self._make_answer(
                 call,
-                Reply(openai_responses.decode_assistant_items([item]), "stop"),
+                ModelReply(openai_responses.decode_assistant_items([item]), "stop"),
                 None,
             )
         overflow_refusal = checks.find_overflow(
@@ -388,7 +388,7 @@ class ProviderLogic:
         )
         return problem or checks.find_image_excess(call.protocol.api, call.model, call.request)
 
-    async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
+    async def _next_reply(self, request: ModelRequest) -> tuple[ModelReply | str, Fault | None]:
         """Return the next reply and its fault. A planned fault without an answer consumes no answer of the script."""
         fault = self._plan.next() if self._plan else None
         if fault and fault.kind not in ANSWERED_FAULTS:
@@ -401,7 +401,7 @@ class ProviderLogic:
         return echo(request) if answer.kind in ANSWERED_FAULTS else UNFINISHED_ANSWER, answer
 
     def _make_answer(
-        self, call: ProviderCall, answer: Reply | str, fault: Fault | None
+        self, call: ProviderCall, answer: ModelReply | str, fault: Fault | None
     ) -> ProviderAnswer:
         """Return the answer. Only here the cache is read and written, because refused requests do not use it."""
         protocol = call.protocol

@@ -14,7 +14,7 @@ from everthread.core.messages import (
     parts_of,
     results_of,
 )
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.core.validation import Problem, validate_messages
 from everthread.lab.provider.cache import MAX_MARKS
 from everthread.lab.provider.faults import Refusal, make_overflow_refusal, make_refusal
@@ -54,7 +54,7 @@ def refuse_unknown_path(api: Api, path: str) -> Refusal:
 
 def check_request(
     api: Api,
-    request: Request,
+    request: ModelRequest,
     body: Mapping[str, Any],
     reasoning_by_item: Mapping[str, str],
     blocks: Sequence[Block] | None,
@@ -96,7 +96,7 @@ def find_overflow(
     return None
 
 
-def find_image_excess(api: Api, model: ServedModel, request: Request) -> Refusal | None:
+def find_image_excess(api: Api, model: ServedModel, request: ModelRequest) -> Refusal | None:
     """Refuse a request with more images and documents than the model takes."""
     if model.max_images is None:
         return None
@@ -124,7 +124,7 @@ _ATTACHMENT_KINDS = IMAGE_BLOCK_KINDS | {"document", "file", "input_file"}
 
 def _find_problems(
     api: Api,
-    request: Request,
+    request: ModelRequest,
     body: Mapping[str, Any],
     reasoning_by_item: Mapping[str, str],
 ) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, get_args
 
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError
 
 FaultKind = Literal[
@@ -60,7 +60,7 @@ class Fault:
     """
 
     kind: FaultKind
-    reply: Reply | str | None = None
+    reply: ModelReply | str | None = None
     """The answer that the fault affects. By default an echo, or `UNFINISHED_ANSWER` if the client gets only a part."""
     seconds: float = 60.0
     after: int = 3

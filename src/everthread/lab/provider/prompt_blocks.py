@@ -27,7 +27,7 @@ from everthread.core.messages import (
     parts_of,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.wire.native_values import native_record
 
 Ttl = Literal["5m", "1h"]
@@ -79,7 +79,7 @@ class PromptReader:
         self._is_claude = "claude" in model.lower()
         self._token_counts: dict[bytes, tuple[int, ...]] = {}
 
-    def read(self, api: Api, request: Request, body: Mapping[str, Any]) -> Prompt:
+    def read(self, api: Api, request: ModelRequest, body: Mapping[str, Any]) -> Prompt:
         blocks = [*self._read_tools(api, request, body), *self._read_system(request)]
         blocks += self._read_messages(api, request)
         total = sum(block.tokens for block in blocks) + self.counter.request(())
@@ -92,7 +92,9 @@ class PromptReader:
             lifetime=find_automatic_lifetime(body),
         )
 
-    def _read_tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
+    def _read_tools(
+        self, api: Api, request: ModelRequest, body: Mapping[str, Any]
+    ) -> Iterator[Block]:
         wire_tools = body.get("tools") if api == "anthropic" else None
         tools = (
             wire_tools
@@ -106,7 +108,7 @@ class PromptReader:
         for index, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
             yield _make_block(tool, tokens, f"tools.{index}", prefix="tool:", kind="tool")
 
-    def _read_system(self, request: Request) -> Iterator[Block]:
+    def _read_system(self, request: ModelRequest) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
         sizes = self._count_blocks(
             f"system:{byte_form_text(byte_form(parts))}",
@@ -115,7 +117,7 @@ class PromptReader:
         for index, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
             yield _make_block(part, tokens, f"system.{index}", prefix="system:")
 
-    def _read_messages(self, api: Api, request: Request) -> Iterator[Block]:
+    def _read_messages(self, api: Api, request: ModelRequest) -> Iterator[Block]:
         prefix = _format_settings(request) if self._is_claude else ""
         wire_index = -1
         content_index = 0
@@ -228,7 +230,7 @@ def _copy_mark(api: Api, message: Message) -> Part:
     return {"cache_control": message["cache_control"]} if "cache_control" in message else {}
 
 
-def _format_settings(request: Request) -> str:
+def _format_settings(request: ModelRequest) -> str:
     settings = {
         name: request.params[name]
         for name in _PROMPT_FIELDS

@@ -15,7 +15,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.served_models import Protocol
 from everthread.lab.provider.signatures import sign_call, sign_text
@@ -27,7 +27,7 @@ _CALL_TOKENS = 10
 
 
 def complete_reply(  # noqa: PLR0913  a reply depends on all of these
-    answer: Reply | str,
+    answer: ModelReply | str,
     protocol: Protocol,
     counter: TokenCounter,
     *,
@@ -36,13 +36,15 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     max_tokens: int,
     use: CacheUse,
     extra_reasoning_tokens: int = 0,
-) -> tuple[Reply, dict[str, Any]]:
+) -> tuple[ModelReply, dict[str, Any]]:
     """Complete an answer of the script to a reply, and return it with its body. A usage in the script is kept.
 
     A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
     the visible reasoning.
     """
-    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
+    reply = (
+        ModelReply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
+    )
     calls = calls_of(reply.message)
     stop = reply.stop or ("tool_calls" if calls else "stop")
     reply = replace(
@@ -72,7 +74,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     return protocol.codec.decode_reply(body), body
 
 
-def map_items_to_reasoning(reply: Reply) -> dict[str, str]:
+def map_items_to_reasoning(reply: ModelReply) -> dict[str, str]:
     """Return the id of the reasoning before each item of a response, by the item's id."""
     items = native_value(reply.message, "openai_responses")
     reasoning_by_item: dict[str, str] = {}
@@ -113,7 +115,7 @@ def _encode_thoughts(message: Message, api: Api, reply_id: str) -> Message:
         "encrypted_content": sign_text(thinking),
     }
     items = openai_responses.encode_reply(
-        Reply(message_without_thoughts, stop="stop", id=reply_id)
+        ModelReply(message_without_thoughts, stop="stop", id=reply_id)
     )["output"]
     return with_native(message, api, [item, *items])
 

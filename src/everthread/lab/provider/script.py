@@ -12,13 +12,13 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.types import Reply, Request
+from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.lab.provider.faults import Fault
 
-Answer = Reply | Fault | str
-Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]
-Script = Sequence[Step] | Callable[[Request], Answer | Awaitable[Answer]]
+Answer = ModelReply | Fault | str
+Step = Answer | Callable[[ModelRequest], Answer | Awaitable[Answer]]
+Script = Sequence[Step] | Callable[[ModelRequest], Answer | Awaitable[Answer]]
 
 _MAX_ECHO_CHARS = 200
 _MAX_COMPARED_UTTERANCES = 20
@@ -32,7 +32,7 @@ class ScriptedAnswers:
         self._respond = script if callable(script) else echo
         self._used_count = 0
 
-    async def next(self, request: Request) -> Answer:
+    async def next(self, request: ModelRequest) -> Answer:
         step: Step = self._respond
         if self._steps is not None:
             if self._used_count >= len(self._steps):
@@ -45,7 +45,7 @@ class ScriptedAnswers:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def echo(request: Request) -> str:
+def echo(request: ModelRequest) -> str:
     """Echo the last message, so that a person sees that it arrived."""
     words = ""
     if request.messages:
@@ -68,7 +68,7 @@ class RecordedAnswers:
         self._utterances = _split_utterances(messages)
         self._position = 0
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: ModelRequest) -> Answer:
         requested = _split_utterances(request.messages)
         answers_by_position = {
             position: utterance.answer
@@ -85,7 +85,7 @@ class RecordedAnswers:
                 -abs(position - self._position),
             ),
         )
-        return Reply(answers_by_position[self._position])
+        return ModelReply(answers_by_position[self._position])
 
     def _count_equal_utterances(self, requested: Sequence[_Utterance], position: int) -> int:
         latest_requested = reversed(requested[-_MAX_COMPARED_UTTERANCES:])
@@ -161,4 +161,4 @@ def _read_step(step: Any, number: int) -> Step:
             f"answer {number} of the script has neither content nor tool_calls nor fault"
         )
     message: Any = {"content": None, **step, "role": "assistant"}
-    return Reply(message)
+    return ModelReply(message)

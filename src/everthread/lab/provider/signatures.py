@@ -12,7 +12,7 @@ from everthread.core.messages import (
     kind_of,
     text_of,
 )
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 
 _SIGNATURE_PREFIX = "bGFi"
 """Prefix of signatures issued here; others are not checked."""
@@ -59,7 +59,7 @@ COMPACTION_TRIGGER = "compaction_trigger"
 _COMPACTION_PREFIX = "bGFiY21w"
 
 
-def make_compaction(request: Request, number: int) -> dict[str, Any]:
+def make_compaction(request: ModelRequest, number: int) -> dict[str, Any]:
     """Return an opaque item that represents a conversation."""
     last_words = next(
         (text_of(message) for message in reversed(request.messages) if message["role"] == "user"),

@@ -11,7 +11,7 @@ from everthread.core.caching.claude_cache_marks import (
     mark_system,
 )
 from everthread.core.messages import Message, with_content
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay import result
 from everthread.lab.replay.cache_lifetime import caches_by_marks
@@ -155,9 +155,9 @@ class CacheMarker:
         messages: Sequence[Message],
         system: System,
         tools: Sequence[dict[str, object]],
-    ) -> Request:
+    ) -> ModelRequest:
         if not caches_by_marks(model):
-            return Request(model, list(messages), system, list(tools))
+            return ModelRequest(model, list(messages), system, list(tools))
         last_index = self._last_index
         if last_index is not None and last_index >= len(messages):
             last_index = None
@@ -170,4 +170,6 @@ class CacheMarker:
         )
         self._last_index = len(messages) - 1
         marked_system = mark_system(system, ttl=self._ttl)
-        return Request(model, [*messages[:start], *marked_messages], marked_system, list(tools))
+        return ModelRequest(
+            model, [*messages[:start], *marked_messages], marked_system, list(tools)
+        )

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.prices import compute_cost, prices_for
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider.cache import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
@@ -27,11 +27,11 @@ class CallRecorder:
     started_at: float
     """The time of the first call, in seconds since 1970: prices change."""
     calls: list[PlayedCall] = field(default_factory=list)
-    _previous_call: tuple[Request, CacheUse, float] | None = None
+    _previous_call: tuple[ModelRequest, CacheUse, float] | None = None
 
     def record_call(
         self,
-        request: Request,
+        request: ModelRequest,
         use: CacheUse,
         output_tokens: int,
         sent_at: float,
@@ -58,7 +58,7 @@ class CallRecorder:
         )
 
     def _find_miss(
-        self, request: Request, use: CacheUse, sent_at: float, rewrite_cause: str
+        self, request: ModelRequest, use: CacheUse, sent_at: float, rewrite_cause: str
     ) -> tuple[result.Cause, int]:
         """Return the first cause that applies, the most costly first, and the tokens missed."""
         if self._previous_call is None:

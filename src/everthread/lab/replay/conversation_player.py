@@ -15,7 +15,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.requests import PreparedRequest
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.stores import open_store
 from everthread.lab.provider.prompt_blocks import Prompt
@@ -187,7 +187,7 @@ class ConversationPlayer:
                 rewrite_cause=rewrite_cause,
             )
             usage = _USAGE_FORMATTERS[prepared.api](use, call.output_tokens, 0)
-            await conversation.record(Reply(call.answer, usage=usage, model=request.model))
+            await conversation.record(ModelReply(call.answer, usage=usage, model=request.model))
             inputs.report_step()
 
     async def _add_summaries(self, conversation: Conversation) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.lab.provider.cache import CacheUse, ProviderCaches
 from everthread.lab.provider.prompt_blocks import Block, Prompt, PromptReader
 from everthread.lab.provider.served_models import find_cache_minimum
@@ -25,13 +25,13 @@ class PromptBlockReader:
         self._readers: dict[str, PromptReader] = {}
         self._blocks: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
         """Blocks by model and the message's id, with the message: the reference keeps its id unique."""
-        self._head: Request | None = None
+        self._head: ModelRequest | None = None
         self._head_blocks: Sequence[Block] = ()
 
     def get_counter(self, model: str) -> TokenCounter:
         return self._get_reader(model).counter
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         blocks = [*self._read_head(request)]
         for message in request.messages:
             key = (request.model, id(message))
@@ -43,7 +43,7 @@ class PromptBlockReader:
             sum(block.tokens for block in blocks) + self.get_counter(request.model).request(()),
         )
 
-    def _read_head(self, request: Request) -> Sequence[Block]:
+    def _read_head(self, request: ModelRequest) -> Sequence[Block]:
         """Return the blocks of system prompt and tools: the same objects until one of the two changes."""
         head = replace(request, messages=[], params={})
         if head != self._head:
@@ -61,7 +61,9 @@ class PromptBlockReader:
 
         Reasoning is a block before the others, except encrypted reasoning, which is not in the log.
         """
-        blocks = self._get_reader(model).read("openai_chat", Request(model, [message]), {}).blocks
+        blocks = (
+            self._get_reader(model).read("openai_chat", ModelRequest(model, [message]), {}).blocks
+        )
         thoughts = message.get("reasoning_content")
         if thoughts:
             blocks = [

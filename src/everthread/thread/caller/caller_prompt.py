@@ -11,7 +11,7 @@ from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.types import Request
+from everthread.core.types import ModelRequest
 from everthread.store.rewrite_records import UNDONE_STATE_KEY, Rewrite
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
@@ -70,8 +70,7 @@ class CallerPrompt:
     def learnt(self) -> LearntUsage:
         return self._call.memory.learnt
 
-    @property
-    def size(self) -> PromptSize:
+    def measure_size(self) -> PromptSize:
         call = self._call
         tokens = self._count_tokens(call.rewrite) + self.answer_tokens
         fixed_tokens = round(call.settings.tokens * self.learnt.calibration.factor(call.model))
@@ -83,8 +82,7 @@ class CallerPrompt:
             is_mid_turn=call.caller_history.is_mid_turn,
         )
 
-    @property
-    def prices(self) -> CallPrices:
+    def make_prices(self) -> CallPrices:
         call = self._call
         has_cache_marks = find_cache_route(call.model, "auto", call.settings.upstream) is not None
         summarizer = self._services.setup.make_summarizer(self._summarizer_context())
@@ -122,7 +120,7 @@ class CallerPrompt:
         call = self._call
         setup = self._services.setup
         finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
-        max_tokens = finder.find_max_tokens(self.size)
+        max_tokens = finder.find_max_tokens(self.measure_size())
         is_complete = not call.has_left_messages and call.match.branch_of is None
         if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
@@ -305,7 +303,7 @@ class CallerPrompt:
         def report(kind: str, **details: Any) -> None:
             self.emit(events.make_engine_event(thread, kind, details))
 
-        def note_cancelled(request: Request) -> None:
+        def note_cancelled(request: ModelRequest) -> None:
             self._services.accounting.note_cancelled(thread, request, call.settings.charge)
 
         return SummarizerContext(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.types import Api, Reply, Request
+from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.store.records import LimitKey, SessionKind
 from everthread.thread.accounting import ChargeUsage
 from everthread.thread.matching.history import History
@@ -123,7 +123,7 @@ class CallSettings:
     """Everything of a model call except its messages."""
 
     api: Api
-    request: Request
+    request: ModelRequest
     """Model, system prompt and tools, without messages."""
     tokens: int
     """Tokens of system prompt, tools and reminders."""
@@ -151,7 +151,7 @@ class CallSettings:
         return self.request.model
 
     @property
-    def request_with_recall(self) -> Request:
+    def request_with_recall(self) -> ModelRequest:
         """Model, system prompt and tools, with our own tool if this caller gets it.
 
         Tools of our MCP server that are there as well were withdrawn by the client.
@@ -167,7 +167,7 @@ class Outcome:
     """The result of a request, as far as its answer was read."""
 
     status: int
-    reply: Reply | None = None
+    reply: ModelReply | None = None
     usage: CanonicalUsage | None = None
     """The usage of the last round."""
     estimated: bool = False

@@ -156,13 +156,15 @@ class CallerThreads:
             return memory
         store = self.setup.store
         source = match.branch_of[0] if match.branch_of else match.thread
-        state = await store.get_state(source, CALLER_STATE) if match.matched_count else None
+        state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
         new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
         new_memory.has_recall_rounds = await self._services.recall_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
-            new_memory.continues_other = await store.continues_other_thread(match.thread)
+            new_memory.continues_other = await store.client_histories.continues_other_thread(
+                match.thread
+            )
         return new_memory
 
     async def prepare(self, call: PreparedCall) -> PolicyDecision:
@@ -185,7 +187,7 @@ class CallerThreads:
         prompt = CallerPrompt(call, self._services)
         async with call.memory.compaction_lock:
             await prompt.load_rewrite_state()
-            if call.is_compaction_undone and not prompt.size.is_full:
+            if call.is_compaction_undone and not prompt.measure_size().is_full:
                 return PolicyDecision("send")
             thread = self._make_managed_thread(call, prompt)
             return await thread.compact_if_needed(reason="in-loop")

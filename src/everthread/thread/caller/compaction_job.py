@@ -17,7 +17,7 @@ from everthread.core.summary_marks import (
 )
 from everthread.core.tokens import TokenCounter
 from everthread.core.turns import user_text
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.store.rewrite_records import CLIENT_NOTES_ROLE, ContextEntry, ProxiedContext
 from everthread.thread.caller.start_replacement import replace_start
 from everthread.thread.wire_messages import decode_messages
@@ -45,7 +45,7 @@ class CompactionJob:
     """A client's history to compact, in the client's protocol."""
 
     api: Api
-    request: Request
+    request: ModelRequest
     """Model, system prompt and tools."""
     wire_messages: Sequence[Any]
     """The messages that are sent to the provider without this compaction."""

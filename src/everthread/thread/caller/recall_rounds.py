@@ -173,7 +173,7 @@ class RecallRoundsStore:
         """Return whether a stored thread has recall rounds."""
         if not match.matched_count:
             return False
-        return bool(await self._store.get_state(match.source, ROUNDS_STATE))
+        return bool(await self._store.state.get_state(match.source, ROUNDS_STATE))
 
     def find_expected(self, thread_id: str) -> list[dict[str, Any]] | None:
         """Return a thread's rounds that are being stored; None if there are none."""
@@ -185,7 +185,7 @@ class RecallRoundsStore:
 
     async def store_rounds(self, thread_id: str, stored_rounds: list[dict[str, Any]]) -> None:
         """Store the rounds of a thread."""
-        await self._store.put_state(thread_id, ROUNDS_STATE, stored_rounds)
+        await self._store.state.put_state(thread_id, ROUNDS_STATE, stored_rounds)
 
     def stop_expecting(self, stored_rounds: list[dict[str, Any]]) -> None:
         """Stop expecting rounds, whether they were stored or not. Later calls read the store only."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, Reply
+from everthread.core.types import Api, ModelReply
 from everthread.errors import EverthreadError
 from everthread.store.records import NewSession
 from everthread.store.usage_records import NewUsage
@@ -310,7 +310,7 @@ class CallRecorder:
         return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)
 
 
-def identify_answer(api: Api, reply: Reply, model: str) -> list[MessageIdentity]:
+def identify_answer(api: Api, reply: ModelReply, model: str) -> list[MessageIdentity]:
     """Return the identities of an answer's messages, as the client will send them back."""
     return [
         identify_message(api, value)

@@ -112,7 +112,7 @@ class RewriteMaker:
         rewrite = draft.new_rewrite.rewrite
         compaction = draft.compaction
         await self._store_outputs(rewrite.thread, compaction.to_store, compaction.messages)
-        stored_rewrite = await self._store.commit_rewrite(draft.new_rewrite)
+        stored_rewrite = await self._store.client_histories.commit_rewrite(draft.new_rewrite)
         if stored_rewrite.replacement == rewrite.replacement:
             event = make_done_event(
                 compaction,
@@ -162,7 +162,7 @@ class RewriteMaker:
                 task.thread_id, rewrite.replaced_count, chars_before, chars_after, len(to_store)
             )
         )
-        return await self._store.put_rewrite(rewrite)
+        return await self._store.client_histories.put_rewrite(rewrite)
 
     async def _make_job(self, task: RewriteTask, setup: EngineSetup, tokens: int) -> CompactionJob:
         return CompactionJob(
@@ -172,7 +172,7 @@ class RewriteMaker:
             tokens=tokens,
             level=task.order.level,
             state=task.base_state.engine,
-            pins=[pin.text for pin in await self._store.pins(task.thread_id)],
+            pins=[pin.text for pin in await self._store.state.list_pins(task.thread_id)],
             summary_key=setup.summary_key,
             max_tail_count=task.max_tail_count,
             inherited_count=max(0, len(task.wire_messages) - task.new_count),

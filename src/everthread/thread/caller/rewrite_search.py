@@ -72,7 +72,7 @@ class RewriteFinder:
     ) -> tuple[Rewrite | None, RewriteSearch | None, Sequence[Any | None]]:
         """Find the longest rewrite that fits a history, from the first of the engines that has one."""
         history = caller_history.history
-        candidates, search, states = await self._store.match_rewrites(
+        candidates, search, states = await self._store.client_histories.match_rewrites(
             caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
@@ -98,7 +98,7 @@ class RewriteFinder:
         length = known_rewrite.replaced_count if known_rewrite else 0
         engine, names = split_tools_key(engine_key)
         adopted = None
-        for other_key in await self._store.list_rewrite_engines(call.match.source):
+        for other_key in await self._store.client_histories.list_rewrite_engines(call.match.source):
             other_engine, other_names = split_tools_key(other_key)
             if other_engine != engine or not names or other_names in ((), names):
                 continue
@@ -108,7 +108,7 @@ class RewriteFinder:
                 text = rewrite.replacement.decode()
                 renamed = rename_reading_tools(text, other_names, names)
                 adopted = replace(rewrite, engine=engine_key, replacement=renamed.encode())
-        return None if adopted is None else await self._store.put_rewrite(adopted)
+        return None if adopted is None else await self._store.client_histories.put_rewrite(adopted)
 
     async def _find_client_trimmed(
         self, candidates: Sequence[Rewrite], history: History, longest: int
@@ -124,6 +124,6 @@ class RewriteFinder:
                     replaced_count=length,
                     results=history.join_result_hashes(0, length),
                 )
-                rewrites.append(await self._store.put_rewrite(trimmed_rewrite))
+                rewrites.append(await self._store.client_histories.put_rewrite(trimmed_rewrite))
                 self._listener(Drifted(candidate.thread, length))
         return sorted(rewrites, key=lambda rewrite: (-rewrite.replaced_count, -rewrite.strength))

@@ -11,7 +11,7 @@ from everthread.compaction.summary.summary_message import (
 )
 from everthread.core.messages import Message
 from everthread.core.tool_outputs import OPENING_TAG, READ_HINT, replace_reader_name
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, ModelRequest
 from everthread.thread.wire_messages import encode_messages, encode_value
 
 
@@ -19,7 +19,7 @@ def replace_start(
     api: Api,
     compacted: Sequence[Message],
     sent: Sequence[Any],
-    request: Request,
+    request: ModelRequest,
     *,
     max_tail_count: int,
 ) -> tuple[list[Any], int]:

@@ -104,8 +104,8 @@ async def _read_outputs(store: Store, thread: str, tenant: str | None) -> list[E
             role="tool",
             tool=output.tool,
             created=output.created,
-            text=await store.output(output.id, tenant=tenant),
+            text=await store.outputs.load_output(output.id, tenant=tenant),
         )
-        for output in await store.outputs(thread)
+        for output in await store.outputs.list_outputs(thread)
         if not is_lookup_tool(output.tool)
     ]

@@ -21,4 +21,4 @@ async def add_pin(store: Store, thread: str, text: str) -> Pin:
         raise InputError(
             f"a pin has at most {MAX_PIN_CHARS:,} characters, not {len(note):,}; pin only the part that matters"
         )
-    return await store.put_pin(thread, note, max_pins=MAX_PINS)
+    return await store.state.put_pin(thread, note, max_pins=MAX_PINS)

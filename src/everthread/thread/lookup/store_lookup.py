@@ -174,7 +174,7 @@ class StoreLookup:
         max_chars = max(1, min(limit, MAX_PASSAGE_CHARS))
         if _OUTPUT_ID_PATTERN.fullmatch(item_id):
             await self._check_output(item_id)
-            text = await self.store.output(item_id, tenant=self.tenant)
+            text = await self.store.outputs.load_output(item_id, tenant=self.tenant)
             return make_passage(
                 Excerpt(
                     item_id,
@@ -200,7 +200,8 @@ class StoreLookup:
     async def _check_output(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
             lists = [
-                await self.store.outputs(thread) for thread in await self._list_related(self.thread)
+                await self.store.outputs.list_outputs(thread)
+                for thread in await self._list_related(self.thread)
             ]
             if not any(output.id == output_id for outputs in lists for output in outputs):
                 raise UnknownIdError(f"this conversation has no stored output {output_id}")
@@ -227,7 +228,7 @@ class StoreLookup:
     async def nodes(self) -> Sequence[Node]:
         if self.thread is None:
             raise InputError("a node belongs to a thread; name it")
-        return await self.store.nodes(self.thread)
+        return await self.store.state.list_nodes(self.thread)
 
     async def expand(self, requested_id: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
         """Return a part of an original: of a message or output by its id, or of all messages that a summary covers.

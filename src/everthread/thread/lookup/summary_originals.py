@@ -104,7 +104,7 @@ class SummaryOriginals:
     async def _find_covered(self, summary_id: str) -> list[int] | None:
         """Return the ids of the messages that a summary covers, or None if the id does not name a summary."""
         if NODE_ID_PATTERN.fullmatch(summary_id):
-            nodes = {node.id: node for node in await self._store.nodes(self._thread)}
+            nodes = {node.id: node for node in await self._store.state.list_nodes(self._thread)}
             if summary_id not in nodes:
                 raise UnknownIdError(f"this conversation has no node {summary_id}")
             return await self._find_originals(_list_leaves(nodes, summary_id))

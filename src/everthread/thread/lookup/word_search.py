@@ -66,7 +66,7 @@ async def _load_excerpt(
 async def _show_hit(store: Store, hit: SearchHit, tenant: str | None) -> str | None:
     """Return the text around a hit, or None if it shows the arguments of an earlier search."""
     if hit.message is None:
-        text = await store.output(hit.output or "", tenant=tenant)
+        text = await store.outputs.load_output(hit.output or "", tenant=tenant)
         return _show_around(text, hit.snippet)
     stored_message = await store.message(hit.message, tenant=tenant)
     excerpt = _show_around(searchable_text(stored_message.body), hit.snippet)

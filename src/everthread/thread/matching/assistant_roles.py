@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from everthread.core.messages import content_text, tool_names
 from everthread.core.recent_dict import RecentDict
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.store.store import Store
 
 MAX_ROLES = 2_000
@@ -33,12 +33,12 @@ class ThreadRoles:
         self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
-    def has_last_prompt(self, thread: str, request: Request) -> bool:
+    def has_last_prompt(self, thread: str, request: ModelRequest) -> bool:
         """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
         entry = self._roles.get(thread)
         return entry is not None and entry[0] == hash(_system_text(request.system))
 
-    async def may_belong(self, thread: str, request: Request) -> bool:
+    async def may_belong(self, thread: str, request: ModelRequest) -> bool:
         """Return whether a request may belong to a thread by its role."""
         if self.has_last_prompt(thread, request):
             return True
@@ -50,7 +50,7 @@ class ThreadRoles:
             role = entry[1]
         return is_same_role(role, _describe_request_role(request, _system_text(request.system)))
 
-    def remember(self, thread: str, request: Request) -> None:
+    def remember(self, thread: str, request: ModelRequest) -> None:
         """Remember the role of a thread's last request."""
         system = _system_text(request.system)
         key = hash(system)
@@ -60,7 +60,7 @@ class ThreadRoles:
         self._roles[thread] = entry
 
 
-def _describe_request_role(request: Request, system: str) -> Role:
+def _describe_request_role(request: ModelRequest, system: str) -> Role:
     names = {name for tool in request.tools or () for name in tool_names(tool)}
     return describe_role(system, frozenset(names))
 

@@ -56,7 +56,7 @@ class ClientSummaryMatcher:
                     client_scope, is_request_pending=not query.uses_memory
                 )
         session = find_session_name(client_scope.session_scope)
-        end = await self._store.conversation_end(
+        end = await self._store.client_histories.load_conversation_end(
             client_scope.tenant,
             session,
             query.caller_history.client.platform,

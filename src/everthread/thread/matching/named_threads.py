@@ -43,5 +43,5 @@ class NamedThreads:
         known_digest = self._cache.find_named_end(thread_id) if uses_memory else None
         if known_digest is not None:
             return known_digest
-        end = await self._store.last_link(thread_id)
+        end = await self._store.client_histories.load_last_link(thread_id)
         return "" if end is None else end.digest

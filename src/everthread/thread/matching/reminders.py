@@ -97,10 +97,10 @@ class ReminderMatcher:
             link_matches = self._cache.list_last_links(client_scope, [*digests, *skeletons])
             if link_matches:
                 return link_matches
-        stored_link = await self._store.find_link(*client_scope, digests)
+        stored_link = await self._store.client_histories.find_link(*client_scope, digests)
         if stored_link:
             return [stored_link]
-        return await self._store.find_links_by_skeleton(*client_scope, skeletons)
+        return await self._store.client_histories.find_links_by_skeleton(*client_scope, skeletons)
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         """Keep a reminder of a tenant's clients, to try it first next time."""

@@ -33,19 +33,19 @@ class ReplacedHistories:
         keys = self._unstored_keys
         self._unstored_keys = []
         for key in keys:
-            await self._store.put_state(
+            await self._store.state.put_state(
                 _REPLACEMENTS_STATE, _make_state_key(key), self._digests[key]
             )
 
     async def find_link(self, client_scope: ClientScope, name: str) -> ThreadLink | None:
         """Return the link at the end of the history that a compaction replaces, or None if that is not stored."""
         key = (*client_scope, name)
-        digest = self._digests.get(key) or await self._store.get_state(
+        digest = self._digests.get(key) or await self._store.state.get_state(
             _REPLACEMENTS_STATE, _make_state_key(key)
         )
         if not digest:
             return None
-        link_match = await self._store.find_link(*client_scope, [digest])
+        link_match = await self._store.client_histories.find_link(*client_scope, [digest])
         return None if link_match is None else link_match.link
 
 

@@ -31,6 +31,7 @@ from everthread.thread.matching.pending_links import PendingLink, PendingLinks
 from everthread.thread.matching.reminders import ReminderMatcher
 from everthread.thread.matching.replaced_histories import ReplacedHistories
 from everthread.thread.matching.thread_match import (
+    ClientScope,
     ThreadMatch,
     ThreadStep,
     count_opening_messages,
@@ -90,13 +91,7 @@ class ThreadIndex:
         digest = caller_history.history.digest(length)
         if not digest or not self._cache.ends_at(caller_history.client_scope, thread, digest):
             return None
-        return ThreadMatch(
-            caller_history.client_scope,
-            thread,
-            matched_count=length,
-            previous=digest,
-            expected_end=digest,
-        )
+        return _match_at(caller_history.client_scope, thread, digest, length)
 
     async def _match_by_history(self, query: ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known link."""
@@ -109,16 +104,10 @@ class ThreadIndex:
         if known_link is None:
             return await self._match_unknown(query)
         link = known_link.link_match.link
-        match = ThreadMatch(
-            client_scope,
-            link.thread,
-            matched_count=known_link.length,
-            previous=link.digest,
-            expected_end=link.digest,
-        )
+        match = _match_at(client_scope, link.thread, link.digest, known_link.length)
         relation = known_link.relate_history(history)
         if relation != "repeats" and await self._is_side_call(query, known_link):
-            return await self._match_side_call(query, match)
+            return _make_side_match(match, history)
         if relation != "branches":
             return match
         inner_match = await self._match_remainder(query, match, link.last_message_id)
@@ -139,13 +128,7 @@ class ThreadIndex:
         link = await self.replaced_histories.find_link(query.client_scope, compaction.key)
         if link is None or link.last_message_id is None:
             return None
-        match = ThreadMatch(
-            query.client_scope,
-            link.thread,
-            matched_count=compaction.message_count,
-            previous=link.digest,
-            expected_end=link.digest,
-        )
+        match = _match_at(query.client_scope, link.thread, link.digest, compaction.message_count)
         inner_match = await self._match_remainder(query, match, link.last_message_id)
         return inner_match or _make_branch(match, query.history, link.last_message_id)
 
@@ -162,12 +145,6 @@ class ThreadIndex:
         if known_link.length <= count_opening_messages(caller_history.wire_messages):
             return False
         return not await self._roles.may_belong(thread, request)
-
-    async def _match_side_call(self, query: ThreadQuery, match: ThreadMatch) -> ThreadMatch:
-        """Return the match of a side call: a new thread beside the matched conversation."""
-        digest = query.history.digest(len(query.history))
-        thread = derive_thread_id(*query.client_scope, previous=match.previous, digest=digest)
-        return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
     async def _match_unknown(self, query: ThreadQuery) -> ThreadMatch:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
@@ -208,11 +185,13 @@ class ThreadIndex:
     async def _find_stored_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest link of a history in the store."""
         history = query.history
-        exact_match = await self._store.find_link(*query.client_scope, history.digests)
+        exact_match = await self._store.client_histories.find_link(
+            *query.client_scope, history.digests
+        )
         matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
-            similar_matches = await self._store.find_links_by_skeleton(
+            similar_matches = await self._store.client_histories.find_links_by_skeleton(
                 *query.client_scope, history.skeletons_after(matched_length)
             )
         return find_longest_link(history, exact_match, similar_matches)
@@ -224,7 +203,7 @@ class ThreadIndex:
 
         `message`: the last stored message of the link.
         """
-        end = await self._store.last_link(match.thread)
+        end = await self._store.client_histories.load_last_link(match.thread)
         if end is None or end.last_message_id is None or message is None:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
@@ -235,7 +214,9 @@ class ThreadIndex:
             for stored_message in stored_messages
             if message < stored_message.id <= end.last_message_id
         ]
-        other_answers = set(await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or ())
+        other_answers = set(
+            await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
+        )
 
         def is_model_answer(index: int) -> bool:
             return query.history.digest(match.matched_count + index + 1) in other_answers
@@ -302,7 +283,9 @@ class ThreadIndex:
             match = match.advance_to(step.history)
             end_matches.append(match)
         matches = []
-        links = await self._store.extend_thread(match.thread, new_links, usage, state)
+        links = await self._store.client_histories.extend_thread(
+            match.thread, new_links, usage, state
+        )
         next_links = [*links[1:], None]
         for step, end_match, link, next_link in zip(
             steps, end_matches, links, next_links, strict=False
@@ -321,14 +304,27 @@ class ThreadIndex:
 
     async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
         """Store the digest of an answer that is not in its thread. A client that continues this answer branches."""
-        digests = await self._store.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
+        digests = await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
         digest = history.digest(len(history))
         if digest not in digests:
-            await self._store.put_state(
+            await self._store.state.put_state(
                 match.thread,
                 _OTHER_ANSWERS_STATE,
                 [*digests, digest][-_MAX_OTHER_ANSWERS:],
             )
+
+
+def _match_at(
+    client_scope: ClientScope, thread: str, digest: str, matched_count: int
+) -> ThreadMatch:
+    """Return the match of a history that continues a thread after the link of this digest."""
+    return ThreadMatch(
+        client_scope,
+        thread,
+        matched_count=matched_count,
+        previous=digest,
+        expected_end=digest,
+    )
 
 
 def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
@@ -339,6 +335,13 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
         digest=history.digest(len(history)),
     )
     return replace(match, thread=thread, expected_end="", branch_of=(match.thread, message))
+
+
+def _make_side_match(match: ThreadMatch, history: History) -> ThreadMatch:
+    """Return the match of a side call: a new thread beside the matched conversation."""
+    digest = history.digest(len(history))
+    thread = derive_thread_id(*match.client_scope, previous=match.previous, digest=digest)
+    return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
 
 def _encode_stored(settings: CallSettings, messages: Sequence[Any]) -> list[Any]:

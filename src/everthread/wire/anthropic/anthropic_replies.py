@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.json_values import without_keys
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire.anthropic.anthropic_decoding import decode_message
 from everthread.wire.anthropic.anthropic_encoding import encode_assistant_blocks
 from everthread.wire.native_values import without_private_fields
@@ -38,7 +38,7 @@ _REASON_BY_STOP = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
@@ -47,7 +47,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     fields, other_fields = split_reply_fields(body)
     author = model or fields.get("model")
     [message] = decode_message({"role": "assistant", "content": content}, "the reply", model=author)
-    return Reply(
+    return ModelReply(
         message=message,
         stop=decode_stop_reason(body.get("stop_reason")),
         raw=without_keys(other_fields, "role", "content", "usage"),
@@ -55,7 +55,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
     """Return a reply as an Anthropic message."""
     return {
         "id": reply.id,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everthread.core.json_values import without_keys
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.wire.anthropic.anthropic_blocks import API
 from everthread.wire.anthropic.anthropic_decoding import decode_messages
 from everthread.wire.anthropic.anthropic_encoding import (
@@ -25,7 +25,7 @@ DEFAULT_MAX_TOKENS = 8192
 """Anthropic requires `max_tokens`; every model in service can write this much."""
 
 
-def decode_request(body: Mapping[str, Any]) -> Request:
+def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. Its assistant messages count as written by the requested model."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
@@ -34,11 +34,11 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(params.get("tools") or [])
     if tools:
         del params["tools"]
-    return Request(model, messages, system, tools, params)
+    return ModelRequest(model, messages, system, tools, params)
 
 
 def encode_request(
-    request: Request, *, encoded_history: EncodedHistory | None = None
+    request: ModelRequest, *, encoded_history: EncodedHistory | None = None
 ) -> dict[str, Any]:
     """Return the body to send. Instructions at the start of the messages are added to the system prompt.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Part, kind_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire.anthropic.anthropic_blocks import encode_arguments
 from everthread.wire.anthropic.anthropic_replies import (
@@ -87,7 +87,7 @@ class AnthropicStreamDecoder:
                 return [make_error_delta(error if isinstance(error, dict) else data)]
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply.
 
         A block that was cut off is kept only if it is text: half a call must not be run, and reasoning without its

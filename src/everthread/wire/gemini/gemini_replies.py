@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.json_values import without_keys
 from everthread.core.messages import calls_of
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_content
 from everthread.wire.gemini.gemini_encoding import encode_messages
@@ -37,7 +37,7 @@ _REASON_BY_STOP = {
 }
 
 
-def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply that is one object in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("candidates"):
@@ -56,7 +56,7 @@ def decode_single_reply(body: Mapping[str, Any], *, model: str | None = None) ->
     )
     if candidates:
         raw["candidates"] = [without_keys(candidate, "content"), *candidates[1:]]
-    return Reply(
+    return ModelReply(
         message=message,
         stop=decode_stop(body, candidate, has_calls=bool(calls_of(message))),
         raw=raw,
@@ -74,7 +74,7 @@ def decode_stop(
     return "tool_calls" if stop == "stop" and has_calls else stop
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
     """Return a reply as a response."""
     contents = [
         content for content in encode_messages([reply.message]) if content["role"] == "model"

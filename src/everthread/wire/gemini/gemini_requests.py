@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.json_values import as_text, without_keys
 from everthread.core.messages import content_text, parts_of
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.wire.gemini.field_names import find_field_name, get_field, get_object_field
 from everthread.wire.gemini.gemini_decoding import decode_messages
 from everthread.wire.gemini.gemini_encoding import encode_messages
@@ -25,7 +25,7 @@ from everthread.wire.payload_checks import (
 )
 
 
-def decode_request(body: Mapping[str, Any]) -> Request:
+def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. A field that the core form cannot restore verbatim stays in `params` too."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
@@ -37,10 +37,10 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(params.get("tools") or [])
     if tools and encode_tools(tools) == params["tools"]:
         del params["tools"]
-    return Request(model, messages, system, tools, params)
+    return ModelRequest(model, messages, system, tools, params)
 
 
-def encode_request(request: Request) -> dict[str, Any]:
+def encode_request(request: ModelRequest) -> dict[str, Any]:
     """Return the body to send, with the model in it. OpenAI's names of common settings are translated."""
     params = _translate_settings(without_private_fields(request.params))
     system_name = find_field_name(params, "systemInstruction")

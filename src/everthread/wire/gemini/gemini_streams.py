@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.json_values import as_list, as_text, without_keys
 from everthread.core.messages import Part, parts_of
-from everthread.core.types import Reply, StreamDelta
+from everthread.core.types import ModelReply, StreamDelta
 from everthread.wire.gemini.field_names import get_field, get_object_field
 from everthread.wire.gemini.gemini_parts import Content
 from everthread.wire.gemini.gemini_replies import decode_single_reply, decode_stop
@@ -46,7 +46,7 @@ class GeminiStreamDecoder:
             deltas.append(StreamDelta("usage", raw=dict(usage)))
         return deltas
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
         return decode_single_reply(self.assemble_body(), model=self._model)
 
@@ -88,7 +88,9 @@ class GeminiStreamDecoder:
 stream_decoder = GeminiStreamDecoder
 
 
-def decode_reply(body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None) -> Reply:
+def decode_reply(
+    body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
+) -> ModelReply:
     """Return a reply in core form. A list is a whole stream that was sent as one JSON array.
 
     `model` is the requested name.

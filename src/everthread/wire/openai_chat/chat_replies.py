@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Message, content_text, with_content
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.errors import WireError
 from everthread.wire.native_values import (
     public_message,
@@ -32,7 +32,7 @@ _STOP_BY_FINISH_REASON = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name, because the reply often has another one."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("choices"):
@@ -47,7 +47,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     )
     choice_fields = without_keys(choice, "message")
     raw = {**other_fields, "choices": [choice_fields, *choices[1:]]}
-    return Reply(
+    return ModelReply(
         message=message,
         stop=decode_finish_reason(choice.get("finish_reason"), message),
         raw=raw,
@@ -55,7 +55,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
     """Return a reply as a completion."""
     choice = {
         "index": 0,
@@ -94,7 +94,7 @@ def _to_client_message(message: Message) -> Message:
     return with_content(body, content_text(content)) if isinstance(content, list) else body
 
 
-def _choose_finish_reason(reply: Reply) -> str | None:
+def _choose_finish_reason(reply: ModelReply) -> str | None:
     """Return chat's finish reason. For a refusal without a text, clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.wire.native_values import (
     without_private_fields,
 )
@@ -23,7 +23,7 @@ from everthread.wire.payload_checks import (
 _SYSTEM_ROLE_PARAM = "_system_role"
 
 
-def decode_request(body: Mapping[str, Any]) -> Request:
+def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. The first message becomes the system prompt if nothing of it would be lost."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
@@ -39,10 +39,10 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(params.get("tools") or [])
     if tools:
         del params["tools"]
-    return Request(model, messages, system, tools, params)
+    return ModelRequest(model, messages, system, tools, params)
 
 
-def encode_request(request: Request) -> dict[str, Any]:
+def encode_request(request: ModelRequest) -> dict[str, Any]:
     """Return the body to send."""
     messages = encode_messages(request.messages, model=request.model)
     if request.system is not None:

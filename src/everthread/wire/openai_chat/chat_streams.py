@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.json_values import as_list, as_object, as_text, json_text, without_keys
 from everthread.core.messages import content_text, kind_of
-from everthread.core.types import DeltaKind, Reply, StreamDelta
+from everthread.core.types import DeltaKind, ModelReply, StreamDelta
 from everthread.wire.openai_chat.chat_replies import (
     decode_finish_reason,
     decode_reply,
@@ -66,7 +66,7 @@ class ChatStreamDecoder:
             deltas.append(make_error_delta(error))
         return deltas
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
         message = {"role": "assistant", **_merge_fragments(self._deltas)}
         if calls := self._calls.assemble():

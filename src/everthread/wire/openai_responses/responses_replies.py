@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.core.json_values import without_keys
 from everthread.core.messages import Message
-from everthread.core.types import Reply
+from everthread.core.types import ModelReply
 from everthread.wire.native_values import native_value, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_assistant_items
 from everthread.wire.openai_responses.responses_encoding import encode_messages
@@ -25,7 +25,7 @@ _STOP_BY_INCOMPLETE_REASON = {
 }
 
 
-def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
+def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> ModelReply:
     """Return a reply in core form. `model` is the requested name."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
@@ -34,7 +34,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     fields, other_fields = split_reply_fields(body)
     message = decode_assistant_items(output, model=model or fields.get("model"))
     raw = without_keys(other_fields, "output")
-    return Reply(
+    return ModelReply(
         message=message,
         stop=_decode_stop(raw, message),
         raw=raw,
@@ -42,7 +42,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     )
 
 
-def encode_reply(reply: Reply) -> dict[str, Any]:
+def encode_reply(reply: ModelReply) -> dict[str, Any]:
     """Return a reply as a response."""
     body = {
         **_DEFAULT_RESPONSE_FIELDS,
@@ -79,7 +79,7 @@ def _encode_status(stop: str | None) -> dict[str, Any]:
     return {"status": status, "incomplete_details": None}
 
 
-def _encode_output(reply: Reply) -> list[ResponseItem]:
+def _encode_output(reply: ModelReply) -> list[ResponseItem]:
     """Return the items of the reply. Items made from another API's message get the fields that clients expect."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.json_values import without_keys
 from everthread.core.messages import content_text
-from everthread.core.types import Request, System
+from everthread.core.types import ModelRequest, System
 from everthread.wire.native_values import native_value, with_native, without_private_fields
 from everthread.wire.openai_responses.responses_decoding import decode_messages
 from everthread.wire.openai_responses.responses_encoding import encode_messages
@@ -20,7 +20,7 @@ from everthread.wire.payload_checks import (
 )
 
 
-def decode_request(body: Mapping[str, Any]) -> Request:
+def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. A field the core cannot express (`input: null`) stays in `params`."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
@@ -33,10 +33,10 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     tools = decode_tools(params.get("tools") or [])
     if tools:
         del params["tools"]
-    return Request(model, messages, system, tools, params)
+    return ModelRequest(model, messages, system, tools, params)
 
 
-def encode_request(request: Request) -> dict[str, Any]:
+def encode_request(request: ModelRequest) -> dict[str, Any]:
     """Return the body to send."""
     body = {"model": request.model, **without_private_fields(request.params)}
     if request.messages:

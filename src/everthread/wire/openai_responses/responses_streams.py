@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.json_values import as_text
 from everthread.core.messages import kind_of
-from everthread.core.types import DeltaKind, Reply, StreamDelta
+from everthread.core.types import DeltaKind, ModelReply, StreamDelta
 from everthread.wire.openai_responses.responses_items import (
     RESULT_KIND_BY_CALL_KIND,
     ResponseItem,
@@ -101,7 +101,7 @@ class ResponsesStreamDecoder:
             )
         return []
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return the partial answer as a whole reply."""
         output = self._response.get("output")
         if not output or self._response.get("status") not in _END_EVENTS:

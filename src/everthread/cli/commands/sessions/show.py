@@ -192,11 +192,11 @@ async def _load_message(
 
 
 async def _load_output(store: Store, session: Session, output_id: str) -> str:
-    if output_id not in (output.id for output in await store.outputs(session.thread)):
+    if output_id not in (output.id for output in await store.outputs.list_outputs(session.thread)):
         raise UnknownIdError(
             f"thread {shorten_id(session.thread)} has no stored output {output_id!r}"
         )
-    return await store.output(output_id, tenant=session.tenant)
+    return await store.outputs.load_output(output_id, tenant=session.tenant)
 
 
 def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:

@@ -73,7 +73,9 @@ async def run_with_own_gateway(
             typer.echo(CHANGES_NOTICE, err=True)
         async with gateway_context as gateway:
             exit_code = await _run_client(run, gateway.url)
-        insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
+        insights = await store.usage.load_insights(
+            since=started_at, until=time.time() + 1, platform="gateway"
+        )
         comparison = await make_thread_costs(config, store).load_savings(started_at)
         managed_run_text = ""
         if overrides.is_passive:

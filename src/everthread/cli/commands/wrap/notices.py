@@ -72,7 +72,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
         with_baselines=False,
     )
     compactions = count_noun(len(replay.compactions), "compaction")
-    calls = [call for call in await store.usage(row.first.id) if call.task == "main"]
+    calls = [call for call in await store.usage.list_usage(row.first.id) if call.task == "main"]
     sent_tokens = sum(call.usage.prompt_tokens for call in calls)
     managed_tokens = sum(call.use.prompt for call in replay.everthread.calls)
     return (

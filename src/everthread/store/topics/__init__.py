@@ -1,0 +1,1 @@
+"""The topics of a store with their own object, such as `store.keys`: one class each."""

@@ -1,0 +1,32 @@
+"""`store.usage`: usage and cost of calls to models."""
+
+from __future__ import annotations
+
+from everthread.store.sql import accounts
+from everthread.store.store_access import StoreTopic
+from everthread.store.usage_records import Insights, NewUsage, UsageRecord
+
+
+class UsageStore(StoreTopic):
+    """Usage and cost of calls to models."""
+
+    async def record_usage(self, new: NewUsage, *, return_before_sync: bool = False) -> None:
+        """Record a call's usage. `return_before_sync`: do not wait until the record is on the disk."""
+        now = self._access.clock()
+        await self._access.writer.write(
+            lambda tx: accounts.record_usage(tx, new, now),
+            thread_id=new.session,
+            return_before_sync=return_before_sync,
+        )
+
+    async def list_usage(self, thread_id: str) -> list[UsageRecord]:
+        """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
+        return await self._access.read(accounts.list_usage, thread_id)
+
+    async def load_insights(
+        self, *, since: float, until: float, tenant: str | None = None, platform: str | None = None
+    ) -> Insights:
+        """Return the sums of a period, computed by the database."""
+        return await self._access.read(
+            accounts.load_insights, since=since, until=until, tenant=tenant, platform=platform
+        )
