@@ -35,10 +35,10 @@ class RecallRounds:
 
     start: str
     start_skeleton: str
-    """Digest (`start`) and skeleton of the history before the answer."""
+    """Digest (`start`) and loose digest of the history before the answer."""
     end: str
     end_skeleton: str
-    """Digest (`end`) and skeleton of the history up to the end of the answer."""
+    """Digest (`end`) and loose digest of the history up to the end of the answer."""
     texts: list[str]
     """The messages to send upstream in place of the answer."""
     blocks: str = ""
@@ -47,11 +47,11 @@ class RecallRounds:
     def find_span(self, history: History) -> tuple[int, int] | None:
         """Return the start and end of the answer in a history; None if the history does not hold it."""
         start = _find_position(history.digests, self.start) or _find_position(
-            history.skeletons, self.start_skeleton
+            history.loose_digests, self.start_skeleton
         )
         end = _find_position(history.digests, self.end)
-        if end is None and self.end_skeleton in history.skeletons:
-            end = len(history) - history.skeletons[::-1].index(self.end_skeleton)
+        if end is None and self.end_skeleton in history.loose_digests:
+            end = len(history) - history.loose_digests[::-1].index(self.end_skeleton)
         return (start, end) if start is not None and end is not None and start < end else None
 
 
@@ -130,9 +130,9 @@ class CallRounds:
         history = caller_history.history
         rounds = RecallRounds(
             history.digest(len(history)),
-            history.skeleton(len(history)),
+            history.loose_digest(len(history)),
             end=answered_history.digest(len(answered_history)),
-            end_skeleton=answered_history.skeleton(len(answered_history)),
+            end_skeleton=answered_history.loose_digest(len(answered_history)),
             texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )

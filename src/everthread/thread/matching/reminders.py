@@ -92,15 +92,17 @@ class ReminderMatcher:
         """List the links at which one of these histories ends."""
         client_scope = query.client_scope
         digests = [history.digest(len(history)) for history in histories]
-        skeletons = [history.skeleton(len(history)) for history in histories]
+        loose_digests = [history.loose_digest(len(history)) for history in histories]
         if query.uses_memory:
-            link_matches = self._cache.list_last_links(client_scope, [*digests, *skeletons])
+            link_matches = self._cache.list_last_links(client_scope, [*digests, *loose_digests])
             if link_matches:
                 return link_matches
         stored_link = await self._store.client_histories.find_link(*client_scope, digests)
         if stored_link:
             return [stored_link]
-        return await self._store.client_histories.find_links_by_skeleton(*client_scope, skeletons)
+        return await self._store.client_histories.find_links_by_loose_digest(
+            *client_scope, loose_digests
+        )
 
     def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
         """Keep a reminder of a tenant's clients, to try it first next time."""

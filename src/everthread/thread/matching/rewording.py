@@ -68,7 +68,7 @@ def _is_skipped(api: Api, value: Any) -> bool:
     """Return whether a message is reasoning or only a reminder, which one side may lack."""
     if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
         return True
-    return _is_reminder(value) or not identify_message(api, value).skeleton
+    return _is_reminder(value) or not identify_message(api, value).loose_fingerprint
 
 
 def _is_reminder(value: Any) -> bool:
@@ -87,7 +87,7 @@ def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
     stored_identity = identify_message(api, stored)
     if sent_identity.fingerprint == stored_identity.fingerprint:
         return True
-    if sent_identity.skeleton == stored_identity.skeleton and len(
+    if sent_identity.loose_fingerprint == stored_identity.loose_fingerprint and len(
         sent_identity.result_hashes
     ) == len(stored_identity.result_hashes):
         pairs = zip(

@@ -191,8 +191,8 @@ class ThreadIndex:
         matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
-            similar_matches = await self._store.client_histories.find_links_by_skeleton(
-                *query.client_scope, history.skeletons_after(matched_length)
+            similar_matches = await self._store.client_histories.find_links_by_loose_digest(
+                *query.client_scope, history.loose_digests_after(matched_length)
             )
         return find_longest_link(history, exact_match, similar_matches)
 

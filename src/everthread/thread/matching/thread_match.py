@@ -95,7 +95,7 @@ class ThreadMatch:
             scope=self.session_scope,
             digest=history.digest(length),
             previous=self.previous,
-            skeleton=history.skeleton(length),
+            loose_digest=history.loose_digest(length),
             thread=self.thread,
             message_count=length,
             last_message_id=None,
