@@ -37,8 +37,8 @@ class MessageEdit:
 class PreparedCall:
     """One call of a managed thread, and the prompt to send for it.
 
-    `CallerPrompt` chooses the rewrite and learns the limits; `CallerThreads.remember_prompt` sets the sizes of the
-    prompt that is about to be sent.
+    What was opened stays the same. `CallerPrompt` chooses the rewrite and learns limits, and
+    `CallerThreads.remember_prompt` sets the estimate and the largest output of the prompt that is about to be sent.
     """
 
     caller_history: CallerHistory

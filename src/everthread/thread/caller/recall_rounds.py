@@ -17,6 +17,7 @@ from everthread.store.store import Store
 from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ThreadMatch
+from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.field_names import get_object_field
 
 RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
@@ -85,6 +86,31 @@ class CallRounds:
     def is_empty(self) -> bool:
         """Whether no round is in the prompt."""
         return not self.texts and not self.earlier_rounds
+
+    def add_round(self, wire_messages: Sequence[Any]) -> None:
+        """Add a round of this answer, whose calls are all of our tool."""
+        self.texts += map(encode_value, wire_messages)
+        self.wire_messages += wire_messages
+        self.round_count += 1
+
+    def add_last_round(self, wire_messages: Sequence[Any], encoded_blocks: str) -> None:
+        """Add the round whose answer the caller gets. `encoded_blocks`: results to put before the caller's own."""
+        self.last_round_texts = [encode_value(value) for value in wire_messages]
+        self.blocks = encoded_blocks
+
+    def refuse_round(self, wire_messages: Sequence[Any]) -> None:
+        """Replace the newest round, which the provider refused, with these messages, and allow no further round."""
+        start = len(self.texts) - len(wire_messages)
+        self.texts[start:] = map(encode_value, wire_messages)
+        self.wire_messages[start:] = wire_messages
+        self.round_count = MAX_RECALL_ROUNDS
+        self.is_refused = True
+
+    def limit_time(self, now: float) -> None:
+        """Allow no further round if the first one ended too long ago."""
+        self.started_at = self.started_at or now
+        if now - self.started_at > RECALL_TIMEOUT_SECONDS:
+            self.round_count = MAX_RECALL_ROUNDS
 
     def drop(self) -> None:
         """Remove all rounds, also those of earlier answers, so that the prompt is the caller's own."""
