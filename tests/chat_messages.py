@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from everthread.core.types import ModelReply
@@ -38,6 +39,18 @@ def calls_message(*calls: Any, text: Any = None) -> Any:
 
 def calls_reply(*calls: Any, text: str | None = None) -> ModelReply:
     return ModelReply(calls_message(*calls, text=text), "tool_calls")
+
+
+def call_reply(
+    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
+) -> ModelReply:
+    """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
+    messages: list[Any] = []
+    for number, (name, arguments, *rest) in enumerate(calls, start=1):
+        call_id = rest[0] if rest else f"call_{number}"
+        encoded = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        messages.append(function_call(call_id, name, encoded))
+    return calls_reply(*messages, text=text)
 
 
 def result_message(call_id: Any, content: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from typing import Any
 from everthread import Agent, open_agent, open_store
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
-from everthread.core.types import ModelReply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel
 from everthread.thread.events import CompactionDone, Event
-from tests.chat_messages import calls_reply, function_call
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import numbered_text
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
@@ -84,18 +82,6 @@ def text_tool(name: str, text: str = "done", **more: Any) -> FakeTool:
         return ToolReply(text)
 
     return FakeTool(name, work, **more)
-
-
-def call_reply(
-    *calls: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
-) -> ModelReply:
-    """Return an answer that calls tools: name, arguments (a value, or text as a model wrote it), and perhaps an id."""
-    messages: list[Any] = []
-    for number, (name, arguments, *rest) in enumerate(calls):
-        call_id = rest[0] if rest else f"call_{number}_{name}"
-        encoded = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        messages.append(function_call(call_id, name, encoded))
-    return calls_reply(*messages, text=text)
 
 
 class Agents:

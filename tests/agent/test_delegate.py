@@ -18,14 +18,8 @@ from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel, ScriptStep
-from tests.agent.agent_setup import (
-    Agents,
-    EndlessWork,
-    FakeTool,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import Agents, EndlessWork, FakeTool, text_tool, tool_results
+from tests.chat_messages import call_reply
 
 
 def is_sub(request: ModelRequest) -> bool:

@@ -14,7 +14,8 @@ from everthread.conversation.offered_tools import FIND_TOOLS
 from everthread.core.types import ModelRequest
 from everthread.testing import ScriptedModel
 from everthread.thread.events import ToolsChanged
-from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
+from tests.chat_messages import call_reply
 
 CONFIG = "compression: {tools_share: 0.05}"
 TOPICS = (

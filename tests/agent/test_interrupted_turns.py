@@ -16,15 +16,9 @@ from everthread.agent.turn_events import TurnEnded
 from everthread.core.messages import text_of
 from everthread.core.types import ModelReply, ModelRequest, StreamDelta
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import (
-    Agents,
-    EndlessWork,
-    FakeTool,
-    call_reply,
-    text_tool,
-    tool_results,
-)
+from tests.agent.agent_setup import Agents, EndlessWork, FakeTool, text_tool, tool_results
 from tests.agent.agent_turns import has_valid_messages, make_route, read_turn, stop_at_first_word
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import make_text, numbered_text
 
 

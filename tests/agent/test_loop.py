@@ -12,8 +12,9 @@ from everthread.conversation.answer_recorder import ModelAnswer
 from everthread.core.types import StreamDelta
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
 from tests.agent.agent_turns import has_valid_messages
+from tests.chat_messages import call_reply
 
 
 async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(

@@ -17,7 +17,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import Agents, call_reply, tool_results
+from tests.agent.agent_setup import Agents, tool_results
+from tests.chat_messages import call_reply
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 

@@ -12,7 +12,8 @@ from everthread.agent.tools.recall import Recall
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
-from tests.agent.agent_setup import Agents, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, text_tool, tool_results
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import make_text
 
 SMALL = "compression: {background: false, protect_last_n: 2}"

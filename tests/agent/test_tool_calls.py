@@ -19,8 +19,9 @@ from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.turn_events import ToolFinished, ToolStarted
 from everthread.testing import ScriptedModel
 from everthread.thread.events import OutputStored
-from tests.agent.agent_setup import Agents, FakeTool, call_reply, text_tool, tool_results
+from tests.agent.agent_setup import Agents, FakeTool, text_tool, tool_results
 from tests.agent.agent_turns import deny, has_valid_messages, make_route
+from tests.chat_messages import call_reply
 
 
 async def test_calls_run_at_the_same_time_and_answer_in_their_order(

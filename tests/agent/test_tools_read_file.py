@@ -21,12 +21,8 @@ from tests.agent.tool_use import (
     open_tool_context,
     write_files,
 )
-from tests.conversation.conversation_setup import (
-    call_reply,
-    open_conversations,
-    scripted_model,
-    tool_result,
-)
+from tests.chat_messages import call_reply
+from tests.conversation.conversation_setup import open_conversations, scripted_model, tool_result
 
 
 async def test_lines_have_numbers(tmp_path: Path) -> None:
@@ -180,8 +176,8 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
         conversation = await conversations.open(
             scripted_model(
                 [
-                    call_reply("terminal", '{"command": "x"}'),
-                    call_reply("read_file", "{}", "c2"),
+                    call_reply(("terminal", '{"command": "x"}')),
+                    call_reply(("read_file", "{}", "c2")),
                 ]
             )
         )

@@ -23,9 +23,9 @@ from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone
-from tests.agent.agent_setup import Agents, call_reply, open_agents, tool_results
+from tests.agent.agent_setup import Agents, open_agents, tool_results
 from tests.agent.process_checks import are_gone, wait_for_pids
-from tests.chat_messages import calls_reply
+from tests.chat_messages import call_reply, calls_reply
 from tests.conversation.http_setup import (
     KEY,
     NAMES,

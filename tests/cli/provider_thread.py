@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from everthread.core.types import ModelReply
 from everthread.lab.provider import Provider, ServedModel
-from tests.chat_messages import calls_reply, function_call
 from tests.cli.conftest import configure
 
 MODEL = "gpt-4o"
@@ -50,12 +47,3 @@ def configure_provider(
     """Configure the home for this provider, without a key."""
     route = f"model: {{default: {model}, base_url: '{provider.url}/v1'}}"
     configure(home, f"{route}\n{config}")
-
-
-def call_reply(*calls: tuple[str, dict[str, Any]], say: str | None = None) -> ModelReply:
-    """Return an answer that calls tools."""
-    encoded_calls: Any = [
-        function_call(f"call_{number}", name, json.dumps(arguments))
-        for number, (name, arguments) in enumerate(calls)
-    ]
-    return calls_reply(*encoded_calls, text=say)

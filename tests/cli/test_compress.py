@@ -13,9 +13,15 @@ from everthread import open_store
 from everthread.core.summary_marks import is_summary, recognize_summaries
 from everthread.core.validation import validate_messages
 from everthread.factory.stores import STORE_FILE
-from tests.chat_messages import calls_message, function_call, result_message
+from tests.chat_messages import (
+    assistant_message,
+    calls_message,
+    function_call,
+    result_message,
+    user_message,
+)
 from tests.cli.conftest import Command, configure
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.compaction.histories import tool_turns
 
 TALK = [
     user_message("Tidy up. Never touch the docs folder."),

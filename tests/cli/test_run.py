@@ -18,9 +18,10 @@ from everthread.cli.main import COMMANDS, load_command
 from everthread.core.messages import text_of
 from everthread.lab.provider import Fault, ServedModel
 from tests.agent.process_checks import are_gone
+from tests.chat_messages import call_reply
 from tests.cli.conftest import Command, CommandResult, configure, environment
 from tests.cli.fork_server import ForkServer
-from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
+from tests.cli.provider_thread import configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, Terminal
 
 WRITE = ("write_file", {"path": "a.txt", "content": "hello\n"})
@@ -47,7 +48,7 @@ def json_lines(answer: CommandResult) -> list[dict[str, Any]]:
 def test_only_the_answer_is_printed_on_standard_output(
     run_task: RunTask, home: Path, workspace: Path
 ) -> None:
-    with configured_provider(home, [call_reply(WRITE, say="I write."), "It is **written**."]):
+    with configured_provider(home, [call_reply(WRITE, text="I write."), "It is **written**."]):
         result = run_task("'write hello' --yes")
     assert (result.returncode, result.stdout) == (0, "It is **written**.\n"), result.stderr
     assert "✓ write_file a.txt" in result.stderr, "tool lines are printed on standard error"

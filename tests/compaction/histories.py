@@ -24,19 +24,12 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import assistant_message, user_message
 
 T = TypeVar("T")
 COUNTER = TokenCounter("gpt-4o")
 COUNT = COUNTER.text
 JOURNAL = JournalWriter(COUNTER)
-
-
-def user_message(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def assistant_message(text: str) -> Message:
-    return {"role": "assistant", "content": text}
 
 
 def flatten(groups: Iterable[Iterable[T]]) -> list[T]:

@@ -18,14 +18,8 @@ from everthread.compaction.journal.journal_builder import (
 )
 from everthread.compaction.journal.steps import FIXED_NOTE
 from everthread.core.messages import Message, ToolCall
-from tests.compaction.histories import (
-    assistant_message,
-    build_journal,
-    call_with_result,
-    flatten,
-    run_command,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import build_journal, call_with_result, flatten, run_command
 
 FILLER = "\n".join(
     f"line {number} of an output that is long enough to be replaced" for number in range(20)

@@ -42,16 +42,15 @@ from everthread.core.turns import (
     user_text,
 )
 from everthread.core.validation import validate_messages
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
-    assistant_message,
     call_with_result,
     count_tokens,
     make_services,
     make_turn,
     tool_turns,
-    user_message,
 )
 from tests.core.strategies import histories
 from tests.shared_data import ROOT

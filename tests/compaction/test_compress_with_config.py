@@ -10,7 +10,8 @@ from everthread import acompress
 from everthread.config import parse_config
 from everthread.errors import EngineError
 from everthread.lab.provider import Provider
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import tool_turns
 from tests.conversation.http_setup import KEY, make_summary_text, served_model
 
 CONVERSATION = [

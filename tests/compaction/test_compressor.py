@@ -25,10 +25,10 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.turns import find_latest_user_index, is_user_message, user_text
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
-    assistant_message,
     call_with_result,
     compact,
     flatten,
@@ -39,7 +39,6 @@ from tests.compaction.histories import (
     read_sections,
     run_command,
     tool_turns,
-    user_message,
 )
 
 TIDY = [

@@ -16,15 +16,14 @@ from everthread.compaction.summary.sentences import WordRarity
 from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
-    assistant_message,
     build_journal,
     call_with_result,
     make_engine,
     tool_turns,
-    user_message,
 )
 
 WINDOW = 32_000

@@ -23,14 +23,8 @@ from everthread.compaction.verification.draft_checks import (
 )
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.histories import (
-    assistant_message,
-    call_with_result,
-    compact,
-    read_sections,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import call_with_result, compact, read_sections, tool_turns
 
 CONVERSATION: list[Message] = [
     user_message("Hello"),

@@ -20,14 +20,8 @@ from everthread.core.summary_marks import (
     recognize_summaries,
 )
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.histories import (
-    assistant_message,
-    call_with_result,
-    compact,
-    flatten,
-    read_sections,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import call_with_result, compact, flatten, read_sections
 
 WINDOW = 16_000
 

@@ -26,14 +26,8 @@ from everthread.compaction.summary.sections import (
 from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message
 from everthread.core.secrets.redaction import redact
-from tests.compaction.histories import (
-    COUNT,
-    assistant_message,
-    build_journal,
-    call_with_result,
-    flatten,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import COUNT, build_journal, call_with_result, flatten
 
 FAILURE = "E   AssertionError: 3 != 4\n1 failed\nexit code: 1"
 NOTE = "The bound is wrong."

@@ -16,10 +16,10 @@ from everthread.compaction.summary.state_sections import (
     render_open_errors,
 )
 from everthread.core.messages import Message, ToolCall, calls_of, text_of
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     COUNT,
     JOURNAL,
-    assistant_message,
     build_journal,
     call_with_result,
     compact,
@@ -28,7 +28,6 @@ from tests.compaction.histories import (
     read_sections,
     run_command,
     tool_turns,
-    user_message,
 )
 
 

@@ -14,18 +14,17 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.tool_outputs import parse_persisted
 from everthread.core.turns import user_text
 from everthread.core.validation import validate_messages
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction import histories
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
-    assistant_message,
     call_with_result,
     count_tokens,
     flatten,
     max_compacted_tokens,
     run_command,
     tool_turns,
-    user_message,
 )
 
 WINDOWS = (4_000, 8_000, 12_000, 16_000, 32_000, 200_000)

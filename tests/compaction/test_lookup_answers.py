@@ -19,12 +19,8 @@ from everthread.core.search.search_results import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.histories import (
-    assistant_message,
-    call_with_result,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import call_with_result, tool_turns
 
 IDS = [f"message:{1_234_560 + number}" for number in range(8)]
 QUERY = "which shelf does the box with the blue lid and the brass lock stand on"

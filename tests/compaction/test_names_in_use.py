@@ -28,17 +28,16 @@ from everthread.compaction.summary.sections import (
 from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     COUNTER,
     JOURNAL,
-    assistant_message,
     call_with_result,
     compact,
     flatten,
     make_services,
     read_sections,
     tool_turns,
-    user_message,
 )
 
 WINDOW = 16_000

@@ -15,9 +15,9 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary.state_sections import render_open_errors
 from everthread.core.messages import Message
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     JOURNAL,
-    assistant_message,
     build_journal,
     call_with_result,
     compact,
@@ -25,7 +25,6 @@ from tests.compaction.histories import (
     read_sections,
     run_command,
     tool_turns,
-    user_message,
 )
 
 FAILS = "FAIL test_rates\nAssertionError: 3 != 4\n1 failed, 3 passed in 1.2s\nExit code: 1"

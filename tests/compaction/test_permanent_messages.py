@@ -11,13 +11,8 @@ from everthread.core.summary_marks import is_summary
 from everthread.core.types import Api
 from everthread.core.validation import validate_messages
 from everthread.wire.codecs import CODECS
-from tests.compaction.histories import (
-    JOURNAL,
-    assistant_message,
-    make_engine,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import JOURNAL, make_engine, tool_turns
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 

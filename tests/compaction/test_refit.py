@@ -10,15 +10,14 @@ from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import is_summary, summary_text
 from everthread.core.validation import validate_messages
 from everthread.testing import ScriptedSummarizer
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     JOURNAL,
-    assistant_message,
     flatten,
     make_engine,
     make_services,
     max_compacted_tokens,
     tool_turns,
-    user_message,
 )
 
 CONVERSATION = [

@@ -27,14 +27,13 @@ from everthread.compaction.summary.sections import (
 from everthread.compaction.summary.sections import render_sections as render
 from everthread.compaction.summary.state_sections import render_state_sections
 from everthread.core.messages import Message
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
-    assistant_message,
     call_with_result,
     compact,
     flatten,
     read_sections,
     run_command,
-    user_message,
 )
 
 PIECES = st.sampled_from(

@@ -13,7 +13,8 @@ from everthread.core.summary_marks import (
     recognize_summaries,
     summary_text,
 )
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import tool_turns
 
 CONVERSATION = [
     user_message("Tidy up."),

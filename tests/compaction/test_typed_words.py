@@ -14,14 +14,13 @@ from everthread.compaction.summary.sections import (
 )
 from everthread.compaction.summary.user_quotes import parse_quotes
 from everthread.core.messages import Message
+from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import (
     JOURNAL,
-    assistant_message,
     call_with_result,
     compact,
     long_history,
     read_sections,
-    user_message,
 )
 
 REFUSED = (

@@ -14,14 +14,14 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
-from everthread.core.types import ModelReply, ModelRequest
+from everthread.core.types import ModelRequest
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel, ScriptStep
 from everthread.thread.events import CompactionDone, Event
 from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
-from tests.chat_messages import calls_reply, function_call, result_message
+from tests.chat_messages import result_message
 
 EventT = TypeVar("EventT", bound=Event)
 Script = Iterable[ScriptStep] | Callable[[ModelRequest], ScriptStep]
@@ -122,11 +122,6 @@ async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:
     return ScriptedModel(script, **settings)
-
-
-def call_reply(name: str, arguments: str, call_id: str = "call_1") -> ModelReply:
-    """Return a reply that calls a tool."""
-    return calls_reply(function_call(call_id, name, arguments))
 
 
 def tool_result(text: str, call_id: str = "call_1") -> Any:

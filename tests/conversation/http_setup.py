@@ -11,10 +11,9 @@ from everthread import Conversation, open_conversation, open_store
 from everthread.compaction.summary.sections import HANDOFF_SECTIONS
 from everthread.config import Config, parse_config
 from everthread.core.messages import text_of
-from everthread.core.types import Api, ModelReply, ModelRequest
+from everthread.core.types import Api, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
-from tests.chat_messages import calls_reply, function_call
 from tests.conversation.conversation_setup import WatchedConversations, make_text
 
 KEY = "EVERTHREAD_LAB_KEY"
@@ -138,7 +137,3 @@ def answer_script(
 def make_answers(tokens: int) -> Any:
     """Return a script whose answers have about this many tokens."""
     return answer_script(lambda _: make_text(tokens))
-
-
-def call_reply(command: str, call_id: str) -> ModelReply:
-    return calls_reply(function_call(call_id, "terminal", f'{{"command": "{command}"}}'))

@@ -21,13 +21,12 @@ from everthread.core.types import ModelReply, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.errors import NothingToUndoError
 from everthread.lab.provider import FaultPlan
-from tests.chat_messages import result_message
+from tests.chat_messages import call_reply, result_message
 from tests.conversation.conversation_setup import make_text, numbered_text
 from tests.conversation.http_setup import (
     TOOL,
     HttpConversations,
     answer_script,
-    call_reply,
     open_http_conversations,
     served_model,
 )
@@ -125,7 +124,9 @@ def answer(request: ModelRequest) -> ModelReply | str:
     """Call a tool if the request asks for tools, else answer in text."""
     last = request.messages[-1]
     if last["role"] == "user" and text_of(last).endswith("use tools"):
-        return call_reply("make", f"call_{abs(hash(text_of(last))) % 10**9}")
+        return call_reply(
+            ("terminal", {"command": "make"}, f"call_{abs(hash(text_of(last))) % 10**9}")
+        )
     return make_text(60, f"answer to {len(request.messages)}")
 
 

@@ -24,10 +24,10 @@ from everthread.thread.events import (
     Notice,
     UsageRecorded,
 )
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     SYSTEM,
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     route_to_model,
@@ -441,7 +441,7 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
 
 async def test_open_calls_are_never_touched(conversations: Conversations) -> None:
     conversation = await open_filled(conversations, 5_000)
-    model = ScriptedModel([call_reply("ls", "{}"), "done"], window=16_000)
+    model = ScriptedModel([call_reply(("ls", "{}")), "done"], window=16_000)
     await conversation.use_model(route_to_model(model))
     await conversation.send("List the files.")
     await conversation.compress()

@@ -20,10 +20,10 @@ from everthread.thread.events import (
     OutputStored,
     UsageRecorded,
 )
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     SYSTEM,
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     tool_result,
@@ -81,7 +81,7 @@ async def test_the_same_event_is_stored_once(conversations: Conversations) -> No
 
 
 async def test_tool_results_must_answer_an_open_call(conversations: Conversations) -> None:
-    conversation = await conversations.open(ScriptedModel([call_reply("ls", "{}"), "Done."]))
+    conversation = await conversations.open(ScriptedModel([call_reply(("ls", "{}")), "Done."]))
     answer = await conversation.send("List the files")
     assert [item.name for item in answer.calls] == ["ls"]
     with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
@@ -93,7 +93,7 @@ async def test_tool_results_must_answer_an_open_call(conversations: Conversation
 async def test_a_large_result_is_stored_and_cited_and_can_be_read(
     conversations: Conversations,
 ) -> None:
-    model = ScriptedModel([call_reply("terminal", '{"command": "make"}'), "ok"])
+    model = ScriptedModel([call_reply(("terminal", '{"command": "make"}')), "ok"])
     conversation = await conversations.open(model)
     await conversation.send("Build it")
     text = make_text(120_000, "object file")
@@ -226,7 +226,7 @@ async def test_a_branch_knows_the_state_at_its_start(conversations: Conversation
             "role": "user",
             "content": "Build it.",
         },
-        call_reply("bash", '{"command": "make release"}').message,
+        call_reply(("bash", '{"command": "make release"}')).message,
         tool_result("built\nexit code: 0"),
         {
             "role": "assistant",
@@ -276,7 +276,9 @@ async def test_keeps_a_first_message_that_looks_like_a_summary(
     for turn in range(3):
         for step in range(40):
             call_id = f"call_{turn}_{step}"
-            call = call_reply("bash", json.dumps({"command": f"make part{step}"}), call_id).message
+            call = call_reply(
+                ("bash", json.dumps({"command": f"make part{step}"}), call_id)
+            ).message
             await conversation.add(
                 {
                     **call,

@@ -14,9 +14,9 @@ from everthread.core.messages import text_of
 from everthread.core.types import ModelReply, ModelRequest
 from everthread.testing import ScriptedModel, SteppedClock
 from everthread.thread.events import Planned
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     route_to_model,
@@ -31,7 +31,7 @@ TTL = 300.0
 def answer_or_look(request: ModelRequest) -> str | ModelReply:
     """Call a tool if the user asks to look, else answer."""
     is_asked = text_of(request.messages[-1]) == "Look."
-    return call_reply("look", "{}") if is_asked else make_text(200, "answer")
+    return call_reply(("look", "{}")) if is_asked else make_text(200, "answer")
 
 
 class CachingClaude(ScriptedModel):
@@ -63,7 +63,7 @@ class CachingClaude(ScriptedModel):
         return replace(reply, usage=reply.usage | used)
 
 
-class PricedSummarizer:
+class CheapSummarizer:
     """A summariser with a price, and a delay."""
 
     name = "priced"
@@ -141,7 +141,7 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    writer = PricedSummarizer()
+    writer = CheapSummarizer()
     conversation = await open_with_cache(conversations, wall, timers, summarizer=writer)
     await fill(conversation, wall, 6_000)
     assert timers.list_seconds() == [0.8 * TTL]
@@ -219,7 +219,7 @@ async def test_starts_no_idle_timer_while_calls_are_open(
     conversation = await open_with_cache(conversations, wall, timers)
     await fill(conversation, wall, 6_000)
     model = ScriptedModel(
-        [call_reply("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
+        [call_reply(("look", "{}")), "Done."], name="claude-sonnet-4-5", window=WINDOW
     )
     await conversation.use_model(route_to_model(model, "anthropic"))
     await conversation.send("Look.")

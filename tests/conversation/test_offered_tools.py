@@ -14,12 +14,8 @@ from everthread.core.types import ModelReply, ModelRequest
 from everthread.errors import InputError
 from everthread.testing import ScriptedModel
 from everthread.thread.events import Notice, ToolsChanged
-from tests.conversation.conversation_setup import (
-    Conversations,
-    call_reply,
-    make_text,
-    tool_result,
-)
+from tests.chat_messages import call_reply
+from tests.conversation.conversation_setup import Conversations, make_text, tool_result
 
 TOPICS = (
     "invoice",
@@ -125,7 +121,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     def answer_or_call(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if "use it" in str(last.get("content")):
-            return call_reply("payroll_tool", "{}")
+            return call_reply(("payroll_tool", "{}"))
         return make_text(120, "answer")
 
     scripted = ScriptedModel(answer_or_call, window=8_000)
@@ -329,7 +325,7 @@ async def test_calls_of_unknown_tools_do_not_change_the_selection(
     conversations: Conversations,
 ) -> None:
     """Calls of tools that were not given do not change the selection."""
-    script: list[ModelReply | str] = [call_reply("nobody", "{}"), "done"]
+    script: list[ModelReply | str] = [call_reply(("nobody", "{}")), "done"]
     conversation = await conversations.open(
         ScriptedModel(script, window=8_000), tools=TOOLS, **SHARE
     )

@@ -15,9 +15,9 @@ from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, ScriptedSummarizer
 from everthread.thread.events import Notice, Recalled
 from everthread.thread.options import RecallOptions, RecallScope
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     open_conversations,
@@ -146,7 +146,7 @@ async def test_arguments_of_tool_calls_count_as_questions(
     conversation, _ = await open_compacted(conversations, FACT)
     sent: list[ModelRequest] = []
     asking = ScriptedModel(
-        [call_reply("look_up", '{"about": "walnut cupboard Aldermoor"}')],
+        [call_reply(("look_up", '{"about": "walnut cupboard Aldermoor"}'))],
         window=16_000,
     )
     await conversation.use_model(route_to_model(asking))
@@ -163,7 +163,7 @@ async def test_repeated_tool_arguments_recall_nothing_new(
     conversation, _ = await open_compacted(conversations, FACT)
     sent: list[ModelRequest] = []
     again = [
-        call_reply("look_up", '{"about": "walnut cupboard Aldermoor"}', f"call_{n}")
+        call_reply(("look_up", '{"about": "walnut cupboard Aldermoor"}', f"call_{n}"))
         for n in range(2)
     ]
     await conversation.use_model(route_to_model(ScriptedModel(again, window=16_000)))

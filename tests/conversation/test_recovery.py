@@ -24,9 +24,9 @@ from everthread.thread.events import (
     Recovery,
 )
 from everthread.thread.options import Route
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
-    call_reply,
     make_text,
     numbered_text,
     overflow_error,
@@ -181,7 +181,7 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
 ) -> None:
     big = make_text(5_000, "line")
     refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
-    model = ScriptedModel([call_reply("cat", "{}"), "seen", refusal, "fine"])
+    model = ScriptedModel([call_reply(("cat", "{}")), "seen", refusal, "fine"])
     conversation = await conversations.open(model)
     image = {
         "type": "image_url",

@@ -13,12 +13,8 @@ from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
 from everthread.thread.options import Route
-from tests.chat_messages import calls_reply, function_call, result_message
-from tests.conversation.conversation_setup import (
-    Conversations,
-    call_reply,
-    tool_result,
-)
+from tests.chat_messages import call_reply, calls_reply, function_call, result_message
+from tests.conversation.conversation_setup import Conversations, tool_result
 from tests.conversation.http_setup import (
     NAMES,
     TOOL,
@@ -140,7 +136,7 @@ async def test_results_may_come_as_blocks_of_a_user_message(
 async def test_a_call_has_one_result(conversations: Conversations) -> None:
     conversation = await conversations.open(ScriptedModel())
     await conversation.prepare("Go.")
-    await conversation.record(call_reply("terminal", "{}"))
+    await conversation.record(call_reply(("terminal", "{}")))
     with pytest.raises(InputError, match="several for call_1"):
         await conversation.add_results(
             [

@@ -24,20 +24,13 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.store.key_records import KeyLimits
 from everthread.store.store import Store
 
-CHAT = "gpt-4o"
-CLAUDE = "claude-sonnet-5"
+CHAT_MODEL = "gpt-4o"
+CLAUDE_MODEL = "claude-sonnet-5"
 UPSTREAM_KEY = "sk-upstream-0123456789-upstream"
 MIDNIGHT = 86_400 * 20_000.0
+LATE_EVENING = MIDNIGHT + 86_000
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
-
-
-@dataclass
-class Clock:
-    now: float = MIDNIGHT + 86_000
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -121,8 +114,8 @@ async def open_gateways(
     `window`: of the Claude model. `script`: the provider's answers.
     """
     models = [
-        ServedModel(CHAT, shows="max_model_len"),
-        ServedModel(CLAUDE, window, shows="max_model_len"),
+        ServedModel(CHAT_MODEL, shows="max_model_len"),
+        ServedModel(CLAUDE_MODEL, window, shows="max_model_len"),
     ]
     async with open_gateways_with_models(folder, models, script) as gateways:
         yield gateways
@@ -146,14 +139,14 @@ async def open_gateways_with_models(
 
 def ask_claude(client: anthropic.AsyncAnthropic, messages: Any = HELLO) -> Any:
     return client.messages.create(
-        model=CLAUDE,
+        model=CLAUDE_MODEL,
         max_tokens=100,
         messages=messages,
     )
 
 
 def ask_chat(client: openai.AsyncOpenAI, messages: Any = HELLO, **more: Any) -> Any:
-    return client.chat.completions.create(model=CHAT, messages=messages, **more)
+    return client.chat.completions.create(model=CHAT_MODEL, messages=messages, **more)
 
 
 @dataclass
@@ -178,7 +171,7 @@ class ClaudeClient:
 
     async def post(self, **more: Any) -> httpx2.Response:
         body = {
-            "model": CLAUDE,
+            "model": CLAUDE_MODEL,
             "max_tokens": 500,
             "messages": self.messages,
             "tools": self.tools,
@@ -219,7 +212,7 @@ class ChatClient:
     async def send(self, messages: list[Any], **headers: str) -> Any:
         """Send these messages and return the answer's message."""
         opening = [{"role": "system", "content": self.system}] if self.system else []
-        body: Any = {"model": CHAT, "messages": [*opening, *messages]}
+        body: Any = {"model": CHAT_MODEL, "messages": [*opening, *messages]}
         if self.tools:
             body["tools"] = self.tools
         answer = await self.http.post(

@@ -18,8 +18,8 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, ModelRequest
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.faults import FaultKind, FaultPlan
+from tests.apis import APIS
 from tests.gateway.gateway_setup import FILLER
-from tests.gateway.manager_setup import APIS
 
 NAMES: dict[Api, str] = {
     "openai_chat": "gpt-4o",

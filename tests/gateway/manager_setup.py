@@ -29,21 +29,11 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.engines.summary_wait import call_later
 from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.wire.codecs import CODECS
+from tests.apis import PATHS
 from tests.chat_messages import result_message
 from tests.gateway.store_wrappers import StoreWrapper
 
-APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
-PATHS: dict[Api, str] = {
-    "openai_chat": "/v1/chat/completions",
-    "openai_responses": "/v1/responses",
-    "anthropic": "/v1/messages",
-}
-CODECS: dict[Api, Any] = {
-    "openai_chat": openai_chat,
-    "openai_responses": openai_responses,
-    "anthropic": anthropic,
-}
 NAMES: dict[Api, str] = {
     "openai_chat": "gpt-4o",
     "openai_responses": "gpt-5",

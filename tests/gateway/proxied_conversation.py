@@ -19,10 +19,11 @@ from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.lab.provider import Provider, RequestRecord, ServedModel
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
+from tests.apis import PATHS
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.gateway_setup import Gateways, open_gateways
-from tests.gateway.manager_setup import NAMES, PATHS, HistoryClient, numbered_text, text_of_tokens
+from tests.gateway.manager_setup import NAMES, HistoryClient, numbered_text, text_of_tokens
 
 FACT = "The harbour master's boat is called Wilhelmina."
 

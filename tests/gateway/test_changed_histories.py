@@ -12,6 +12,7 @@ import pytest
 from everthread.core.types import Api, ModelReply
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import Branched
+from tests.apis import APIS
 from tests.chat_messages import (
     calls_message,
     calls_reply,
@@ -20,7 +21,6 @@ from tests.chat_messages import (
 )
 from tests.gateway.forwarding_setup import stored_texts
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     Managers,
     answer_request,

@@ -8,12 +8,8 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import slice_body
 from everthread.thread.events import CompactionDone
-from tests.gateway.manager_setup import (
-    CODECS,
-    HistoryClient,
-    Managers,
-    prepare_request,
-)
+from everthread.wire.codecs import CODECS
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
 
 

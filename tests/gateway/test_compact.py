@@ -6,8 +6,9 @@ import httpx2
 import pytest
 
 from everthread.core.types import Api
+from tests.apis import APIS
 from tests.gateway.gateway_setup import Gateways
-from tests.gateway.manager_setup import APIS, HistoryClient, numbered_text
+from tests.gateway.manager_setup import HistoryClient, numbered_text
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -32,7 +32,7 @@ from tests.gateway.dashboard_setup import (
     open_dashboard,
     read_page,
 )
-from tests.gateway.gateway_setup import CHAT, HELLO, Gateways
+from tests.gateway.gateway_setup import CHAT_MODEL, HELLO, Gateways
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)> \"'><svg/onload=alert(3)> {{7*7}} {% raw %} &lt;b&gt; "
@@ -400,7 +400,7 @@ async def test_the_cookie_of_the_dashboard_reaches_no_upstream(gateways: Gateway
         login = await http.post("/dashboard/login", data={"key": key})
         cookie = login.headers["set-cookie"].split(";")[0]
         headers = {"authorization": f"Bearer {key}", "cookie": f"a=1; {cookie}"}
-        body = {"model": CHAT, "messages": HELLO}
+        body = {"model": CHAT_MODEL, "messages": HELLO}
         response = await http.post("/v1/chat/completions", json=body, headers=headers)
     assert response.status_code == 200
     assert gateways.provider.log[-1].headers["cookie"] == "a=1"

@@ -20,6 +20,7 @@ from everthread.gateway.router import Upstream
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.events import Branched, UsageRecorded
+from tests.apis import APIS
 from tests.gateway.forwarding_setup import (
     answer_outcome,
     begin_turn,
@@ -27,12 +28,7 @@ from tests.gateway.forwarding_setup import (
     stored_texts,
 )
 from tests.gateway.gateway_setup import Gateways, ask_claude
-from tests.gateway.manager_setup import (
-    APIS,
-    HistoryClient,
-    Managers,
-    text_of_tokens,
-)
+from tests.gateway.manager_setup import HistoryClient, Managers, text_of_tokens
 from tests.gateway.store_wrappers import CountingStore
 
 OPENING = text_of_tokens(900, "größer")

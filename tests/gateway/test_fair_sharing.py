@@ -24,6 +24,7 @@ from everthread.gateway.contracts import Limits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
+from tests.apis import CHAT_PATH
 from tests.gateway.raw_http import (
     PassThroughManager,
     RawMessage,
@@ -34,10 +35,8 @@ from tests.gateway.raw_http import (
     send_post,
 )
 
-CHAT = "/v1/chat/completions"
 
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/files"])
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/files"])
 async def test_slow_bodies_do_not_count_as_requests(path: str) -> None:
     limits = Limits(concurrent=3)
     async with raw_gateway(limits=limits) as (url, _):
@@ -50,7 +49,7 @@ async def test_slow_bodies_do_not_count_as_requests(path: str) -> None:
             )
             await writer.drain()
         for _ in range(3):
-            response = await send_post(url, CHAT)
+            response = await send_post(url, CHAT_PATH)
             assert response.status == 200
         for _, writer in slow:
             writer.close()
@@ -109,7 +108,10 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
 async def test_limits_the_bytes_of_all_bodies_together() -> None:
     """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
     limits = Limits(body_bytes=100_000)
-    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % CHAT.encode()
+    head = (
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+        % CHAT_PATH.encode()
+    )
     async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(40)]
         for _, writer in slow:
@@ -124,7 +126,7 @@ async def test_limits_the_bytes_of_all_bodies_together() -> None:
         for _, writer in slow:
             writer.close()
         await asyncio.gather(*waiting, return_exceptions=True)
-        while (await send_post(url, CHAT)).status != 200:  # noqa: ASYNC110 - as a client tries again
+        while (await send_post(url, CHAT_PATH)).status != 200:  # noqa: ASYNC110 - as a client tries again
             await asyncio.sleep(0.01)
 
 
@@ -134,7 +136,7 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
         async with Gateway(GatewayApp(proxy), grace_seconds=1.0, max_connections=8) as running:
             idle = [await connect(running.url) for _ in range(30)]
             for _ in range(5):
-                response = await send_post(running.url, CHAT)
+                response = await send_post(running.url, CHAT_PATH)
                 assert response.status == 200
             ended = [reader.at_eof() for reader, _ in idle]
             for _, writer in idle:
@@ -218,7 +220,7 @@ async def test_answers_despite_more_idle_connections_than_files(tmp_path: Path) 
         idle = [await connect(url) for _ in range(1_100)]
         try:
             for _ in range(5):
-                response = await send_post(url, CHAT)
+                response = await send_post(url, CHAT_PATH)
                 assert response.status == 200
         finally:
             for _, writer in idle:

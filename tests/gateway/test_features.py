@@ -19,6 +19,7 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.thread.caller.caller_request import Outcome
+from tests.apis import CHAT_PATH
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -34,7 +35,6 @@ from tests.gateway.raw_http import (
     send_bytes,
 )
 
-CHAT = "/v1/chat/completions"
 ASK = json.dumps(
     {
         "model": "m",
@@ -111,7 +111,7 @@ async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse(
         url,
         upstream,
     ):
-        response = await send_bytes(url, post_request(CHAT, ASK))
+        response = await send_bytes(url, post_request(CHAT_PATH, ASK))
     assert upstream.received[0].body == ASK + b"AB"
     assert upstream.received[0].header_values["content-length"] == str(len(ASK) + 2)
     assert response.body == b"pieceBA" + b"/BA/A"
@@ -159,7 +159,7 @@ async def test_a_feature_has_a_refused_request_sent_again() -> None:
         url,
         upstream,
     ):
-        response = await send_bytes(url, post_request(CHAT, ASK))
+        response = await send_bytes(url, post_request(CHAT_PATH, ASK))
     assert response.status == 400
     assert feature.refusals == [(400, b'{"error":{}}')] * 2
     assert len(upstream.received) == 2
@@ -217,7 +217,7 @@ async def test_each_feature_of_the_gateway_can_be_left_out() -> None:
     for left_out in listed:
         rest = [feature for feature in listed if feature is not left_out]
         async with gateway(fixed_answer(200, JSON, body), *rest) as (url, upstream):
-            response = await send_bytes(url, post_request(CHAT, ASK))
+            response = await send_bytes(url, post_request(CHAT_PATH, ASK))
         assert response.body == body
         assert upstream.received[0].body == ASK
 

@@ -17,6 +17,7 @@ from everthread.gateway.managed.manager import ForwardedHandler
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.events import RecordFailed
+from tests.apis import APIS
 from tests.gateway.forwarding_setup import (
     answer_outcome,
     begin_turn,
@@ -24,13 +25,7 @@ from tests.gateway.forwarding_setup import (
     send_and_record,
     stored_texts,
 )
-from tests.gateway.manager_setup import (
-    APIS,
-    HistoryClient,
-    Managers,
-    prepare_request,
-    text_of_tokens,
-)
+from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request, text_of_tokens
 from tests.gateway.store_wrappers import BreakableStore
 
 WINDOW = 40_000

@@ -11,12 +11,12 @@ import httpx2
 
 from everthread import open_store
 from everthread.gateway.contracts import THREAD_HEADER
+from tests.apis import CHAT_PATH
 from tests.gateway.raw_http import JSON, open_raw_upstream
 from tests.gateway.raw_http import fixed_answer as give
 from tests.store.messages import texts_of
 from tests.torture.fleet import Fleet
 
-CHAT = "/v1/chat/completions"
 ANSWER = json.dumps(
     {
         "id": "c1",
@@ -84,7 +84,7 @@ async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -
                 "model": "gpt-4o",
                 "messages": [{"role": "user", "content": text}],
             }
-            answer = await http.post(CHAT, json=body)
+            answer = await http.post(CHAT_PATH, json=body)
             assert answer.status_code == 200
             assert answer.content == ANSWER
             return answer

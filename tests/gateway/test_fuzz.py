@@ -19,9 +19,9 @@ from everthread.core.types import Api
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
+from tests.apis import PATHS
 from tests.chat_messages import calls_message, function_call, result_message
 from tests.gateway.load_clients import NAMES, served_models
-from tests.gateway.manager_setup import PATHS
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
 ANY = st.recursive(

@@ -21,10 +21,10 @@ from everthread.lab.provider.prompt_blocks import PromptReader
 from everthread.store.topics.state_store import StateStore
 from everthread.testing import SteppedClock
 from everthread.thread.caller import recall_rounds
+from tests.apis import APIS
 from tests.chat_messages import calls_reply
 from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     Managers,
     answer_request,

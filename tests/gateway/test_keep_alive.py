@@ -13,6 +13,7 @@ import pytest
 from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.keep_alive import KEEPALIVE_COMMENT
 from everthread.gateway.proxy import Proxy
+from tests.apis import MESSAGES_PATH
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -30,7 +31,6 @@ from tests.gateway.raw_http import (
 )
 from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LONG
 
-MESSAGES = "/v1/messages"
 STREAMED = b'{"stream": true}'
 QUICK = Limits(keepalive_seconds=0.02, silence_seconds=0.03, hold_seconds=5)
 LATER = Limits(keepalive_seconds=0.02, silence_seconds=30, hold_seconds=5)
@@ -93,7 +93,7 @@ async def test_a_slow_compaction_starts_the_stream_with_comments() -> None:
         ),
     ):
         sent = post_request(
-            MESSAGES,
+            MESSAGES_PATH,
             STREAMED,
             *JSON,
             (b"accept-encoding", b"gzip"),
@@ -119,7 +119,7 @@ async def test_sends_no_keepalive_to_a_non_streaming_client() -> None:
         open_raw_upstream(fixed_answer(400, JSON, TOO_LONG)) as upstream,
         open_raw_gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
     ):
-        response = await send_bytes(url, post_request(MESSAGES, b'{"stream": false}', *JSON))
+        response = await send_bytes(url, post_request(MESSAGES_PATH, b'{"stream": false}', *JSON))
         assert proxy.metrics.value("keepalives") == 0
     assert response.status == 400
     assert response.body == TOO_LONG
@@ -201,7 +201,7 @@ async def test_forwards_the_first_lines_of_a_held_stream(again: bool) -> None:
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, upstream):
         response = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
+            url, post_request(MESSAGES_PATH, STREAMED, *JSON), on_chunk=manager.received
         )
         assert len(upstream.received) == 2
     assert response.status == 200
@@ -225,7 +225,7 @@ async def test_passes_a_held_stream_through_unchanged() -> None:
 
     async with raw_gateway(answer, manager, limits=LATER) as (url, _):
         response = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
+            url, post_request(MESSAGES_PATH, STREAMED, *JSON), on_chunk=manager.received
         )
     assert [piece for piece in response.chunks if piece != KEEPALIVE_COMMENT] == [
         START,
@@ -241,7 +241,7 @@ async def test_reports_an_unreachable_upstream_inside_the_stream() -> None:
         _,
     ):
         response = await send_bytes(
-            url, post_request(MESSAGES, STREAMED, *JSON), on_chunk=manager.received
+            url, post_request(MESSAGES_PATH, STREAMED, *JSON), on_chunk=manager.received
         )
     last = response.body.replace(KEEPALIVE_COMMENT, b"")
     assert json.loads(last.partition(b"data: ")[2])["error"]["type"] == "api_error"

@@ -25,13 +25,14 @@ from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.key_records import KeyLimits
 from everthread.store.search_records import SearchQuery
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
-    CHAT,
-    CLAUDE,
+    CHAT_MODEL,
+    CLAUDE_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -49,7 +50,7 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
     await ask_chat(gateways.openai_client(url, key))
     await ask_claude(gateways.anthropic_client(url, key))
     body = {
-        "model": CLAUDE,
+        "model": CLAUDE_MODEL,
         "max_tokens": 100,
         "messages": HELLO,
     }
@@ -82,7 +83,7 @@ async def test_accepts_a_valid_key_and_sends_the_upstream_key(
 async def test_refuses_missing_unknown_and_revoked_keys_in_the_clients_protocol(
     gateways: Gateways,
 ) -> None:
-    clock = Clock()
+    clock = SteppedClock(LATE_EVENING)
     authenticator = KeyAuthenticator(gateways.store, clock=clock)
     gateways.exit_stack.push_async_callback(authenticator.close)
     url = await gateways.start(authenticator=authenticator)
@@ -134,7 +135,7 @@ async def ask_for_headers(gateways: Gateways, url: str, key: str, **options: Any
     """Ask Claude and return the answer with its headers."""
     client = gateways.anthropic_client(url, key)
     return await client.messages.with_raw_response.create(
-        model=CLAUDE,
+        model=CLAUDE_MODEL,
         max_tokens=100,
         **options,
     )
@@ -206,7 +207,7 @@ async def test_each_passed_through_credential_is_a_tenant(
         for url in urls:
             raw = await gateways.anthropic_client(
                 url, credential
-            ).messages.with_raw_response.create(model=CLAUDE, max_tokens=100, messages=HELLO)
+            ).messages.with_raw_response.create(model=CLAUDE_MODEL, max_tokens=100, messages=HELLO)
             threads.append(raw.headers["x-everthread-thread"])
             assert gateways.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
     anns_threads, bobs_threads = threads[:2], threads[2:]
@@ -235,7 +236,7 @@ async def test_without_authentication_sends_only_the_clients_credential(
         await http.post(
             f"{url}{path}",
             json={
-                "model": CLAUDE,
+                "model": CLAUDE_MODEL,
                 "max_tokens": 9,
                 "messages": HELLO,
             },
@@ -279,7 +280,7 @@ async def use_credential(gateways: Gateways, auth: Auth, key: str) -> list[str]:
     unreachable_url = await gateways.start(auth, upstreams=[unreachable])
     headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
     message: Any = {
-        "model": CLAUDE,
+        "model": CLAUDE_MODEL,
         "max_tokens": 50,
         "messages": HELLO,
     }
@@ -288,7 +289,7 @@ async def use_credential(gateways: Gateways, auth: Auth, key: str) -> list[str]:
         for root in (url, unreachable_url):
             answers.append(await http.post(f"{root}/v1/messages", json=message))
             await http.post(f"{root}/v1/messages", json={"model": key})
-            answers.append(await http.post(f"{root}/v1/{CHAT}", json={}))
+            answers.append(await http.post(f"{root}/v1/{CHAT_MODEL}", json={}))
         answers += [await http.post(f"{url}/v1/messages", json=message) for _ in range(5)]
         assert answers[-1].status_code == (429 if auth == "keys" else 200)
         answers.append(await http.get(f"{url}/metrics"))

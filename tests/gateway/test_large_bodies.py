@@ -26,6 +26,7 @@ from everthread.gateway.request.request_reader import (
 )
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.engines.worker_processes import WorkerProcesses
+from tests.apis import CHAT_PATH
 from tests.cpu_limit import cpu_limit
 from tests.gateway.authenticators import AnyKey, RecordingAccount
 from tests.gateway.raw_http import (
@@ -35,8 +36,6 @@ from tests.gateway.raw_http import (
     raw_gateway,
     send_post,
 )
-
-CHAT = "/v1/chat/completions"
 
 
 def body_of(size: int) -> bytes:
@@ -79,7 +78,7 @@ async def test_reads_a_large_body_in_another_thread(
     async with raw_gateway(manager=manager) as (url, upstream):
         response = await send_post(
             url,
-            CHAT,
+            CHAT_PATH,
             body,
             *JSON,
             (b"content-encoding", encoding),
@@ -198,7 +197,7 @@ async def test_charges_a_large_request_after_its_answer(mode: Any) -> None:
         }
     ).encode()
     async with raw_gateway(reply, authenticator=AnyKey(account), mode=mode) as (url, _):
-        response = await send_post(url, CHAT, body, *JSON)
+        response = await send_post(url, CHAT_PATH, body, *JSON)
         assert response.status == 200
     [(usage, _)] = account.calls
     assert usage.input_tokens == len(body) // 4

@@ -16,11 +16,11 @@ from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Api, ModelRequest
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.thread.events import CompactionDone
+from everthread.wire.codecs import CODECS
+from tests.apis import APIS
 from tests.chat_messages import calls_reply, function_call
 from tests.conversation.http_setup import TOOL
 from tests.gateway.manager_setup import (
-    APIS,
-    CODECS,
     NAMES,
     Exchange,
     HistoryClient,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from everthread.config import Config, parse_config
 from everthread.factory.gateways import open_gateway
+from tests.apis import PATHS
 from tests.gateway.odd_requests import (
     ANSWER_ODDITIES,
     HEADER_ODDITIES,
@@ -27,7 +28,6 @@ from tests.gateway.raw_http import (
     write_answer,
 )
 
-APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 SECONDS = 1
 """Seconds that the gateway waits for missing bytes."""
 
@@ -130,7 +130,7 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
                     assert answer.status in range(100, 500), (name, answer)
                 await check_honest(gateway.url, number)
             for number, (name, body) in enumerate(JSON_ODDITIES.items()):
-                for path in APIS:
+                for path in PATHS.values():
                     before = len(upstream.received)
                     answer = await send_post(
                         gateway.url, path, body, (b"Content-Type", b"application/json")
@@ -165,7 +165,8 @@ async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> N
             for number, (name, odd) in enumerate(ANSWER_ODDITIES.items()):
                 echo.odd = odd
                 requests = [
-                    send(gateway.url, post_request(path, PLAIN)) for path in (*APIS, "/v1/models")
+                    send(gateway.url, post_request(path, PLAIN))
+                    for path in (*PATHS.values(), "/v1/models")
                 ]
                 for answer in chain.from_iterable(await asyncio.gather(*requests)):
                     assert 200 <= answer.status <= 504, (name, answer)

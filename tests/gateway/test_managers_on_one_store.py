@@ -19,7 +19,7 @@ from tests.gateway.manager_setup import (
     text_reply,
 )
 from tests.gateway.store_wrappers import HeldStore
-from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.conftest import close_sound, open_at
 from tests.store.messages import texts_of
 
 NAMED = {"x-everthread-session": "mine"}
@@ -53,7 +53,7 @@ async def two_processes(
     url: str, *, alone: bool
 ) -> AsyncIterator[tuple[HeldStore, ProxyManager, ProxyManager, Store]]:
     """The first one's store can be held; `alone`: it assumes that no other process writes."""
-    stores = [open_at(url, Clock()), open_at(url, Clock())]
+    stores = [open_at(url), open_at(url)]
     held = HeldStore(stores[0])
     first = Managers(stores[0]).open(store=held, is_sole_writer=alone)
     second = Managers(stores[1]).open()

@@ -19,7 +19,9 @@ from everthread.gateway.access.authentication import (
 from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.error_answers import Refused
 from everthread.store.store import Store
-from tests.gateway.gateway_setup import Clock
+from everthread.testing import SteppedClock
+from tests.apis import CHAT_PATH
+from tests.gateway.gateway_setup import LATE_EVENING
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -34,14 +36,13 @@ from tests.gateway.raw_http import (
     send_post,
 )
 
-CHAT = "/v1/chat/completions"
 BODY = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}'
 FINE = b'{"id": "x", "model": "gpt-4o", "choices": [{"message": {"role": "assistant", "content": "Hello"}}]}'
 
 
 def shown(key: bytes) -> bytes:
     return post_request(
-        CHAT,
+        CHAT_PATH,
         BODY,
         (b"authorization", b"Bearer " + key),
         *JSON,
@@ -65,7 +66,7 @@ async def answer(request: RawMessage, writer: asyncio.StreamWriter) -> None:
         await fixed_answer(200, JSON, FINE)(request, writer)
 
 
-class ShrinkingManager(PassThroughManager):
+class AuthorizingManager(PassThroughManager):
     """Sends less after a refusal, and notes whether it could have used the operator's key for that."""
 
     def __init__(self) -> None:
@@ -155,7 +156,7 @@ async def test_records_the_first_request_before_its_answer_has_ended(
 async def test_shortens_a_refused_first_prompt_without_the_operators_key(
     auth: PassthroughAuthenticator,
 ) -> None:
-    manager = ShrinkingManager()
+    manager = AuthorizingManager()
     async with raw_gateway(answer, manager, authenticator=auth) as (url, _):
         response = await send_bytes(url, shown(b"good-large"))
         assert response.status == 200
@@ -198,7 +199,7 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
 ) -> None:
     """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
     status, body = REFUSALS[name]
-    manager = ShrinkingManager()
+    manager = AuthorizingManager()
     accepted = AcceptedCredentials(store)
     auth = PassthroughAuthenticator(b"secret", accepted)
     trigger = {
@@ -217,7 +218,7 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
         for number in range(3):
             key = (b"authorization", b"Bearer made-up-%d" % number)
             for path, sent in (
-                (CHAT, BODY),
+                (CHAT_PATH, BODY),
                 ("/v1/responses", json.dumps(trigger).encode()),
                 ("/v1/responses/compact", json.dumps(trigger).encode()),
             ):
@@ -241,7 +242,7 @@ async def test_only_a_2xx_answer_makes_a_credential_accepted(
 async def test_every_process_remembers_an_accepted_credential_for_30_days(
     store: Store,
 ) -> None:
-    wall_clock = Clock()
+    wall_clock = SteppedClock(LATE_EVENING)
     one = AcceptedCredentials(store, wall_clock=wall_clock)
     other = AcceptedCredentials(store, wall_clock=wall_clock)
     assert not await other.has("digest")
@@ -260,6 +261,6 @@ async def test_refuses_requests_without_a_credential(
     broken: bytes, auth: PassthroughAuthenticator
 ) -> None:
     async with raw_gateway(answer, authenticator=auth) as (url, upstream):
-        response = await send_post(url, CHAT, BODY, (b"x-other", broken))
+        response = await send_post(url, CHAT_PATH, BODY, (b"x-other", broken))
     assert response.status == 401
     assert upstream.received == []

@@ -17,10 +17,10 @@ from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import CompactionDone, Notice, Slimmed
+from everthread.wire.codecs import CODECS
+from tests.apis import APIS
 from tests.chat_messages import calls_message, function_call
 from tests.gateway.manager_setup import (
-    APIS,
-    CODECS,
     HistoryClient,
     Managers,
     ask,
@@ -162,7 +162,7 @@ async def test_pauses_compactions_that_hardly_help(
     assert len(managers.events_of(CompactionDone)) > compaction_count, "a tenth more ends it"
 
 
-class PricedSummarizer:
+class PaidSummarizer:
     """Writes a summary that cost something."""
 
     name = "paid"
@@ -175,7 +175,7 @@ class PricedSummarizer:
 
 async def test_compactions_are_recorded_with_their_cost(managers: Managers) -> None:
     client = HistoryClient("anthropic")
-    manager = managers.open(background=False, summarizer=PricedSummarizer())
+    manager = managers.open(background=False, summarizer=PaidSummarizer())
     sent = Outgoing(b"")
     for number in range(12):
         sent = await ask(manager, client, numbered_text(number, 700, "note"))

@@ -17,6 +17,7 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
+from tests.apis import CHAT_PATH
 from tests.gateway.raw_http import (
     JSON,
     RawMessage,
@@ -29,7 +30,6 @@ from tests.store.messages import texts_of
 from tests.store.postgres_server import Server
 
 MODEL = "gpt-4o"
-CHAT = "/v1/chat/completions"
 PATIENCE = 20.0
 """Far above the one second there is, for a machine that is busy; far below what waiting for the database took."""
 
@@ -109,14 +109,16 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
 ) -> None:
     leave, come_back = outages(own_server)[outage]
     async with run_gateway(own_server) as (http, upstream):
-        thread = (await http.post(CHAT, json=chat_body("hello"))).headers["x-everthread-thread"]
+        thread = (await http.post(CHAT_PATH, json=chat_body("hello"))).headers[
+            "x-everthread-thread"
+        ]
         response = await http.get("/readyz")
         assert response.status_code == 200
         await asyncio.to_thread(leave)
         try:
             with expect_quick("four unknown threads"):
                 answers = await asyncio.gather(
-                    *(http.post(CHAT, json=chat_body(f"unknown {n}")) for n in range(4))
+                    *(http.post(CHAT_PATH, json=chat_body(f"unknown {n}")) for n in range(4))
                 )
             assert {(answer.status_code, answer.content) for answer in answers} == {(200, ANSWER)}
             assert all("unmanaged" in answer.headers["x-everthread-notice"] for answer in answers)
@@ -139,10 +141,10 @@ async def test_forwards_requests_and_refuses_everything_else_during_an_outage(
         finally:
             await asyncio.to_thread(come_back)
         await is_ready(http)
-        again = await http.post(CHAT, json=chat_body("hello"))
+        again = await http.post(CHAT_PATH, json=chat_body("hello"))
         # The store's state is cached for a second.
         while "x-everthread-thread" not in again.headers:
-            again = await http.post(CHAT, json=chat_body("hello"))
+            again = await http.post(CHAT_PATH, json=chat_body("hello"))
         assert again.headers["x-everthread-thread"] == thread
         assert upstream.received[-1].body == again.request.content
 
@@ -155,7 +157,7 @@ async def test_accepts_a_new_credential_without_waiting(own_server: Server, outa
         try:
             with expect_quick("a credential that no upstream has accepted yet"):
                 answer = await http.post(
-                    CHAT,
+                    CHAT_PATH,
                     json=chat_body("hi"),
                     headers={"authorization": "Bearer sk-new"},
                 )
@@ -178,10 +180,10 @@ async def test_an_outage_during_an_answer_delays_only_its_storage(
         await give(200, JSON, ANSWER)(request, writer)
 
     async with run_gateway(own_server, answer=answer) as (http, _):
-        await http.post(CHAT, json=chat_body("hello"))
+        await http.post(CHAT_PATH, json=chat_body("hello"))
         try:
             with expect_quick("an answer"):
-                response = await http.post(CHAT, json=chat_body("leave now"))
+                response = await http.post(CHAT_PATH, json=chat_body("leave now"))
             assert response.status_code == 200
             assert response.content == ANSWER
         finally:
@@ -203,14 +205,14 @@ async def test_a_gateway_stops_even_if_the_database_hangs(own_server: Server) ->
     """An answer waits to be stored, on a connection that stays open and says nothing."""
     try:
         async with run_gateway(own_server) as (http, _):
-            await http.post(CHAT, json=chat_body("hello"))
+            await http.post(CHAT_PATH, json=chat_body("hello"))
             await asyncio.to_thread(own_server.freeze)
             turns = [
                 *chat_body("hello")["messages"],
                 {"role": "assistant", "content": "yes"},
                 *chat_body("and now?")["messages"],
             ]
-            response = await http.post(CHAT, json={"model": MODEL, "messages": turns})
+            response = await http.post(CHAT_PATH, json={"model": MODEL, "messages": turns})
             assert response.status_code == 200
             assert response.content == ANSWER
     finally:

@@ -12,13 +12,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import ModelRequest
 from everthread.wire import anthropic
-from tests.gateway.gateway_setup import (
-    CLAUDE,
-    FILLER,
-    ClaudeClient,
-    Gateways,
-    open_gateways,
-)
+from tests.gateway.gateway_setup import CLAUDE_MODEL, FILLER, ClaudeClient, Gateways, open_gateways
 
 BLOCK = {
     "type": "compaction",
@@ -39,7 +33,7 @@ def summarize_if_asked(request: ModelRequest) -> Any:
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "model": CLAUDE,
+            "model": CLAUDE_MODEL,
             "content": [BLOCK],
             "stop_reason": "compaction",
             "usage": {"input_tokens": 10, "output_tokens": 20},

@@ -23,7 +23,7 @@ from everthread.factory import open_store
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call, result_message
-from tests.gateway.gateway_setup import CHAT, ChatClient
+from tests.gateway.gateway_setup import CHAT_MODEL, ChatClient
 from tests.gateway.manager_setup import numbered_text, statuses_of
 from tests.gateway.proxied_conversation import ProxiedConversation, open_conversation
 from tests.store.messages import texts_of
@@ -179,7 +179,7 @@ async def run_gateway(folder: Path, provider: str) -> AsyncIterator[str]:
 async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    models = [ServedModel(CHAT, 12_000, shows="max_model_len")]
+    models = [ServedModel(CHAT_MODEL, 12_000, shows="max_model_len")]
     home = tmp_path / "home"
     client = ChatClient(
         http,

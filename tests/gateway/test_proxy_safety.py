@@ -15,6 +15,7 @@ from everthread.gateway.contracts import Limits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
+from tests.apis import CHAT_PATH, MESSAGES_PATH
 from tests.gateway.authenticators import PROXY_KEYS
 from tests.gateway.raw_http import (
     JSON,
@@ -36,16 +37,13 @@ from tests.gateway.raw_http import (
     write_answer,
 )
 
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-
 
 async def test_an_upstream_without_a_key_gets_no_credential() -> None:
     manager = PassThroughManager()
     async with raw_gateway(manager=manager, authenticator=PROXY_KEYS) as (url, upstream):
         await send_post(
             url,
-            CHAT,
+            CHAT_PATH,
             b"{}",
             (b"Authorization", b"Bearer et-good"),
         )
@@ -59,10 +57,10 @@ async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
     limits = Limits(body_bytes=10_000)
     packed = gzip.compress(b" " * 10_001)
     async with raw_gateway(limits=limits) as (url, upstream):
-        plain = await send_post(url, MESSAGES, b" " * 10_001)
+        plain = await send_post(url, MESSAGES_PATH, b" " * 10_001)
         zipped = await send_post(
             url,
-            MESSAGES,
+            MESSAGES_PATH,
             packed,
             (b"content-encoding", b"gzip"),
         )
@@ -71,7 +69,7 @@ async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
         )
         chunked = await send_bytes(url, headers + encode_chunk(b" " * 6_000) * 2)
         assert upstream.received == []
-        response = await send_post(url, MESSAGES, b" " * 10_000)
+        response = await send_post(url, MESSAGES_PATH, b" " * 10_000)
         assert response.status == 200
     for refused in (plain, zipped, chunked):
         assert refused.status == 413
@@ -109,7 +107,7 @@ async def test_a_connection_stays_open_through_a_pause() -> None:
         reader, writer = await connect(url)
         for pause in (0.0, 5.5):  # longer than uvicorn waits by itself
             await asyncio.sleep(pause)
-            writer.write(post_request(MESSAGES, b"{}"))
+            writer.write(post_request(MESSAGES_PATH, b"{}"))
             assert (await read_message(reader)).status == 200
         writer.close()
 
@@ -127,7 +125,7 @@ async def test_gives_up_on_a_client_that_does_not_read() -> None:
         url,
         upstream,
     ):
-        for path in (MESSAGES, "/v1/files"):
+        for path in (MESSAGES_PATH, "/v1/files"):
             _, writer = await connect(url)
             cast("asyncio.Transport", writer.transport).pause_reading()
             writer.write(post_request(path, b'{"stream": true}', *JSON))
@@ -150,21 +148,21 @@ async def test_refuses_surplus_requests_with_retry_after() -> None:
         open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, limits=limits) as (url, proxy),
     ):
-        first = [asyncio.create_task(send_post(url, MESSAGES)) for _ in range(2)]
+        first = [asyncio.create_task(send_post(url, MESSAGES_PATH)) for _ in range(2)]
         await upstream.wait_for_requests(2)
-        third = await send_post(url, CHAT)
+        third = await send_post(url, CHAT_PATH)
         assert third.status == 429
         assert third.header_values["retry-after"] == "1"
         response = await send_get(url, "/healthz")
         assert response.status == 200
         go.set()
         assert [accepted.status for accepted in await asyncio.gather(*first)] == [200, 200]
-        response = await send_post(url, CHAT)
+        response = await send_post(url, CHAT_PATH)
         assert response.status == 200
         assert proxy.metrics.value("requests", status="429") == 1
 
 
-@pytest.mark.parametrize("path", [MESSAGES, "/v1/other"])
+@pytest.mark.parametrize("path", [MESSAGES_PATH, "/v1/other"])
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize(
     "size", [0, 300_000], ids=["short", "long"]
@@ -186,15 +184,15 @@ async def test_a_leaving_client_ends_the_upstream_request(
         await upstream.wait_for_requests(1)
         writer.transport.abort()
         await asyncio.wait_for(upstream.disconnected.wait(), 10)
-        if begun and path == MESSAGES:
+        if begun and path == MESSAGES_PATH:
             await asyncio.wait_for(manager.recorded.wait(), 10)
             assert manager.outcomes[0].status == 200
 
 
 async def test_an_unreachable_upstream_is_a_502_in_the_clients_protocol() -> None:
     async with open_raw_gateway("http://127.0.0.1:9") as (url, _):
-        chat = await send_post(url, CHAT)
-        messages = await send_post(url, MESSAGES)
+        chat = await send_post(url, CHAT_PATH)
+        messages = await send_post(url, MESSAGES_PATH)
     assert chat.status == messages.status
     assert messages.status == 502
     assert json.loads(chat.body)["error"]["code"] == "upstream_unreachable"
@@ -229,7 +227,7 @@ async def test_logs_an_unexpected_failure_without_its_text(
 async def test_serves_readiness_and_metrics_itself() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
     async with raw_gateway(fixed_answer(200, JSON, usage)) as (url, upstream):
-        await send_post(url, CHAT)
+        await send_post(url, CHAT_PATH)
         response = await send_get(url, "/readyz")
         assert response.status == 200
         text = (await send_get(url, "/metrics")).body.decode()
@@ -251,7 +249,7 @@ async def test_finishes_open_answers_when_it_stops() -> None:
     async with open_raw_upstream(answer) as upstream:
         async with open_raw_gateway(upstream.url, manager) as (url, _):
             reader, writer = await connect(url)
-            writer.write(post_request(MESSAGES, b"{}"))
+            writer.write(post_request(MESSAGES_PATH, b"{}"))
             await reader.readuntil(b"data: 1\n\n")
             asyncio.get_running_loop().call_later(0.02, ending.set)
         assert b"data: 2\n\n" in await reader.read()

@@ -33,13 +33,14 @@ from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider
 from everthread.store.key_records import KeyLimits, KeyUse
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.gateway.gateway_setup import (
-    CHAT,
+    CHAT_MODEL,
     FILLER,
     HELLO,
+    LATE_EVENING,
     MIDNIGHT,
     UPSTREAM_KEY,
-    Clock,
     Gateways,
     ask_chat,
     ask_claude,
@@ -64,7 +65,7 @@ async def test_all_gateways_count_the_requests_of_a_day_together(
     gateways: Gateways,
 ) -> None:
     store = gateways.store
-    wall_clock = Clock()
+    wall_clock = SteppedClock(LATE_EVENING)
     authenticators = []
     for _ in range(2):
         counter = KeyUsageCounter(store, wall_clock=wall_clock)
@@ -135,7 +136,7 @@ async def test_limits_the_tokens_and_dollars_of_a_day(
 
 def write_summaries(provider: Provider) -> str:
     """Return settings with which a chat model of the provider writes the summaries."""
-    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT}}}"
+    model = f"{{provider: custom, base_url: '{provider.url}/v1', model: {CHAT_MODEL}}}"
     return (
         f"auxiliary: {{compression: {model}}}\ncompression: {{economics: false, background: false}}"
     )
@@ -204,14 +205,14 @@ async def test_pays_for_summaries_only_of_accepted_credentials(tmp_path: Path) -
 async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) -> None:
     token = await gateways.create_key(tokens=1_000, dollars=Decimal("0.01"))
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
-    await caller.authorize(CanonicalUsage(900), CHAT)
-    await caller.authorize(CanonicalUsage(900), CHAT)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
+    await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
     with pytest.raises(Refused, match="tokens"):
-        await caller.authorize(CanonicalUsage(1_001), CHAT)
+        await caller.authorize(CanonicalUsage(1_001), CHAT_MODEL)
     with pytest.raises(Refused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
-    request = ModelRequest(CHAT, [{"role": "user", "content": "x" * 3_000}])
+    request = ModelRequest(CHAT_MODEL, [{"role": "user", "content": "x" * 3_000}])
     await check_spending(request)
     with pytest.raises(SummaryError, match="of 1,000 tokens"):
         await check_spending(replace(request, params={"max_tokens": 300}))
@@ -305,7 +306,7 @@ async def test_a_trailing_slash_evades_no_limit(gateways: Gateways) -> None:
     assert answers[0].header_values["x-everthread-thread"]
 
 
-class FailingStore:
+class UnavailableStore:
     """A store that takes nothing while it is down; its own `keys`."""
 
     def __init__(self) -> None:
@@ -323,8 +324,8 @@ class FailingStore:
 
 
 async def test_keeps_counts_and_limits_while_the_store_is_down() -> None:
-    store = FailingStore()
-    wall_clock = Clock()
+    store = UnavailableStore()
+    wall_clock = SteppedClock(LATE_EVENING)
     counter = KeyUsageCounter(cast("Store", store), wall_clock=wall_clock)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):

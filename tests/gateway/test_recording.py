@@ -16,8 +16,8 @@ from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.events import RecordFailed
+from tests.apis import APIS
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     Managers,
     answer_request,

@@ -14,8 +14,8 @@ from everthread.gateway.access.authentication import Caller
 from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.monitoring.log_lines import TerminalLines
-from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import Gateways
+from tests.apis import CHAT_PATH
+from tests.gateway.gateway_setup import CHAT_MODEL, Gateways
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -30,7 +30,6 @@ from tests.gateway.raw_http import (
     send_bytes,
 )
 
-CHAT = "/v1/chat/completions"
 FILES = "/v1/files"
 LONG = "a/" * 16_000
 
@@ -48,7 +47,9 @@ def code_of(body: bytes) -> str:
     return str(json.loads(body)["error"]["code"])
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"])
+@pytest.mark.parametrize(
+    "path", [CHAT_PATH, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
+)
 async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gateways) -> None:
     """The attack: looking up the price of a name of many slashes took 23 seconds and blocked every client."""
     url = await gateways.start()
@@ -57,7 +58,7 @@ async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gat
         f"Bearer {await gateways.create_key(scopes=('proxy', 'threads'))}".encode(),
     )
     answer = await send_bytes(url, post_request(path, body_with(LONG), key, *JSON))
-    fine = await send_bytes(url, post_request(CHAT, body_with(CHAT_MODEL), key, *JSON))
+    fine = await send_bytes(url, post_request(CHAT_PATH, body_with(CHAT_MODEL), key, *JSON))
     assert answer.status == 400
     assert code_of(answer.body) == "model_name_too_long"
     assert b"at most 300" in answer.body
@@ -71,12 +72,12 @@ async def test_refuses_a_too_long_model_name_in_every_mode(
     mode: str,
 ) -> None:
     async with raw_gateway(mode=mode) as (url, upstream):
-        named = await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
+        named = await send_bytes(url, post_request(CHAT_PATH, body_with(LONG), *JSON))
         listed = await send_bytes(
             url,
             b"GET /v1/models/" + LONG.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         )
-        longest = await send_bytes(url, post_request(CHAT, body_with("m" * 300), *JSON))
+        longest = await send_bytes(url, post_request(CHAT_PATH, body_with("m" * 300), *JSON))
     statuses = [answer.status for answer in (named, listed, longest)]
     assert statuses == [400, 400, 200]
     assert len(upstream.received) == 1
@@ -139,7 +140,7 @@ async def test_forwards_the_bytes_of_a_path_unchanged(
     assert upstream.received[0].line.split()[1] == path.encode()
 
 
-class Keys:
+class GoodKeys:
     """Accepts the key `good`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -150,7 +151,7 @@ class Keys:
 
 
 @pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
-@pytest.mark.parametrize("path", [CHAT, FILES])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES])
 async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> None:
     """The attack: a proxy before the gateway strips or checks headers, and never sees what follows a body."""
     start = (
@@ -160,7 +161,7 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
         + offer
         + b"Transfer-Encoding: chunked\r\n"
     )
-    async with raw_gateway(authenticator=Keys()) as (url, upstream):
+    async with raw_gateway(authenticator=GoodKeys()) as (url, upstream):
         hidden = (
             start + b"\r\n" + encode_chunk(b"{}") + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
         )
@@ -176,11 +177,11 @@ async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> No
 
 async def test_refuses_two_credentials_in_one_header() -> None:
     """Which of two counts each server decides for itself."""
-    async with raw_gateway(authenticator=Keys()) as (url, _):
+    async with raw_gateway(authenticator=GoodKeys()) as (url, _):
         two = await send_bytes(
             url,
             post_request(
-                CHAT,
+                CHAT_PATH,
                 b"{}",
                 (b"x-api-key", b"good-1"),
                 (b"x-api-key", b"good-2"),
@@ -189,7 +190,7 @@ async def test_refuses_two_credentials_in_one_header() -> None:
         same = await send_bytes(
             url,
             post_request(
-                CHAT,
+                CHAT_PATH,
                 b"{}",
                 (b"x-api-key", b"good-1"),
                 (b"x-api-key", b"good-1"),
@@ -208,7 +209,7 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
         await done.wait()
         await fixed_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=Keys()) as (
+    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=GoodKeys()) as (
         url,
         upstream,
     ):
@@ -216,9 +217,9 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
         for (_, writer), key in zip(
             places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
         ):
-            writer.write(post_request(CHAT, b"{}", (b"x-api-key", key)))
+            writer.write(post_request(CHAT_PATH, b"{}", (b"x-api-key", key)))
         await upstream.wait_for_requests(4)
-        places[4][1].write(post_request(CHAT, b"{}", (b"x-api-key", b"good-a-3")))
+        places[4][1].write(post_request(CHAT_PATH, b"{}", (b"x-api-key", b"good-a-3")))
         refused = await read_message(places[4][0])
         done.set()
         answers = [await read_message(reader) for reader, _ in places[:4]]
@@ -244,7 +245,7 @@ async def test_removes_an_upstreams_headers_about_our_origin() -> None:
         (b"x-ratelimit-remaining", b"7"),
     ]
     async with raw_gateway(fixed_answer(200, theirs, HTML)) as (url, _):
-        for path in (CHAT, FILES, "/v1/responses/compact"):
+        for path in (CHAT_PATH, FILES, "/v1/responses/compact"):
             answer = await send_bytes(url, post_request(path, b"{}", *JSON))
             assert answer.body == HTML
             assert answer.header_values["content-security-policy"] == "sandbox"
@@ -268,7 +269,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one["reason"] for one in fields if "reason" in one]
 
 
-@pytest.mark.parametrize("path", [CHAT, FILES])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES])
 async def test_the_log_says_why_an_upstream_refused_a_request(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,7 +292,7 @@ async def test_the_log_says_why_the_gateway_refused_a_request(
 ) -> None:
     caplog.set_level(logging.INFO, "everthread.gateway")
     async with raw_gateway() as (url, _):
-        await send_bytes(url, post_request(CHAT, body_with(LONG), *JSON))
+        await send_bytes(url, post_request(CHAT_PATH, body_with(LONG), *JSON))
         await send_bytes(url, post_request("/v1/%2563hat/completions", b"{}", *JSON))
     assert [words.split()[1] for words in reasons(caplog)] == ["model's", "path"]
 
@@ -304,7 +305,7 @@ async def test_warns_once_of_bodies_that_are_not_managed(
         open_raw_gateway(upstream.url) as (url, proxy),
     ):
         for _ in range(3):
-            await send_bytes(url, post_request(CHAT, b"brotli", (b"content-encoding", b"br")))
+            await send_bytes(url, post_request(CHAT_PATH, b"brotli", (b"content-encoding", b"br")))
         assert proxy.metrics.value("unmanaged") == 3
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned == ["a request is passed on unmanaged: its body cannot be decoded here"]

@@ -25,13 +25,13 @@ from everthread.thread.events import (
     Drifted,
     Unmanaged,
 )
+from tests.apis import APIS
 from tests.chat_messages import (
     calls_message,
     calls_reply,
     function_call,
 )
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     Managers,
     answer_request,

@@ -18,9 +18,9 @@ from everthread.gateway.identify import find_body_session, find_scope, read_clie
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import ClientSession, Outcome
-from tests.chat_messages import calls_reply, function_call
+from tests.chat_messages import calls_reply, function_call, user_message
 from tests.cli.conftest import everthread, home
-from tests.gateway.gateway_setup import CHAT, CLAUDE, Gateways, open_gateways
+from tests.gateway.gateway_setup import CHAT_MODEL, CLAUDE_MODEL, Gateways, open_gateways
 from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
 from tests.gateway.store_wrappers import StoreWrapper
 
@@ -48,7 +48,7 @@ async def claude_code(
 ) -> httpx2.Response:
     """A request as Claude Code makes it."""
     body = {
-        "model": CLAUDE,
+        "model": CLAUDE_MODEL,
         "max_tokens": 500,
         "messages": list(messages),
         "metadata": {"user_id": USER_ID},
@@ -61,10 +61,6 @@ async def claude_code(
     )
     assert answer.status_code == 200, answer.text
     return answer
-
-
-def user_message(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 async def send_calls_of_claude_code(http: httpx2.AsyncClient, url: str) -> str:
@@ -158,11 +154,11 @@ async def test_titles_a_thread_with_the_users_words_after_a_client_compaction(
     url = await gateways.start("none", key=None)
     for words in beginnings:
         body = {
-            "model": CHAT,
+            "model": CHAT_MODEL,
             "messages": [user_message(words), user_message("Now the printer")],
         }
         await http.post(f"{url}/v1/chat/completions", json=body)
-    headed = {"model": CHAT, "messages": [user_message("## Task\nMend the scanner")]}
+    headed = {"model": CHAT_MODEL, "messages": [user_message("## Task\nMend the scanner")]}
     await http.post(f"{url}/v1/chat/completions", json=headed)
     items = (await http.get(f"{url}/api/threads")).json()["items"]
     assert sorted(item["title"] for item in items) == [
@@ -179,7 +175,7 @@ async def test_titles_a_thread_without_a_beginning_with_its_instructions(
     middle = [{"role": "assistant", "content": f"Round {number}."} for number in range(9)]
     instructions = {"role": "system", "content": "You keep the memory.\nBe brief."}
     body = {
-        "model": CHAT,
+        "model": CHAT_MODEL,
         "messages": [
             instructions,
             *middle,
@@ -274,7 +270,7 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     client.add_user_message("Mend the parser")
     parent = await prepare_request(manager, client.incoming())
     thread = (await parent.response_headers())["x-everthread-thread"]
-    reply = script(ModelRequest(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
+    reply = script(ModelRequest(CLAUDE_MODEL, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")

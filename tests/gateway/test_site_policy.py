@@ -10,6 +10,7 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.gateway.router import Upstream
 from everthread.gateway.site_policy import SitePolicy
+from tests.apis import CHAT_PATH
 from tests.gateway.authenticators import PROXY_KEYS
 from tests.gateway.raw_http import (
     JSON,
@@ -22,7 +23,6 @@ from tests.gateway.raw_http import (
     send_post,
 )
 
-CHAT = "/v1/chat/completions"
 FILES = "/v1/files"
 JOBS = "/v1/fine_tuning/jobs"
 OPEN = [
@@ -40,7 +40,7 @@ async def test_refuses_requests_of_other_web_pages() -> None:
         upstreams = [Upstream("only", upstream.url, api_key="sk-operator")]
         async with open_raw_gateway(upstreams) as (url, _):
             for path in (
-                CHAT,
+                CHAT_PATH,
                 FILES,
                 JOBS,
                 "/mcp",
@@ -108,7 +108,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
     listed: str, origin: str, *, allowed: bool
 ) -> None:
     preflight = (
-        f"OPTIONS {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\nSec-Fetch-Site: cross-site\r\n"
+        f"OPTIONS {CHAT_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\nSec-Fetch-Site: cross-site\r\n"
         "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-a\r\n"
         "Access-Control-Request-Private-Network: true\r\n\r\n"
     ).encode()
@@ -129,7 +129,7 @@ async def test_answers_cors_requests_of_listed_origins_only(
                     (b"Authorization", b"Bearer et-good"),
                 )
                 answer = await send_post(
-                    url, CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
+                    url, CHAT_PATH, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")
                 )
             assert (preflight_response.status, answer.status) == (
                 (204, 200) if allowed else (403, 403)

@@ -12,6 +12,7 @@ from everthread.gateway.contracts import Limits
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
+from tests.apis import CHAT_PATH
 from tests.gateway.raw_http import (
     JSON,
     RawMessage,
@@ -26,7 +27,6 @@ from tests.gateway.raw_http import (
     send_post,
 )
 
-CHAT = "/v1/chat/completions"
 FILES = "/v1/files"
 OFFERS = [
     ((b"Connection", b"Upgrade"), (b"Upgrade", b"foo")),
@@ -44,12 +44,14 @@ async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("offer", OFFERS)
-@pytest.mark.parametrize("path", [CHAT, FILES])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES])
 async def test_ignores_an_offered_upgrade(
     path: str, offer: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
-    hidden = post_request(CHAT, b'{"model":"evil-1"}') + post_request(CHAT, b'{"model":"evil-2"}')
+    hidden = post_request(CHAT_PATH, b'{"model":"evil-1"}') + post_request(
+        CHAT_PATH, b'{"model":"evil-2"}'
+    )
     async with raw_gateway(echo) as (url, upstream):
         request = post_request(path, hidden, *offer)
         response = await send_bytes(url, request)
@@ -60,10 +62,10 @@ async def test_ignores_an_offered_upgrade(
             await writer.drain()
             await asyncio.sleep(0.01)
         pieces = await read_message(reader)
-        writer.write(post_request(CHAT, b'{"model":"next"}'))  # the connection stays usable
+        writer.write(post_request(CHAT_PATH, b'{"model":"next"}'))  # the connection stays usable
         following = await read_message(reader)
         writer.close()
-        victim = await send_post(url, CHAT, b'{"model":"victim"}')
+        victim = await send_post(url, CHAT_PATH, b'{"model":"victim"}')
     line = b"POST " + path.encode() + b" HTTP/1.1|"
     assert response.body == pieces.body
     assert pieces.body == line + hidden
@@ -91,7 +93,7 @@ async def test_reads_chunked_and_pipelined_requests_after_an_offered_upgrade() -
     assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/responses", FILES, "/healthz"])
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/responses", "/responses", FILES, "/healthz"])
 async def test_refuses_websockets(path: str) -> None:
     request = (
         b"GET "
@@ -112,7 +114,7 @@ async def test_refuses_connect_requests() -> None:
         answer = await send_bytes(
             url,
             b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            + post_request(CHAT, b"{}"),
+            + post_request(CHAT_PATH, b"{}"),
         )
         assert upstream.received == []
     assert answer.status == 400

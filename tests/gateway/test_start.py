@@ -16,7 +16,7 @@ from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
-from tests.gateway.gateway_setup import CLAUDE, FILLER, HELLO, ask_claude, open_gateways
+from tests.gateway.gateway_setup import CLAUDE_MODEL, FILLER, HELLO, ask_claude, open_gateways
 from tests.gateway.raw_http import RawMessage, open_raw_upstream
 
 
@@ -74,7 +74,7 @@ async def _talk_with_writer(tmp_path: Path, writer: Provider, entries: int) -> S
         compactions = []
         for number in range(entries):
             answer = await client.messages.with_raw_response.create(
-                model=CLAUDE, max_tokens=100, messages=history
+                model=CLAUDE_MODEL, max_tokens=100, messages=history
             )
             compactions.append(int(answer.headers["x-everthread-compactions"]))
             history += [
@@ -109,7 +109,7 @@ async def test_compacts_for_the_long_context_that_a_client_requests(
             ]
         history.append({"role": "user", "content": "And now?"})
         request_body: Any = {
-            "model": CLAUDE,
+            "model": CLAUDE_MODEL,
             "max_tokens": 100,
             "messages": history,
         }

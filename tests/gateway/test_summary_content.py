@@ -10,8 +10,8 @@ from everthread.core.summary_marks import SUMMARY_START
 from everthread.core.types import Api
 from everthread.gateway.contracts import Outgoing
 from everthread.thread.lookup.pins import add_pin
+from tests.apis import APIS
 from tests.gateway.manager_setup import (
-    APIS,
     HistoryClient,
     Managers,
     answer_request,

@@ -10,7 +10,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
 from tests.gateway.gateway_setup import (
-    CHAT,
+    CHAT_MODEL,
     FILLER,
     ChatClient,
     Gateways,
@@ -45,7 +45,7 @@ async def test_a_renewed_login_keeps_the_thread_on_a_personal_gateway(
 async def test_a_renewed_login_after_a_compaction_reuses_it(
     tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    models = [ServedModel(CHAT, 8_000)]
+    models = [ServedModel(CHAT_MODEL, 8_000)]
     async with open_gateways_with_models(tmp_path, models, lambda _: "Noted.") as gateways:
         settings = "compression: {background: false, economics: false}\n"
         url = await gateways.start("none", key=None, settings=settings)

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from everthread.core.types import Api
+from tests.apis import APIS
 from tests.chat_messages import calls_reply, function_call
-from tests.gateway.manager_setup import (
-    APIS,
-    HistoryClient,
-    Managers,
-    answer_request,
-    ask,
-    numbered_text,
-)
+from tests.gateway.manager_setup import HistoryClient, Managers, answer_request, ask, numbered_text
 
 FILE = "def tide(hour):\n    return 4.2 * hour  # metres at the harbour\n"
 STUBS = (

@@ -16,9 +16,9 @@ from everthread.gateway.filters.charging import choose_charged_model
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
 from everthread.gateway.request.outer_fields import OuterFields
+from tests.apis import CHAT_PATH
 from tests.gateway.authenticators import AnyKey, RecordingAccount
-from tests.gateway.gateway_setup import CHAT as CHAT_MODEL
-from tests.gateway.gateway_setup import Gateways
+from tests.gateway.gateway_setup import CHAT_MODEL, Gateways
 from tests.gateway.raw_http import (
     JSON,
     PassThroughManager,
@@ -30,8 +30,6 @@ from tests.gateway.raw_http import (
     raw_gateway,
     send_bytes,
 )
-
-CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ async def test_forwards_oversized_requests_unmanaged_with_a_notice(
         open_raw_upstream() as upstream,
         open_raw_gateway(upstream.url, manager) as (url, proxy),
     ):
-        answer = await send_bytes(url, post_request(CHAT, body))
+        answer = await send_bytes(url, post_request(CHAT_PATH, body))
     assert answer.status == 200, answer.body
     assert upstream.received[0].body == body
     assert manager.prepared == []
@@ -108,7 +106,7 @@ async def test_forwards_a_message_of_many_values_unmanaged(
     url = await gateways.start()
     key = await gateways.create_key()
     answer = await send_bytes(
-        url, post_request(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
+        url, post_request(CHAT_PATH, body, (b"authorization", f"Bearer {key}".encode()))
     )
     assert (
         "one of its messages has more than 50,000 values"
@@ -169,7 +167,9 @@ async def test_forwards_a_body_that_decompresses_too_far_unmanaged() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
-        answer = await send_bytes(url, post_request(CHAT, packed, (b"content-encoding", b"gzip")))
+        answer = await send_bytes(
+            url, post_request(CHAT_PATH, packed, (b"content-encoding", b"gzip"))
+        )
     assert answer.status == 200
     assert upstream.received[0].body == packed
     assert manager.prepared == []
@@ -186,7 +186,7 @@ async def test_forwards_a_body_that_decompresses_too_far_unmanaged() -> None:
 async def test_forwards_an_undecodable_body_with_a_notice(name: bytes, packed: bytes) -> None:
     manager = PassThroughManager()
     async with raw_gateway(manager=manager) as (url, upstream):
-        answer = await send_bytes(url, post_request(CHAT, packed, (b"content-encoding", name)))
+        answer = await send_bytes(url, post_request(CHAT_PATH, packed, (b"content-encoding", name)))
     assert answer.status == 200
     assert upstream.received[0].body == packed
     assert manager.prepared == []
@@ -221,7 +221,7 @@ async def test_refuses_duplicates_only_of_fields_that_matter(body: bytes, *, fin
     with pytest.raises(Refused, match="twice"):
         OuterFields(body)
     async with raw_gateway() as (url, upstream):
-        answer = await send_bytes(url, post_request(CHAT, body))
+        answer = await send_bytes(url, post_request(CHAT_PATH, body))
     assert answer.status == 400
     assert upstream.received == []
     assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
@@ -241,7 +241,7 @@ def test_asks_upstreams_only_for_encodings_it_can_read(accepted: bytes, asked: b
     assert keep_supported_encodings(accepted) == asked
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/embeddings"])
 async def test_charges_the_model_that_answered(path: str) -> None:
     account = RecordingAccount()
     usage = {
@@ -254,7 +254,7 @@ async def test_charges_the_model_that_answered(path: str) -> None:
         "model": "gpt-4o",
         "usage": usage,
     }
-    if path == CHAT:
+    if path == CHAT_PATH:
         answer["choices"] = [
             {
                 "index": 0,

@@ -15,7 +15,6 @@ from everthread.lab.provider import Provider
 
 GPT = "gpt-5"
 CLAUDE = "claude-sonnet-5"
-APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 
 
 class Clients:

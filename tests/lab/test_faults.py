@@ -24,7 +24,8 @@ from everthread.lab.provider.faults import (
     parse_fault,
 )
 from everthread.lab.provider.script import Step
-from tests.lab.official_clients import APIS, GPT, open_clients
+from tests.apis import APIS
+from tests.lab.official_clients import GPT, open_clients
 
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)
 BROKEN = (

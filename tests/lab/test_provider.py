@@ -14,8 +14,9 @@ from openai import OpenAI
 from everthread.core.types import Api, ModelRequest
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider, ServedModel
+from tests.apis import APIS
 from tests.chat_messages import assistant_message, user_message
-from tests.lab.official_clients import APIS, GPT, open_clients
+from tests.lab.official_clients import GPT, open_clients
 
 
 class TestModels:

@@ -11,8 +11,9 @@ import pytest
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, ModelReply
 from everthread.lab.provider import Provider
+from tests.apis import APIS
 from tests.chat_messages import assistant_message, function_call, user_message
-from tests.lab.official_clients import APIS, CLAUDE, GPT, open_clients
+from tests.lab.official_clients import CLAUDE, GPT, open_clients
 
 ARGUMENTS = '{"path": "src/everthread/lab/provider.py", "lines": [1, 20]}'
 CALL = ModelReply(

@@ -13,7 +13,8 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.faults import DIALECTS
-from tests.lab.official_clients import APIS, CLAUDE, GPT, Clients, open_clients
+from tests.apis import APIS
+from tests.lab.official_clients import CLAUDE, GPT, Clients, open_clients
 
 LONG = "word " * 3000
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)

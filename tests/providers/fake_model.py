@@ -36,7 +36,7 @@ def make_reply(text: str = "ok") -> ModelReply:
 
 
 @dataclass
-class ScriptedModel:
+class StepwiseModel:
     """Each call takes the next list of steps; a whole answer is the list's reply or error."""
 
     script: Sequence[Sequence[Step]]
@@ -78,7 +78,7 @@ class ScriptedModel:
         return self.script[len(self.requests) - 1]
 
 
-class EventRecorder:
+class ModelEventRecorder:
     """Records events and waits; time passes only during `sleep`."""
 
     def __init__(self) -> None:

@@ -23,7 +23,6 @@ from everthread.wire.codecs import CODECS
 from everthread.wire.sse import encode_event
 from tests.wire.recording import Scripted, json_reply, sse_reply
 
-APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 CLASSES: dict[Api, type[HttpModel]] = {
     "openai_chat": OpenAIChatModel,
     "openai_responses": OpenAIResponsesModel,

@@ -18,9 +18,9 @@ from everthread.lab.provider.faults import Fault
 from everthread.providers.clients import encode_json_body
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import encode_event
+from tests.apis import APIS
 from tests.chat_messages import function_call, result_message
 from tests.providers.http_models import (
-    APIS,
     NAME,
     both_ways,
     collect_pieces,

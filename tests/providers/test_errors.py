@@ -19,8 +19,9 @@ from everthread.providers.model_errors import (
     make_answer_error,
     make_refusal_error,
 )
+from tests.apis import APIS
 from tests.core.error_cases import CASES
-from tests.providers.http_models import APIS, connect_model, failure_of
+from tests.providers.http_models import connect_model, failure_of
 from tests.wire.recording import json_reply, recording_server
 
 ROUTE = ModelAddress("m", "http://here/v1", "A_KEY")

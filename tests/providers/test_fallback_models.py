@@ -22,8 +22,8 @@ from tests.providers.fake_model import (
     BUSY,
     REQUEST,
     TOO_LONG,
-    EventRecorder,
-    ScriptedModel,
+    ModelEventRecorder,
+    StepwiseModel,
     call_model,
     make_reply,
     text_delta,
@@ -31,15 +31,15 @@ from tests.providers.fake_model import (
 from tests.providers.http_models import both_ways
 
 
-def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedModel]:
-    other = ScriptedModel(
+def pair(first: list[Any], second: list[Any]) -> tuple[StepwiseModel, StepwiseModel]:
+    other = StepwiseModel(
         second,
         name="claude-opus-4-1",
         window=200,
         api="anthropic",
         base_url="http://second",
     )
-    return ScriptedModel(first), other
+    return StepwiseModel(first), other
 
 
 async def keep_request(request: ModelRequest, _model: StreamingModel) -> ModelRequest:
@@ -49,7 +49,7 @@ async def keep_request(request: ModelRequest, _model: StreamingModel) -> ModelRe
 @both_ways
 async def test_asks_the_next_model_if_the_first_is_out_of_service(stream: bool) -> None:
     first, second = pair([[BUSY]], [[make_reply("from the second")]])
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     fitted_requests = []
 
     async def refit(request: ModelRequest, model: StreamingModel) -> ModelRequest:
@@ -76,7 +76,7 @@ async def test_asks_the_first_model_again_after_its_pause() -> None:
         [[BUSY], [make_reply("a")]],
         [[make_reply("b")], [make_reply("c")]],
     )
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     model = FallbackModel(
         [first, second], fit_request=keep_request, events=watch, clock=watch.clock
     )
@@ -113,7 +113,7 @@ async def test_raises_the_last_failure_and_then_asks_paused_models(
 ) -> None:
     gone = ModelUnreachableError("gone")
     first, second = pair([[BUSY], [make_reply()]], [[gone], [gone]])
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     model = FallbackModel(
         [first, second], fit_request=keep_request, events=watch, clock=watch.clock
     )

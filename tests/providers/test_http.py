@@ -18,8 +18,8 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, HttpModel, OpenAIResponsesModel
+from tests.apis import APIS
 from tests.providers.http_models import (
-    APIS,
     NAME,
     both_ways,
     collect_pieces,

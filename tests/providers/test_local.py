@@ -16,7 +16,8 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import Api, ModelReply, ModelRequest
 from everthread.providers.catalog import ask_endpoint
 from everthread.providers.local import LocalModel
-from tests.providers.http_models import APIS, collect_pieces, failure_of
+from tests.apis import APIS
+from tests.providers.http_models import collect_pieces, failure_of
 
 HELLO = ModelRequest(
     "smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0}

@@ -11,10 +11,7 @@ from everthread.errors import (
 from everthread.providers.resilience import (
     MeteredModel,
 )
-from tests.providers.fake_model import (
-    ScriptedModel,
-    make_reply,
-)
+from tests.providers.fake_model import StepwiseModel, make_reply
 from tests.providers.http_models import (
     collect_pieces,
 )
@@ -25,7 +22,7 @@ async def test_sends_no_request_without_permission(*, is_stream: bool) -> None:
     async def refuse(_: ModelRequest) -> None:
         raise ModelError("the limit of today is reached")
 
-    model = ScriptedModel([[make_reply()]], name="gpt-4o")
+    model = StepwiseModel([[make_reply()]], name="gpt-4o")
     metered = MeteredModel(model, lambda _: None, refuse)
     request = ModelRequest(model.name, [{"role": "user", "content": "Hello"}])
     answer = collect_pieces(metered, request) if is_stream else metered.complete(request)

@@ -17,27 +17,22 @@ from everthread.lab.provider.faults import Fault
 from everthread.providers.resilience import (
     RetryingModel,
 )
+from tests.apis import APIS
 from tests.providers.fake_model import (
     BUSY,
     REQUEST,
     TOO_LONG,
-    EventRecorder,
-    ScriptedModel,
+    ModelEventRecorder,
+    StepwiseModel,
     call_model,
     make_reply,
     text_delta,
     usage_delta,
 )
-from tests.providers.http_models import (
-    APIS,
-    both_ways,
-    collect_pieces,
-    make_request,
-    open_model,
-)
+from tests.providers.http_models import both_ways, collect_pieces, make_request, open_model
 
 
-def retrying(model: StreamingModel, watch: EventRecorder) -> RetryingModel:
+def retrying(model: StreamingModel, watch: ModelEventRecorder) -> RetryingModel:
     return RetryingModel(model, events=watch, clock=watch.clock, sleep=watch.sleep)
 
 
@@ -51,8 +46,8 @@ def assert_jittered(waits: Sequence[float], longest_waits: Sequence[float]) -> N
 async def test_retries_with_growing_waits(
     stream: bool,
 ) -> None:
-    inner = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]])
-    watch = EventRecorder()
+    inner = StepwiseModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [make_reply()]])
+    watch = ModelEventRecorder()
     whole = await call_model(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
     assert_jittered(watch.waits, [0.5, 1.0, 2.0])
@@ -63,8 +58,8 @@ async def test_retries_with_growing_waits(
 
 async def test_bounds_the_waits_for_a_rate_limit() -> None:
     limited = ModelError("slow down", status=429)
-    inner = ScriptedModel([[limited]] * 12)
-    watch = EventRecorder()
+    inner = StepwiseModel([[limited]] * 12)
+    watch = ModelEventRecorder()
     with pytest.raises(ModelError):
         await retrying(inner, watch).complete(REQUEST)
     longest_waits = [4.0, 8.0, 16.0] + [30.0] * 8
@@ -75,8 +70,8 @@ async def test_bounds_the_waits_for_a_rate_limit() -> None:
 @both_ways
 async def test_waits_as_long_as_the_provider_asks(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=20.0)
-    inner = ScriptedModel([[limited], [make_reply()]])
-    watch = EventRecorder()
+    inner = StepwiseModel([[limited], [make_reply()]])
+    watch = ModelEventRecorder()
     await call_model(retrying(inner, watch), stream=stream)
     [wait] = watch.waits
     assert 20.0 <= wait <= 22.0
@@ -85,8 +80,8 @@ async def test_waits_as_long_as_the_provider_asks(stream: bool) -> None:
 @both_ways
 async def test_gives_up_if_the_wait_is_too_long(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=3_600.0)
-    inner = ScriptedModel([[limited]])
-    watch = EventRecorder()
+    inner = StepwiseModel([[limited]])
+    watch = ModelEventRecorder()
     with pytest.raises(ModelError, match="slow down"):
         await call_model(retrying(inner, watch), stream=stream)
     assert watch.waits == []
@@ -98,8 +93,8 @@ async def test_gives_up_if_the_wait_is_too_long(stream: bool) -> None:
     "error", [TOO_LONG, ModelError("no", status=401), ModelError("no", status=400)]
 )
 async def test_raises_permanent_errors_at_once(error: ModelError, stream: bool) -> None:
-    inner = ScriptedModel([[error]])
-    watch = EventRecorder()
+    inner = StepwiseModel([[error]])
+    watch = ModelEventRecorder()
     with pytest.raises(ModelError) as caught:
         await call_model(retrying(inner, watch), stream=stream)
     assert caught.value is error
@@ -108,8 +103,8 @@ async def test_raises_permanent_errors_at_once(error: ModelError, stream: bool) 
 
 @both_ways
 async def test_raises_the_error_of_the_last_attempt(stream: bool) -> None:
-    inner = ScriptedModel([[BUSY]] * 4)
-    watch = EventRecorder()
+    inner = StepwiseModel([[BUSY]] * 4)
+    watch = ModelEventRecorder()
     with pytest.raises(ModelError) as caught:
         await call_model(retrying(inner, watch), stream=stream)
     assert caught.value is BUSY
@@ -117,8 +112,8 @@ async def test_raises_the_error_of_the_last_attempt(stream: bool) -> None:
 
 
 async def test_does_not_retry_after_the_first_text() -> None:
-    inner = ScriptedModel([[text_delta("Hel"), BUSY], [make_reply()]])
-    watch = EventRecorder()
+    inner = StepwiseModel([[text_delta("Hel"), BUSY], [make_reply()]])
+    watch = ModelEventRecorder()
     with pytest.raises(ModelError) as caught:
         await call_model(retrying(inner, watch), stream=True)
     assert caught.value is BUSY
@@ -126,10 +121,10 @@ async def test_does_not_retry_after_the_first_text() -> None:
 
 
 async def test_retries_a_stream_that_sent_only_usage() -> None:
-    inner = ScriptedModel(
+    inner = StepwiseModel(
         [[usage_delta(7), BUSY], [usage_delta(8), text_delta("Hi"), make_reply("Hi")]]
     )
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     deltas, [whole] = await collect_pieces(retrying(inner, watch), REQUEST)
     assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [{"input_tokens": 8}]
     assert text_of(whole.message) == "Hi"
@@ -138,7 +133,7 @@ async def test_retries_a_stream_that_sent_only_usage() -> None:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_retries_real_faults_until_the_answer(api: Api) -> None:
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     faults: list[Any] = [
         Fault("overloaded"),
         Fault("rate_limit", retry_after=3),
@@ -155,8 +150,8 @@ async def test_retries_real_faults_until_the_answer(api: Api) -> None:
 
 
 async def test_waits_minutes_for_a_rate_limit() -> None:
-    watch = EventRecorder()
+    watch = ModelEventRecorder()
     limit = ModelError("slow down", status=429)
-    model = ScriptedModel([*([limit] for _ in range(6)), [make_reply("at last")]])
+    model = StepwiseModel([*([limit] for _ in range(6)), [make_reply("at last")]])
     assert (await retrying(model, watch).complete(REQUEST)).message["content"] == "at last"
     assert sum(watch.waits) > 60

@@ -18,21 +18,16 @@ from everthread.providers.resilience import (
     TimeLimitedModel,
     TimeLimits,
 )
+from tests.apis import APIS
 from tests.providers.fake_model import (
     REQUEST,
-    ScriptedModel,
+    StepwiseModel,
     call_model,
     make_reply,
     text_delta,
     usage_delta,
 )
-from tests.providers.http_models import (
-    APIS,
-    both_ways,
-    failure_of,
-    make_request,
-    open_model,
-)
+from tests.providers.http_models import both_ways, failure_of, make_request, open_model
 
 
 @pytest.mark.parametrize(
@@ -64,7 +59,7 @@ from tests.providers.http_models import (
 async def test_leaves_a_stream_that_takes_too_long(
     steps: list[Any], limits: TimeLimits, said: str
 ) -> None:
-    inner = ScriptedModel([steps])
+    inner = StepwiseModel([steps])
     error = await failure_of(TimeLimitedModel(inner, limits), REQUEST, stream=True)
     assert isinstance(error, ModelTimeoutError)
     assert said in str(error)
@@ -76,7 +71,7 @@ async def test_leaves_a_stream_that_takes_too_long(
 
 
 async def test_a_timeout_keeps_the_usage_of_the_prompt() -> None:
-    inner = ScriptedModel([[usage_delta(3), text_delta("Hel"), 30.0]])
+    inner = StepwiseModel([[usage_delta(3), text_delta("Hel"), 30.0]])
     error = await failure_of(
         TimeLimitedModel(inner, TimeLimits(between_seconds=0.05)), REQUEST, stream=True
     )
@@ -84,7 +79,7 @@ async def test_a_timeout_keeps_the_usage_of_the_prompt() -> None:
 
 
 async def test_limits_a_whole_answer() -> None:
-    inner = ScriptedModel([[30.0, make_reply()]])
+    inner = StepwiseModel([[30.0, make_reply()]])
     error = await failure_of(
         TimeLimitedModel(inner, TimeLimits(total_seconds=0.05)), REQUEST, stream=False
     )
@@ -94,13 +89,13 @@ async def test_limits_a_whole_answer() -> None:
 
 @both_ways
 async def test_does_not_convert_other_timeouts(stream: bool) -> None:
-    inner = ScriptedModel([[TimeoutError("of another kind")]])
+    inner = StepwiseModel([[TimeoutError("of another kind")]])
     with pytest.raises(TimeoutError, match="of another kind"):
         await call_model(TimeLimitedModel(inner), stream=stream)
 
 
 async def test_waits_without_limits() -> None:
-    inner = ScriptedModel([[text_delta("a"), 0.01, make_reply()]])
+    inner = StepwiseModel([[text_delta("a"), 0.01, make_reply()]])
     limits = TimeLimits(first_seconds=None, between_seconds=None, total_seconds=None)
     assert (await call_model(TimeLimitedModel(inner, limits), stream=True)).stop == "stop"
 

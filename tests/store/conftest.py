@@ -24,20 +24,12 @@ from everthread.store.postgres import PostgresDatabase
 from everthread.store.records import NewSession
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.store.postgres_server import NoServerError, Server, server_in
 
+START = 1_700_000_000.0
 BACKENDS = ("sqlite", "postgresql")
 GIVEN_SERVER = "EVERTHREAD_TEST_POSTGRES"
-
-
-@dataclass
-class Clock:
-    """A clock that does not move by itself, so that no code can rely on times being different."""
-
-    now: float = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -233,8 +225,8 @@ def url(kind: str, new_url: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SteppedClock:
+    return SteppedClock(START)
 
 
 @pytest.fixture
@@ -243,14 +235,14 @@ def database(url: str) -> Database:
 
 
 @pytest.fixture
-def store(database: Database, clock: Clock) -> Iterator[Store]:
+def store(database: Database, clock: SteppedClock) -> Iterator[Store]:
     opened = Store(database, clock=clock)
     yield opened
     asyncio.run(close_sound(opened))
 
 
 @pytest.fixture
-def other_store(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[Store]:
+def other_store(kind: str, new_url: Callable[..., str], clock: SteppedClock) -> Iterator[Store]:
     """A second store, on the other database."""
     opened = open_at(new_url(next(name for name in BACKENDS if name != kind)), clock)
     yield opened
@@ -264,7 +256,7 @@ def thread(store: Store) -> str:
 
 
 @pytest.fixture
-def stores(store: Store, url: str, clock: Clock) -> Iterator[list[Store]]:
+def stores(store: Store, url: str, clock: SteppedClock) -> Iterator[list[Store]]:
     """Four stores on one database, as in four processes."""
     others = [open_at(url, clock) for _ in range(3)]
     yield [store, *others]
@@ -282,9 +274,9 @@ def open_database(url: str) -> Database:
     return database
 
 
-def open_at(url: str, clock: Callable[[], float]) -> Store:
-    """Open a store with the test's clock."""
-    return Store(open_database(url), clock=clock)
+def open_at(url: str, clock: Callable[[], float] | None = None) -> Store:
+    """Open a store with the test's clock, or with one that does not move."""
+    return Store(open_database(url), clock=clock or SteppedClock(START))
 
 
 async def close_sound(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from everthread.store.records import NewSession
 from everthread.store.rewrite_records import NewThreadLink, ThreadLink
 from everthread.store.store import Store
-from tests.store.messages import user_message
+from tests.store.messages import new_user_message
 
 
 def new_link(
@@ -32,7 +32,7 @@ def new_link(
         tenant=tenant,
         platform="gateway",
     )
-    messages = [user_message(f"said {digest}", event=digest)]
+    messages = [new_user_message(f"said {digest}", event=digest)]
     return NewThreadLink(
         link,
         previous,

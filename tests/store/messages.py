@@ -17,7 +17,7 @@ from everthread.store.records import (
 from everthread.store.store import Store
 
 
-def user_message(text: str, **more: Any) -> NewMessage:
+def new_user_message(text: str, **more: Any) -> NewMessage:
     return NewMessage({"role": "user", "content": text}, **more)
 
 
@@ -32,7 +32,7 @@ def tool_result(tool: str, text: str, call_id: str = "call", **more: Any) -> New
 
 
 def user_messages(*texts: str) -> list[NewMessage]:
-    return [user_message(text) for text in texts]
+    return [new_user_message(text) for text in texts]
 
 
 def numbered_texts(first: int, last: int, word: str = "m") -> list[str]:
@@ -45,7 +45,7 @@ def numbered_messages(first: int, last: int, word: str = "m") -> list[NewMessage
 
 
 def summary_message(text: str = "summary") -> NewMessage:
-    return user_message(text, kind="summary")
+    return new_user_message(text, kind="summary")
 
 
 def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
@@ -55,7 +55,9 @@ def texts_of(messages: Iterable[StoredMessage]) -> list[str]:
 async def new_thread(store: Store, *messages: NewMessage | str, **more: Any) -> str:
     """Create a thread and return its id; a text is a message of the user."""
     thread = (await store.create_session(NewSession(**more))).id
-    new = [user_message(message) if isinstance(message, str) else message for message in messages]
+    new = [
+        new_user_message(message) if isinstance(message, str) else message for message in messages
+    ]
     await store.append(thread, new)
     return thread
 

@@ -11,11 +11,11 @@ from everthread.errors import NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from tests.store.messages import (
+    new_user_message,
     read_context,
     read_history,
     summary_message,
     texts_of,
-    user_message,
 )
 
 
@@ -68,7 +68,7 @@ class Model:
         return self.threads[number % len(self.threads)]
 
     def _new(self, thread: Thread, count: int) -> list[NewMessage]:
-        made = [user_message(next(self._names)) for _ in range(count)]
+        made = [new_user_message(next(self._names)) for _ in range(count)]
         thread.own += made
         return made
 

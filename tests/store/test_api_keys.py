@@ -11,7 +11,7 @@ import pytest
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.key_records import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 
 DAY = "2026-01-31"
 NEXT = "2026-02-01"
@@ -26,7 +26,7 @@ KEY = NewKey(
 )
 
 
-async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
+async def test_a_key_is_returned_unchanged(store: Store, clock: SteppedClock) -> None:
     made = clock.now
     await store.keys.create_key(KEY)
     clock.now += 1
@@ -49,7 +49,7 @@ async def test_a_key_is_returned_unchanged(store: Store, clock: Clock) -> None:
             await store.keys.create_key(same)
 
 
-async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock) -> None:
+async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: SteppedClock) -> None:
     await store.keys.create_key(KEY)
     at = clock.now
     assert await store.keys.revoke_key(KEY.id) == at
@@ -64,7 +64,7 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock
         await store.keys.revoke_key("nobody")
 
 
-async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None:
+async def test_use_is_counted_by_day_and_key(store: Store, clock: SteppedClock) -> None:
     await store.keys.create_key(KEY)
     first = KeyUse(1, 2**33, Decimal("0.000000000001"))
     stored_sums = await store.keys.add_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)})

@@ -19,13 +19,13 @@ from tests.store.messages import (
     append_texts,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_texts,
     numbered_thread,
     read_context,
     read_history,
     texts_of,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
@@ -68,8 +68,8 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
         append_texts(store, one, "a", lease=lease),
         store.append("nowhere", user_messages("b")),
         append_texts(store, two, "c", lease=lost),
-        store.append(two, [user_message("d", tokens=-1)]),
-        store.append(two, [user_message("e", event="\ud800")]),
+        store.append(two, [new_user_message("d", tokens=-1)]),
+        store.append(two, [new_user_message("e", event="\ud800")]),
         store.limits.learn_limit(LimitKey("url", "model"), 2**70, source="too large"),
         append_texts(store, two, "f"),
     )
@@ -90,7 +90,7 @@ async def test_only_the_faulty_caller_gets_the_error(store: Store) -> None:
 async def test_one_event_from_several_callers_is_one_message(store: Store) -> None:
     thread = await numbered_thread(store, 5)
     other = await new_thread(store)
-    again = user_message("once", event="e")
+    again = new_user_message("once", event="e")
     results = await call_together(
         store, *(store.append(each, [again]) for each in [thread, other] * 3)
     )
@@ -103,7 +103,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     late = (
         await call_together(
             store,
-            store.append(thread, [user_message("new"), again]),
+            store.append(thread, [new_user_message("new"), again]),
             store.append(other, [again]),
         )
     )[0]
@@ -135,8 +135,8 @@ async def test_any_number_of_messages_in_one_append(store: Store, count: int) ->
     again = await store.append(
         thread,
         [
-            *(user_message(str(n), event=m.event) for n, m in enumerate(stored)),
-            user_message("x"),
+            *(new_user_message(str(n), event=m.event) for n, m in enumerate(stored)),
+            new_user_message("x"),
         ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]

@@ -15,8 +15,9 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.search.index_query import parse_query
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
-from tests.store.conftest import BACKENDS, Clock, close_sound, open_at
-from tests.store.messages import tool_result, user_message
+from everthread.testing import SteppedClock
+from tests.store.conftest import BACKENDS, close_sound, open_at
+from tests.store.messages import new_user_message, tool_result
 
 FRAGMENTS = [
     "error",
@@ -140,7 +141,7 @@ Both = tuple[Store, Store]
 
 
 @pytest.fixture
-def both(new_url: Callable[..., str], clock: Clock) -> Iterator[Both]:
+def both(new_url: Callable[..., str], clock: SteppedClock) -> Iterator[Both]:
     """An empty store on each database."""
     first, second = (open_at(new_url(kind), clock) for kind in BACKENDS)
     yield first, second
@@ -159,7 +160,7 @@ def corpus() -> list[NewMessage]:
         "的" * 600 + "库",
     ]
     events = (f"event {number}" for number in range(len(texts)))
-    made = [user_message(text, event=event) for text, event in zip(texts, events, strict=True)]
+    made = [new_user_message(text, event=event) for text, event in zip(texts, events, strict=True)]
     return [
         *made,
         tool_result("terminal", "error in main.py", event="a"),
@@ -200,7 +201,7 @@ def test_any_query_finds_the_same(both: Both) -> None:
 
 
 async def test_word_repeated_any_number_of_times(both: Both) -> None:
-    await fill_both(both, [user_message("needle " * count) for count in range(1, 256)])
+    await fill_both(both, [new_user_message("needle " * count) for count in range(1, 256)])
     hits = await both_answer(both, SearchQuery("needle", limit=1_000))
     assert len(hits) == 255
 
@@ -240,7 +241,9 @@ def test_any_text_is_found_by_its_own_words(both: Both) -> None:
         words = redact(text).split()
         first = data.draw(st.integers(0, max(len(words) - 1, 0)))
         part = " ".join(words[first : first + data.draw(st.integers(1, 4))])
-        ids = [asyncio.run(store.append("thread", [user_message(text)]))[0].id for store in both]
+        ids = [
+            asyncio.run(store.append("thread", [new_user_message(text)]))[0].id for store in both
+        ]
         assert ids[0] == ids[1]
         hits = asyncio.run(both_answer(both, SearchQuery(part, limit=1_000)))
         assert not parse_query(part).variants or ids[0] in {hit[0] for hit in hits}

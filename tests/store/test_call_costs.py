@@ -14,20 +14,20 @@ from everthread.errors import InputError, UnknownIdError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, UsageRecord, UsageRow
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     compact_session,
     new_thread,
+    new_user_message,
     numbered_thread,
     tool_result,
-    user_message,
 )
 
 DAY = 86_400.0
 COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb(-12))
 
 
-async def test_call_is_recorded_unchanged(store: Store, clock: Clock) -> None:
+async def test_call_is_recorded_unchanged(store: Store, clock: SteppedClock) -> None:
     raw = {
         "input_tokens": 10,
         "cache_creation_input_tokens": 7,
@@ -114,7 +114,7 @@ async def test_sums_are_exact_and_unknown_prices_are_reported(
     assert total.unpriced_calls == costs.count(None)
 
 
-async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
+async def busy_month(store: Store, clock: SteppedClock) -> list[dict[str, Any]]:
     """Calls over several days, tenants, platforms, models and tasks, as plain rows to count by hand."""
     rows: list[dict[str, Any]] = []
     start = clock.now = 1_700_006_400.0  # midnight
@@ -126,9 +126,9 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
         await store.append(
             thread,
             [
-                user_message("x", tokens=3),
+                new_user_message("x", tokens=3),
                 tool_result(f"tool{number % 2}", "out", tokens=number),
-                user_message("no tokens"),
+                new_user_message("no tokens"),
             ],
         )
         usage = CanonicalUsage(
@@ -179,7 +179,7 @@ def sum_rows(key: str, rows: list[dict[str, Any]]) -> UsageRow:
     )
 
 
-async def test_insights_equal_a_count_by_hand(store: Store, clock: Clock) -> None:
+async def test_insights_equal_a_count_by_hand(store: Store, clock: SteppedClock) -> None:
     rows = await busy_month(store, clock)
     first = rows[0]["at"]
     last = rows[-1]["at"]
@@ -238,7 +238,7 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
     assert found.tokens_saved == 60
 
 
-async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: Clock) -> None:
+async def test_days_are_utc_and_in_order(store: Store, thread: str, clock: SteppedClock) -> None:
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
         await store.usage.record_usage(
             NewUsage(

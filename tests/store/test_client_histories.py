@@ -29,14 +29,11 @@ from everthread.store.sql.stored_messages import AppendRequest
 from everthread.store.store import Store
 from everthread.store.topics.client_history_store import MAX_PREPARED_BY_WRITER
 from everthread.store.usage_records import NewUsage
+from everthread.testing import SteppedClock
 from tests.chat_messages import calls_message, function_call, result_message
-from tests.store.conftest import Clock, open_at
+from tests.store.conftest import open_at
 from tests.store.links import extend, new_chain, new_link
-from tests.store.messages import (
-    read_context,
-    texts_of,
-    user_message,
-)
+from tests.store.messages import new_user_message, read_context, texts_of
 from tests.store.tables import transaction
 
 REWRITE = Rewrite(
@@ -195,7 +192,7 @@ async def test_link_follows_only_the_stored_end_of_its_thread(store: Store) -> N
     ],
 )
 async def test_check_reports_broken_links(
-    url: str, clock: Clock, damage: str, problem: str
+    url: str, clock: SteppedClock, damage: str, problem: str
 ) -> None:
     store = open_at(url, clock)
     await store.client_histories.extend_thread("A", new_chain(2))
@@ -463,7 +460,7 @@ async def test_long_history_keeps_no_other_write_waiting(
         prepare(request)
 
     monkeypatch.setattr(AppendRequest, "prepare", wait)
-    messages = [user_message(f"said {number}") for number in range(100)]
+    messages = [new_user_message(f"said {number}") for number in range(100)]
     long = replace(new_link("d1", length=100), messages=messages)
     writing = asyncio.create_task(store_link(store, long))
     await asyncio.to_thread(has_begun.wait, 60)

@@ -11,25 +11,27 @@ import pytest
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.records import NewCompaction, NewMessage
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     append_texts,
     commit_compaction,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_thread,
     read_context,
     read_history,
     summary_message,
     texts_of,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
 from tests.store.tables import count_rows, transaction
 
 
-async def test_compaction_continues_the_thread_in_a_new_session(store: Store, clock: Clock) -> None:
+async def test_compaction_continues_the_thread_in_a_new_session(
+    store: Store, clock: SteppedClock
+) -> None:
     old = await numbered_thread(
         store,
         8,
@@ -115,7 +117,7 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         "late 1",
         "late 2",
     ]
-    await store.append(thread, [*late, user_message("after")])
+    await store.append(thread, [*late, new_user_message("after")])
     expected = "m1, m2, m3, m4, m5, m6, late 1, late 2, after"
     assert await read_history(store, thread) == expected
     assert await read_history(store, continuation.session.id) == expected
@@ -151,7 +153,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
         ([foreign.id], 4, UnknownIdError),
         ([first.id, 10**9], 4, UnknownIdError),
-        ([first.id, user_message("said, but never appended")], 4, InputError),
+        ([first.id, new_user_message("said, but never appended")], 4, InputError),
         ([first.id], 5, InputError),
         ([first.id], -1, InputError),
     )
@@ -161,7 +163,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     assert await store.export(thread) == before
 
 
-async def test_compaction_record_is_stored_unchanged(store: Store, clock: Clock) -> None:
+async def test_compaction_record_is_stored_unchanged(store: Store, clock: SteppedClock) -> None:
     thread = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(thread)]
     record = NewCompaction(
@@ -210,7 +212,7 @@ async def test_ended_thread_stays_ended_through_a_compaction(
 
 
 async def test_undo_restores_the_parent_with_messages_added_since(
-    store: Store, clock: Clock
+    store: Store, clock: SteppedClock
 ) -> None:
     thread = await numbered_thread(store, 6)
     tip = await compact_session(store, thread)
@@ -277,7 +279,7 @@ async def test_continuation_needs_little_space(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
     empty = stored_bytes(store)
     thread = await new_thread(
-        store, *(user_message(f"{number} " + "words " * 60) for number in range(1000))
+        store, *(new_user_message(f"{number} " + "words " * 60) for number in range(1000))
     )
     await search(store, "words")  # indexed from here on
     before = stored_bytes(store)

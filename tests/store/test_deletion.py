@@ -17,11 +17,11 @@ from tests.store.messages import (
     commit_compaction,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     read_context,
     read_history,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
@@ -127,7 +127,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     store: Store,
 ) -> None:
     thread = await new_thread(
-        store, *(user_message(f"word{n} shared") for n in range(1, 9)), system="S"
+        store, *(new_user_message(f"word{n} shared") for n in range(1, 9)), system="S"
     )
     await compact_session(store, thread)
     await append_texts(store, thread, "word9 shared", "word10 later")
@@ -162,12 +162,12 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
-    thread = await new_thread(store, user_message("first", event="e"), *user_messages("second"))
+    thread = await new_thread(store, new_user_message("first", event="e"), *user_messages("second"))
     branch = await store.branch(thread, (await store.messages(thread))[1].id)
-    await store.append(branch.id, [user_message("mine", event="e")])
+    await store.append(branch.id, [new_user_message("mine", event="e")])
     await store.delete_thread(thread)
     assert await read_history(store, branch.id) == "first, second, mine"
-    await store.append(branch.id, [user_message("mine", event="e")])
+    await store.append(branch.id, [new_user_message("mine", event="e")])
     assert await read_history(store, branch.id) == "first, second, mine"
 
 

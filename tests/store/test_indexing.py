@@ -34,7 +34,7 @@ from everthread.store.search.text_chunks import (
 )
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.messages import new_thread, user_message
+from tests.store.messages import new_thread, new_user_message
 from tests.store.searching import search
 from tests.store.tables import count_rows, stop_background_indexing, transaction
 
@@ -227,7 +227,7 @@ async def test_two_stores_index_a_text_once(store: Store, stores: list[Store]) -
     for parts in first:
         index(store, parts)
     await store.delete_thread(thread)
-    await new_thread(store, user_message("needle left"))
+    await new_thread(store, new_user_message("needle left"))
     for parts in second:
         index(other, parts)
     hits = await search(other, "needle")
@@ -238,7 +238,9 @@ async def test_preparation_is_limited_to_one_batch(store: Store) -> None:
     stop_background_indexing(store)
     thread = await store.create_session(NewSession())
     big = "x" * (MAX_BATCH_CHARS // 2)
-    await store.append(thread.id, [user_message(f"{big} needle{number}") for number in range(4)])
+    await store.append(
+        thread.id, [new_user_message(f"{big} needle{number}") for number in range(4)]
+    )
     batches = prepare(store)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
     hits = await search(store, "needle*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everthread.store.records import LimitKey, ModelLimit
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 
 DAY = 86_400.0
 URL = "https://api.example.test/v1"
@@ -41,7 +41,7 @@ async def test_limit_that_two_credentials_met_applies_to_all_tenants(store: Stor
     assert window.limit == 32_000
 
 
-async def test_the_newest_of_a_tenants_own_limits_counts(store: Store, clock: Clock) -> None:
+async def test_the_newest_of_a_tenants_own_limits_counts(store: Store, clock: SteppedClock) -> None:
     await store.limits.learn_limit(key_of("a", "c1"), 16_000, source="error")
     clock.now += 60
     newer = await store.limits.learn_limit(key_of("a", "c2"), 32_000, source="error")
@@ -65,7 +65,9 @@ async def test_output_cap_is_separate_from_the_window(store: Store) -> None:
     assert await store.limits.forget_limits(model="m") == 1
 
 
-async def test_accepted_prompt_disproves_a_smaller_window(store: Store, clock: Clock) -> None:
+async def test_accepted_prompt_disproves_a_smaller_window(
+    store: Store, clock: SteppedClock
+) -> None:
     await store.limits.learn_limit(key_of("a", "c1"), 32_000, source="error")
     await store.limits.learn_limit(key_of("b", "c2"), 32_000, source="error")
     await store.limits.record_success(key_of("a"), 32_000)
@@ -81,7 +83,7 @@ async def test_accepted_prompt_disproves_a_smaller_window(store: Store, clock: C
     assert limits.largest_accepted_tokens == 0, "a success counts for seven days"
 
 
-async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> None:
+async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: SteppedClock) -> None:
     learnt = await store.limits.learn_limit(KEY_WITH_HEADERS, 32_000, source="error")
     assert learnt.limit == 32_000
     assert learnt.learnt == clock.now
@@ -101,7 +103,7 @@ async def test_a_limit_is_for_its_url_model_and_headers(store: Store) -> None:
     assert await load_window(store, KEY_WITH_HEADERS) is None
 
 
-async def test_new_limit_replaces_and_renews_the_old_one(store: Store, clock: Clock) -> None:
+async def test_new_limit_replaces_and_renews_the_old_one(store: Store, clock: SteppedClock) -> None:
     await store.limits.learn_limit(KEY, 32_000, source="error")
     clock.now += 5 * DAY
     again = await store.limits.learn_limit(KEY, 16_000, source="probe")

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.errors import LeaseLostError
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     acquire_lease,
     append_texts,
@@ -45,7 +45,7 @@ async def test_any_id_of_a_thread_names_the_same_lease(store: Store) -> None:
 
 
 async def test_leases_expire_by_the_databases_clock(
-    store: Store, thread: str, clock: Clock
+    store: Store, thread: str, clock: SteppedClock
 ) -> None:
     """The process's own clock may be wrong by years."""
     clock.now = 0.0

@@ -17,7 +17,7 @@ from everthread.store.records import NewSession
 from everthread.store.schema import load_migrations
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
+from tests.store.conftest import BACKENDS, Postgres, as_url, close_sound, open_at
 from tests.store.fork_server import ForkServer
 from tests.store.messages import new_thread, read_history
 from tests.store.migrating_process import LATER
@@ -86,7 +86,7 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
     kind: str, new_url: Callable[..., str]
 ) -> None:
     url = new_url(kind, empty=True)
-    store = open_at(url, Clock())
+    store = open_at(url)
     thread = await new_thread(store, "kept")
     await store.close()
     later = open_later(url)
@@ -108,7 +108,7 @@ async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..
             url = new_url(kind, empty=True)
             children = [nursery.start("migrate", url=url) for _ in range(5)]
             assert [nursery.wait(child) for child in children] == [0] * 5
-            store = open_at(url, Clock())
+            store = open_at(url)
             health = await store.check()
             assert health.schema == latest_of(store)
             await close_sound(store)
@@ -118,7 +118,7 @@ async def test_a_newer_schema_is_refused_and_not_touched(
     kind: str, new_url: Callable[..., str]
 ) -> None:
     url = new_url(kind)
-    store = open_at(url, Clock())
+    store = open_at(url)
     await store.close()
     newer = latest_of(store) + 1
     execute(url, f"INSERT INTO schema_version VALUES ({newer}, 'tomorrow')")  # noqa: S608 - a number
@@ -130,7 +130,7 @@ async def test_a_newer_schema_is_refused_and_not_touched(
 
 async def test_opening_again_changes_nothing(kind: str, new_url: Callable[..., str]) -> None:
     url = new_url(kind)
-    first = open_at(url, Clock())
+    first = open_at(url)
     thread = await new_thread(first, "kept")
     await first.close()
     for _ in range(2):
@@ -183,7 +183,7 @@ async def test_ids_sort_alike_whatever_the_servers_language(postgres: Postgres) 
         )
     except psycopg.Error as error:
         pytest.skip(f"this server has no such language: {error}")
-    store = open_at(as_url(postgres.url_of("et_icu")), Clock())
+    store = open_at(as_url(postgres.url_of("et_icu")))
     try:
         for name in ("abc-1", "ABD", "ab"):
             await store.create_session(NewSession(id=name))
@@ -209,7 +209,7 @@ async def test_a_copy_is_made_before_the_store_is_brought_up_to_date(
 ) -> None:
     url = new_url(kind)
     copy = tmp_path / "before"
-    store = open_at(url, Clock())
+    store = open_at(url)
     await store.close()
     latest = latest_of(store)
     _, before, after = migrate_store(url, backup=str(copy))

@@ -7,18 +7,18 @@ from decimal import Decimal
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage, ThreadFigures
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     tool_result,
-    user_message,
 )
 
 
-async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clock) -> None:
+async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: SteppedClock) -> None:
     one = await numbered_thread(store, 6, tenant="a")
     two = await numbered_thread(store, 6, tenant="b")
     empty = await new_thread(store, tenant="a")
@@ -92,8 +92,8 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Clo
 async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     thread = await new_thread(
         store,
-        user_message("short"),
-        user_message("x" * 4_000),
+        new_user_message("short"),
+        new_user_message("x" * 4_000),
         tool_result("terminal", "y" * 800),
         tool_result("terminal", "z", tokens=9_000),
     )
@@ -108,7 +108,7 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     assert tokens > 9_200
 
 
-async def test_last_change_differs_after_every_change(store: Store, clock: Clock) -> None:
+async def test_last_change_differs_after_every_change(store: Store, clock: SteppedClock) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
     thread_changes = [await store.overview.make_change_marker(thread_id=thread)]
     tenant_changes = [await store.overview.make_change_marker(tenant="a")]
@@ -132,7 +132,9 @@ async def test_last_change_differs_after_every_change(store: Store, clock: Clock
     assert len(set(tenant_changes)) == 5
 
 
-async def test_messages_of_a_session_are_summed_and_looked_up(store: Store, clock: Clock) -> None:
+async def test_messages_of_a_session_are_summed_and_looked_up(
+    store: Store, clock: SteppedClock
+) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400))
     ids = [message.id for message in await store.messages(thread)]
     tip = await compact_session(store, thread, words="in short")

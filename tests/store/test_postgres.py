@@ -32,7 +32,7 @@ from everthread.store.records import LimitKey, NewSession
 from everthread.store.search.index_queue import index_waiting
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn
-from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.conftest import close_sound, open_at
 from tests.store.messages import (
     append_texts,
     compact_session,
@@ -64,7 +64,7 @@ def new_store(server: Server, **options: Any) -> Store:
 
 async def test_the_server_is_restarted_under_the_store(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
-    store = open_at(own_server.url("work"), Clock())
+    store = open_at(own_server.url("work"))
     thread = await numbered_thread(store, 5)
     for end in (own_server.stop, own_server.crash):
         await asyncio.to_thread(end)
@@ -298,13 +298,13 @@ async def test_refused_connections_are_explained(own_server: Server) -> None:
     assert "password authentication failed" in str(wrong)
     assert "does not exist" in str(opening_error(url(f"secretive:{SECRET}", "nowhere")))
     assert isinstance(opening_error(url("guest")), StoreReadOnlyError)
-    await close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
+    await close_sound(open_at(url(f"secretive:{SECRET}")))
     run(
         own_server,
         "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
         database="work",
     )
-    reader = open_at(url("reader"), Clock())
+    reader = open_at(url("reader"))
     assert await reader.list_sessions() == []
     with pytest.raises(StoreReadOnlyError, match="read-only"):
         await reader.create_session(NewSession())
@@ -315,7 +315,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(own_server, "CREATE DATABASE work", "CREATE DATABASE again")
-    store = open_at(own_server.url("work"), Clock())
+    store = open_at(own_server.url("work"))
     thread = await numbered_thread(store, 5)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StoreError, match="pg_dump"):
@@ -331,7 +331,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
         str(tmp_path / "dump"),
     ]
     await asyncio.to_thread(lambda: subprocess.run(restore, check=True))
-    copy = open_at(own_server.url("again"), Clock())
+    copy = open_at(own_server.url("again"))
     assert await copy.export(thread) == await store.export(thread)
     await copy.close()
     await store.vacuum()
@@ -340,7 +340,7 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
 
 async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None:
     url = new_url("postgresql")
-    store = open_at(url, Clock())
+    store = open_at(url)
 
     async def busy() -> int:
         thread = await new_thread(store)
@@ -405,7 +405,7 @@ async def test_a_message_queued_by_another_process_is_noticed(
     own_server: Server,
 ) -> None:
     run(own_server, "CREATE DATABASE work")
-    store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))
+    store, other = (open_at(own_server.url("work")) for _ in range(2))
     thread = await numbered_thread(store, 2)
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
@@ -433,7 +433,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
     new_url: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     url = new_url("postgresql")
-    one, two = (open_at(url, Clock()) for _ in range(2))
+    one, two = (open_at(url) for _ in range(2))
     thread = await numbered_thread(one, 2)
     for turn in range(20):
         lease = await one.leases.acquire_lease(thread, "one", 60)
@@ -455,11 +455,11 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
         await each.close()
 
 
-async def test_many_gateways_count_one_key_without_waiting_for_each_other(
+async def test_many_gateways_count_one_key(
     new_url: Callable[..., str],
 ) -> None:
     url = new_url("postgresql")
-    stores = [open_at(url, Clock()) for _ in range(4)]
+    stores = [open_at(url) for _ in range(4)]
     await stores[0].keys.create_key(NewKey("k", "digest", "acme", frozenset({"proxy"})))
     for _ in range(50):
         await asyncio.gather(
@@ -471,10 +471,6 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(
     key = await stores[0].keys.find_key("digest", "2026-01-31")
     assert key is not None
     assert key.use_of_day == KeyUse(200, 2_000, Decimal(100))
-    with psycopg.connect(url) as server:
-        left = server.execute("SELECT COUNT(*) FROM key_uses").fetchone()
-    assert left is not None
-    assert left[0] < 200, "many rows are summed up into one"
     for store in stores:
         await store.close()
 
@@ -483,7 +479,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
     new_url: Callable[..., str],
 ) -> None:
     """An error discards statements prepared in its transaction; the driver must not rely on them."""
-    store = open_at(new_url("postgresql"), Clock())
+    store = open_at(new_url("postgresql"))
     thread = await new_thread(store)
     for number in range(12):
         calls = [
@@ -508,7 +504,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
 ) -> None:
     """A process that waited for it would keep all its own writes waiting."""
     url = new_url("postgresql")
-    store = open_at(url, Clock())
+    store = open_at(url)
     stop_background_indexing(store)
     await new_thread(store, "first", "second", "third")
     with psycopg.connect(url) as other:
@@ -525,7 +521,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
 async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     new_url: Callable[..., str],
 ) -> None:
-    store = open_at(new_url("postgresql"), Clock())
+    store = open_at(new_url("postgresql"))
     thread = await new_thread(store)
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]

@@ -17,7 +17,7 @@ from everthread.store.search_records import RecallQuery, SearchQuery
 from everthread.store.sql.client_links import find_link, find_links_by_loose_digest
 from everthread.store.sql.client_rewrites import match_rewrites
 from everthread.store.store import Store
-from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.conftest import close_sound, open_at
 from tests.store.messages import new_thread
 from tests.store.searching import search
 from tests.store.tables import transaction
@@ -205,7 +205,7 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
     new_url: Callable[..., str],
 ) -> None:
     """A new server plans without figures for its first minute, one without autovacuum always."""
-    store = open_at(new_url("postgresql", empty=True), Clock())
+    store = open_at(new_url("postgresql", empty=True))
     with transaction(store) as tx:
         tx.run(
             "INSERT INTO links SELECT 't', 's', 'd' || n, '', 'd' || n, 'k' || n, 'A' || n, n, NULL, '' "

@@ -15,9 +15,9 @@ from tests.chat_messages import calls_message, function_call
 from tests.store.messages import (
     append_texts,
     new_thread,
+    new_user_message,
     numbered_texts,
     tool_result,
-    user_message,
 )
 from tests.store.searching import recall_texts
 
@@ -209,7 +209,7 @@ async def test_named_month_counts_although_the_text_does_not_mention_it(
     may = datetime(2023, 5, 10, tzinfo=UTC).timestamp()
     june = datetime(2023, 6, 10, tzinfo=UTC).timestamp()
     messages = [
-        user_message(f"Odd: the {place} is lovely.", created=moment + 60 * number)
+        new_user_message(f"Odd: the {place} is lovely.", created=moment + 60 * number)
         for moment, places in (
             (may, ("harbour", "museum")),
             (june, ("castle", "garden", "market", "bridge", "tower")),

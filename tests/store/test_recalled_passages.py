@@ -11,14 +11,14 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.search import recall_words
 from everthread.store.search_records import RecallQuery
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     new_thread,
+    new_user_message,
     numbered_texts,
     tool_result,
-    user_message,
     user_messages,
 )
 from tests.store.searching import recall_texts, search
@@ -26,7 +26,7 @@ from tests.store.searching import recall_texts, search
 DAY = 86_400.0
 
 
-def assistant_message(text: str, **more: Any) -> NewMessage:
+def new_assistant_message(text: str, **more: Any) -> NewMessage:
     return NewMessage({"role": "assistant", "content": text}, **more)
 
 
@@ -47,19 +47,19 @@ async def test_best_text_need_not_hold_every_word_nor_the_same_form(
 
 
 async def test_answer_is_found_by_its_question_in_the_same_conversation(
-    store: Store, clock: Clock
+    store: Store, clock: SteppedClock
 ) -> None:
     filler = [
-        user_message(f"Nothing new, {number}.", created=clock.now + 10 + number)
+        new_user_message(f"Nothing new, {number}.", created=clock.now + 10 + number)
         for number in range(20)
     ]
     thread = await new_thread(
         store,
-        user_message("What pet did you adopt, Melanie?", created=clock.now),
-        assistant_message("A golden retriever!", created=clock.now + 1),
+        new_user_message("What pet did you adopt, Melanie?", created=clock.now),
+        new_assistant_message("A golden retriever!", created=clock.now + 1),
         *filler,
-        user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
-        user_message("Good morning.", created=clock.now + 6 * DAY),
+        new_user_message("Which pet did she adopt?", created=clock.now + 5 * DAY),
+        new_user_message("Good morning.", created=clock.now + 6 * DAY),
     )
     best_texts = await recall_texts(
         store,
@@ -82,13 +82,13 @@ async def test_named_day_counts_and_identifiers_count_more_than_words(
 ) -> None:
     day = 1_684_843_200.0  # 2023-05-23, noon
     meetings = [
-        user_message(f"The meeting went well, take {n}.", created=day + 40 * DAY * n)
+        new_user_message(f"The meeting went well, take {n}.", created=day + 40 * DAY * n)
         for n in range(-3, 4)
     ]
     thread = await new_thread(
         store,
         *meetings,
-        user_message("We looked at main, app and src in py.", created=day),
+        new_user_message("We looked at main, app and src in py.", created=day),
         tool_result("read_file", "def run(): # src/app/main.py", created=day),
     )
     best, *_ = await recall_texts(store, "How was the meeting on May 23, 2023?", thread=thread)
@@ -129,7 +129,9 @@ async def test_branch_recalls_shared_messages_and_no_later_ones(store: Store) ->
     assert not any("Ingrid" in text or "moved" in text for text in texts)
 
 
-async def test_finds_outputs_and_cuts_them_to_the_matching_part(store: Store, clock: Clock) -> None:
+async def test_finds_outputs_and_cuts_them_to_the_matching_part(
+    store: Store, clock: SteppedClock
+) -> None:
     thread = await new_thread(store, "Please run it.", "And once more.")
     clock.now += 60
     noise = "noise line\n" * 400
@@ -175,7 +177,7 @@ async def test_neighbours_and_turns_are_of_the_thread_despite_other_writers(
         answer = "A golden retriever!" if number == 4 else f"Here it is, {number}."
         await append_texts(store, thread, question)
         await append_texts(store, other, f"Ledger {number} is settled.")
-        await store.append(thread, [assistant_message(answer)])
+        await store.append(thread, [new_assistant_message(answer)])
     query = RecallQuery(
         "pet adopted",
         "default",
@@ -301,9 +303,9 @@ async def test_named_speaker_comes_before_others_who_say_the_same(
     """If texts begin with the names of speakers, a name in the question counts and the role does not."""
     thread = await new_thread(
         store,
-        assistant_message("Ann: The boat at the pier is blue and rather old."),
+        new_assistant_message("Ann: The boat at the pier is blue and rather old."),
         "Ben: The boat at the lake is green and quite new.",
-        assistant_message("Ann: Supper was good."),
+        new_assistant_message("Ann: Supper was good."),
         "Ben: I liked the soup.",
     )
     best, *_ = await recall_texts(
@@ -327,8 +329,8 @@ async def test_conversation_with_more_of_the_question_comes_first(
     )
     thread = await new_thread(
         store,
-        *(user_message(text, created=0.0) for text in conversation),
-        user_message("The ticket cost four euros.", created=DAY),
+        *(new_user_message(text, created=0.0) for text in conversation),
+        new_user_message("The ticket cost four euros.", created=DAY),
     )
     texts = await recall_texts(
         store, "What did the ticket cost in Genoa at the harbour?", thread=thread

@@ -9,16 +9,16 @@ import pytest
 from everthread.errors import UnknownIdError
 from everthread.store.records import NewMessage
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_texts,
     tool_result,
-    user_message,
 )
 from tests.store.searching import assert_bounds_find, assert_finds, search, search_texts
 from tests.store.tables import transaction
@@ -27,7 +27,7 @@ from tests.store.tables import transaction
 async def test_searches_the_messages_of_a_role_or_a_tool(store: Store) -> None:
     await new_thread(
         store,
-        user_message("needle"),
+        new_user_message("needle"),
         tool_result("terminal", "needle t"),
         tool_result("Web-Search 2", "needle w"),
     )
@@ -96,7 +96,7 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
 
 
 async def test_searches_a_period(store: Store, thread: str) -> None:
-    messages = [user_message(f"needle {day}", created=float(day)) for day in range(10)]
+    messages = [new_user_message(f"needle {day}", created=float(day)) for day in range(10)]
     await store.append(thread, messages)
     await assert_bounds_find(
         store,
@@ -118,7 +118,9 @@ async def test_searches_a_thread_by_any_of_its_ids(store: Store) -> None:
         await search_texts(store, "needle", thread="unknown")
 
 
-async def test_searches_the_messages_and_outputs_of_a_session(store: Store, clock: Clock) -> None:
+async def test_searches_the_messages_and_outputs_of_a_session(
+    store: Store, clock: SteppedClock
+) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6, "needle "))
     await store.outputs.put_output(thread, "needle output", tool="terminal")
     clock.now += 10
@@ -205,7 +207,7 @@ async def test_finds_everything_in_an_index_with_many_chunks(
     )
     texts = numbered_texts(0, 9, "needle ")
     for number, chunk_id in enumerate(ids):
-        message = user_message(texts[number], created=float(number))
+        message = new_user_message(texts[number], created=float(number))
         await store.append(thread, [message])
         await search_texts(store, "needle")
         with transaction(store) as tx:

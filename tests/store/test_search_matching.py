@@ -11,15 +11,15 @@ from everthread.store.records import NewMessage
 from everthread.store.search.text_search import RARITY_SAMPLE_CHUNKS
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     tool_result,
-    user_message,
 )
 from tests.store.searching import FILLER, assert_finds, search, search_texts
 
@@ -209,7 +209,7 @@ async def test_searches_the_messages_of_every_role(store: Store) -> None:
     text_part = {"type": "text", "text": "needle in a part"}
     await new_thread(
         store,
-        user_message("user needle"),
+        new_user_message("user needle"),
         NewMessage(calls_message(call)),
         tool_result("frobnicate", "needle found"),
         NewMessage({"role": "user", "content": [text_part]}),
@@ -373,7 +373,7 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
     assert hit.snippet == "needle three"
 
 
-async def test_hit_names_its_source(store: Store, clock: Clock) -> None:
+async def test_hit_names_its_source(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, "one", "two needle")
     [hit] = await search(store, "needle")
     message = await store.message(hit.message or 0)

@@ -16,11 +16,11 @@ from tests.store.messages import (
     append_texts,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     summary_message,
     tool_result,
-    user_message,
 )
 from tests.store.searching import FILLER
 
@@ -136,7 +136,7 @@ async def test_neighbour_that_the_passage_includes_is_left_out(store: Store) -> 
 async def test_finds_neighbours_across_a_compaction(store: Store) -> None:
     thread = await numbered_thread(store, 4)
     ids = [message.id for message in await store.messages(thread)]
-    shorter = user_message("short", kind="derived", origin=ids[3])
+    shorter = new_user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(thread, [ids[0], summary_message(), shorter], seen_count=4)
     await store.append(thread, numbered_messages(5, 6))
     expected = {

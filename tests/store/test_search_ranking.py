@@ -8,11 +8,7 @@ from everthread.store.records import NewMessage
 from everthread.store.search.text_search import MATCHES_PER_BATCH
 from everthread.store.search_records import SearchHit, SearchQuery
 from everthread.store.store import Store
-from tests.store.messages import (
-    new_thread,
-    numbered_texts,
-    user_message,
-)
+from tests.store.messages import new_thread, new_user_message, numbered_texts
 from tests.store.searching import FILLER, search, search_texts
 
 
@@ -40,7 +36,7 @@ async def test_rarer_word_weighs_more(store: Store) -> None:
 
 async def test_newest_of_equal_texts_comes_first(store: Store, thread: str) -> None:
     for day in (3, 1, 2):
-        message = user_message(f"needle {day}", created=float(day))
+        message = new_user_message(f"needle {day}", created=float(day))
         await store.append(thread, [message])
     assert await search_texts(store, "needle") == ["needle 3", "needle 2", "needle 1"]
 

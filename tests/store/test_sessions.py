@@ -9,7 +9,7 @@ import pytest
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
 from everthread.store.records import NewSession, Session, SessionKind
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     append_texts,
     commit_compaction,
@@ -23,7 +23,7 @@ from tests.store.messages import (
 from tests.store.tables import count_rows
 
 
-async def test_a_session_is_returned_unchanged(store: Store, clock: Clock) -> None:
+async def test_a_session_is_returned_unchanged(store: Store, clock: SteppedClock) -> None:
     system = [
         {
             "type": "text",
@@ -151,7 +151,7 @@ async def test_a_prefix_is_unique_within_its_tenant(store: Store) -> None:
         await store.resolve("a01", tenant="a")
 
 
-async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Clock) -> None:
+async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: SteppedClock) -> None:
     for number in range(7):
         clock.now += 1
         await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
@@ -177,7 +177,7 @@ async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Cl
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
-async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
+async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, "one")
     ended = await store.end_session(thread, "user")
     assert ended.ended == clock.now

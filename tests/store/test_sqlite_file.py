@@ -23,16 +23,16 @@ from everthread.errors import (
     StoreReadOnlyError,
 )
 from everthread.factory import open_store, store_url
-from tests.store.conftest import Clock, close_sound, open_at
+from tests.store.conftest import close_sound, open_at
 from tests.store.fork_server import ForkServer
 from tests.store.messages import (
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_texts,
     numbered_thread,
     read_history,
     texts_of,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
@@ -63,12 +63,12 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
 
 
 async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
-    store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
+    store = open_at(f"sqlite:///{tmp_path}/a.db")
     thread = await numbered_thread(store, 500)
     writing = asyncio.ensure_future(store.append(thread, numbered_messages(501, 900)))
     await store.backup(str(tmp_path / "copy.db"))
     await writing
-    copy = open_at(f"sqlite:///{tmp_path}/copy.db", Clock())
+    copy = open_at(f"sqlite:///{tmp_path}/copy.db")
     copied_texts = texts_of(await copy.history(thread))
     assert copied_texts[:500] == numbered_texts(1, 500)
     assert len(copied_texts) in (500, 900)
@@ -82,9 +82,9 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
 
 
 async def test_vacuum_frees_space(tmp_path: Path) -> None:
-    store = open_at(f"sqlite:///{tmp_path}/a.db", Clock())
+    store = open_at(f"sqlite:///{tmp_path}/a.db")
     keep = await new_thread(store, "kept words")
-    gone = await new_thread(store, *(user_message("padding " * 50) for _ in range(500)))
+    gone = await new_thread(store, *(new_user_message("padding " * 50) for _ in range(500)))
     await search(store, "padding")
     await store.delete_thread(gone)
     before = (await store.check()).size
@@ -116,7 +116,9 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     """Create a store with a thread and close it, so that all of it is in one file."""
     path = tmp_path / "store.db"
     store = open_store(path)
-    thread = await new_thread(store, *(user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES)))
+    thread = await new_thread(
+        store, *(new_user_message(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
+    )
     await search(store, "words")
     await store.close()
     return path, thread
@@ -266,7 +268,7 @@ def test_reports_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Pa
 
 async def test_reports_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path = open_folder / "store.db"
-    store = open_at(f"sqlite:///{path}", Clock())
+    store = open_at(f"sqlite:///{path}")
     thread = await new_thread(store, "kept")
     await store.close()
     log = open_folder / "log"
@@ -287,7 +289,7 @@ async def test_reports_a_file_that_cannot_be_written(open_folder: Path) -> None:
     assert path.read_bytes() == before
     open_folder.chmod(0o755)
     path.chmod(0o600)
-    again = open_at(f"sqlite:///{path}", Clock())
+    again = open_at(f"sqlite:///{path}")
     assert await read_history(again, thread) == "kept"
     await close_sound(again)
 

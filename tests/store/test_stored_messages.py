@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from everthread.errors import EverthreadError, InputError, UnknownIdError
 from everthread.store.records import NewMessage, NewSession, StoredMessage
 from everthread.store.store import Store
+from everthread.testing import SteppedClock
 from tests.chat_messages import calls_message, function_call
-from tests.store.conftest import Clock
 from tests.store.messages import (
     append_texts,
     compact_session,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     read_context,
     read_history,
     texts_of,
     tool_result,
-    user_message,
     user_messages,
 )
 
@@ -90,7 +90,7 @@ async def test_unusual_event_ids_are_stored_or_refused(
 ) -> None:
     session = await store.create_session(NewSession(title=title))
     try:
-        [stored] = await store.append(session.id, [user_message("x", event=event)])
+        [stored] = await store.append(session.id, [new_user_message("x", event=event)])
     except InputError:
         assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
         assert await store.messages(session.id) == []
@@ -101,7 +101,9 @@ async def test_unusual_event_ids_are_stored_or_refused(
 async def test_message_of_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
     # Derived: searching is not the point.
-    thread = await new_thread(store, user_message(text, kind="derived"), *user_messages("after"))
+    thread = await new_thread(
+        store, new_user_message(text, kind="derived"), *user_messages("after")
+    )
     assert await read_context(store, thread) == f"{text}, after"
 
 
@@ -113,7 +115,7 @@ async def test_invalid_messages_are_refused_and_nothing_is_stored(
     store: Store, thread: str, body: Any
 ) -> None:
     with pytest.raises(InputError):
-        await store.append(thread, [user_message("fine"), NewMessage(body)])
+        await store.append(thread, [new_user_message("fine"), NewMessage(body)])
     assert await store.messages(thread) == []
 
 
@@ -131,14 +133,14 @@ async def test_a_too_deeply_nested_message_is_refused(store: Store, thread: str)
 @pytest.mark.parametrize("tokens", [-1, 1.5, 10**12, 2**70, "many"])
 async def test_invalid_token_count_is_refused(store: Store, thread: str, tokens: Any) -> None:
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
-        await store.append(thread, [user_message("x", tokens=tokens)])
+        await store.append(thread, [new_user_message("x", tokens=tokens)])
     assert await store.messages(thread) == []
 
 
 async def test_a_message_is_returned_with_its_metadata(
-    store: Store, thread: str, clock: Clock
+    store: Store, thread: str, clock: SteppedClock
 ) -> None:
-    new = user_message("hello", tokens=7, event="e-1")
+    new = new_user_message("hello", tokens=7, event="e-1")
     [stored] = await store.append(thread, [new])
     assert stored == StoredMessage(
         stored.id,
@@ -181,15 +183,15 @@ async def test_a_repeated_event_is_stored_once(store: Store, thread: str) -> Non
     first = await store.append(
         thread,
         [
-            user_message("a", event="1"),
-            user_message("b", event="2"),
-            user_message("a", event="1"),
+            new_user_message("a", event="1"),
+            new_user_message("b", event="2"),
+            new_user_message("a", event="1"),
         ],
     )
     assert [message.seq for message in first] == [0, 1, 0]
     again = await store.append(
         thread,
-        [user_message("other words", event="2"), user_message("c", event="3")],
+        [new_user_message("other words", event="2"), new_user_message("c", event="3")],
     )
     assert [message.id for message in again] == [first[1].id, again[1].id]
     assert await read_context(store, thread) == "a, b, c"
@@ -199,14 +201,14 @@ async def test_threads_may_use_the_same_event_ids(store: Store) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     for session in (one, two):
-        await store.append(session, [user_message(session, event="1")])
+        await store.append(session, [new_user_message(session, event="1")])
     assert await read_context(store, two) == two
 
 
 async def test_repeated_event_returns_its_current_position(
     store: Store,
 ) -> None:
-    events = [user_message(f"m{number}", event=str(number)) for number in range(6)]
+    events = [new_user_message(f"m{number}", event=str(number)) for number in range(6)]
     thread = await new_thread(store, *events)
     continued = await compact_session(store, thread, head=1, tail=2)
     covered, carried = await store.append(thread, [events[2], events[5]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from everthread.core.tool_outputs import output_id
 from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     compact_session,
     new_thread,
@@ -34,7 +34,7 @@ async def test_any_text_is_returned_unchanged(store: Store, text: str, call: str
     assert await store.outputs.list_outputs(thread) == [stored]
 
 
-async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:
+async def test_equal_outputs_are_stored_once(store: Store, clock: SteppedClock) -> None:
     one = await new_thread(store)
     two = await new_thread(store)
     text = "line\n" * 100_000

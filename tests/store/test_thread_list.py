@@ -8,12 +8,12 @@ from typing import Any
 from everthread.factory import open_store
 from everthread.store.records import NewMessage, NewSession, ThreadRow
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     compact_session,
     new_thread,
+    new_user_message,
     summary_message,
-    user_message,
     user_messages,
 )
 from tests.store.tables import execute
@@ -36,10 +36,12 @@ def counts(row: ThreadRow) -> tuple[int, int, int]:
 
 
 def messages_of_tokens(*tokens: int | None) -> list[NewMessage]:
-    return [user_message(f"of {count}", tokens=count) for count in tokens]
+    return [new_user_message(f"of {count}", tokens=count) for count in tokens]
 
 
-async def test_lists_the_last_used_threads_first_in_pages(store: Store, clock: Clock) -> None:
+async def test_lists_the_last_used_threads_first_in_pages(
+    store: Store, clock: SteppedClock
+) -> None:
     for number in range(7):
         clock.now += 1
         await new_thread(store, id=f"t{number}", tenant="ab"[number % 2])
@@ -62,7 +64,7 @@ async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) ->
 
 
 async def test_messages_count_once_through_compactions_and_undos(
-    store: Store, clock: Clock
+    store: Store, clock: SteppedClock
 ) -> None:
     thread = await new_thread(store, *messages_of_tokens(1, 2, 4, None, 8))
     assert counts(await row_of(store, thread)) == (5, 15, 0)
@@ -88,7 +90,7 @@ async def test_messages_count_once_through_compactions_and_undos(
     assert len(history) == 7
 
 
-async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
+async def test_only_history_messages_count(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, *messages_of_tokens(5))
     start = clock.now
     clock.now += 10
@@ -96,7 +98,7 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
         thread,
         [
             summary_message("not said"),
-            user_message("smaller", kind="derived", tokens=1),
+            new_user_message("smaller", kind="derived", tokens=1),
         ],
     )
     row = await row_of(store, thread)
@@ -104,7 +106,7 @@ async def test_only_history_messages_count(store: Store, clock: Clock) -> None:
     assert row.last_active == start
 
 
-async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> None:
+async def test_a_branch_counts_what_it_shares(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, *messages_of_tokens(1, 2, 4, 8, 16, 32))
     await compact_session(store, thread)
     shared = await store.history(thread)
@@ -122,7 +124,7 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
 
 
 async def test_an_imported_thread_has_the_same_row_in_the_list(
-    store: Store, other_store: Store, clock: Clock
+    store: Store, other_store: Store, clock: SteppedClock
 ) -> None:
     thread = await new_thread(store, *messages_of_tokens(1, 2, 4, 8))
     clock.now += 5

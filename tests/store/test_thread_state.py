@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.store import Store
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     compact_session,
     make_node,
@@ -117,7 +117,7 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
     assert await store.state.list_pins(branch.id) == [kept]
 
 
-async def test_failures_are_counted_by_tenant_and_kind(store: Store, clock: Clock) -> None:
+async def test_failures_are_counted_by_tenant_and_kind(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, *numbered_messages(0, 1))
     await store.state.add_failures(
         {("acme", "", "it failed"): 2, ("", thread, "a compaction failed"): 1}

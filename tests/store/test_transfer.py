@@ -13,13 +13,14 @@ from everthread.errors import EverthreadError, InputError, StoreError, Transcrip
 from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from tests.store.conftest import Clock
+from everthread.testing import SteppedClock
 from tests.store.messages import (
     append_texts,
     commit_compaction,
     compact_session,
     make_node,
     new_thread,
+    new_user_message,
     numbered_messages,
     numbered_thread,
     read_context,
@@ -27,7 +28,6 @@ from tests.store.messages import (
     store_nodes,
     texts_of,
     tool_result,
-    user_message,
     user_messages,
 )
 from tests.store.searching import search
@@ -35,7 +35,7 @@ from tests.store.searching import search
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
 
-async def rich_thread(store: Store, clock: Clock) -> str:
+async def rich_thread(store: Store, clock: SteppedClock) -> str:
     """Create a thread with a line of every kind."""
     system: Any = [{"type": "text", "text": "S\0\ud800"}]
     odd: Any = {
@@ -119,7 +119,7 @@ async def rich_thread(store: Store, clock: Clock) -> str:
 
 
 async def test_export_and_import_keep_everything(
-    store: Store, other_store: Store, clock: Clock
+    store: Store, other_store: Store, clock: SteppedClock
 ) -> None:
     await new_thread(other_store, "so that ids differ")
     thread = await rich_thread(store, clock)
@@ -182,7 +182,9 @@ async def test_imports_several_threads_of_one_file(store: Store, other_store: St
     assert await read_history(other_store, two) == "m4, m5, m6"
 
 
-async def test_existing_threads_are_refused_and_nothing_changes(store: Store, clock: Clock) -> None:
+async def test_existing_threads_are_refused_and_nothing_changes(
+    store: Store, clock: SteppedClock
+) -> None:
     thread = await rich_thread(store, clock)
     other = await new_thread(store, "x")
     lines = await store.export(thread)
@@ -203,7 +205,7 @@ async def test_existing_threads_are_refused_and_nothing_changes(store: Store, cl
 
 
 async def test_malformed_lines_are_refused_and_nothing_is_stored(
-    store: Store, other_store: Store, clock: Clock
+    store: Store, other_store: Store, clock: SteppedClock
 ) -> None:
     """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
@@ -329,7 +331,7 @@ async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     assert await read_history(store, "early") == "three"
     [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
-    assert await store.append("early", [user_message("e")])
+    assert await store.append("early", [new_user_message("e")])
     messages = await store.messages("early")
     assert texts_of(messages) == ["three", "e"]
 

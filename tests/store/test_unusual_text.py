@@ -8,7 +8,7 @@ from everthread.store.records import NewMessage
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
 from tests.chat_messages import calls_message, function_call
-from tests.store.messages import new_thread, texts_of, tool_result, user_message
+from tests.store.messages import new_thread, new_user_message, texts_of, tool_result
 from tests.store.searching import search
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -25,7 +25,7 @@ async def test_message_with_unusual_text_is_stored_and_found(
         f"{odd} walnut {odd}",
     ]
     messages = [
-        *(user_message(text, event=f"e{number}") for number, text in enumerate(texts)),
+        *(new_user_message(text, event=f"e{number}") for number, text in enumerate(texts)),
         NewMessage(
             calls_message(function_call(odd, f"t{odd}", f'{{"walnut": "{odd}"}}')),
             event="call",
@@ -75,8 +75,8 @@ async def test_both_databases_find_unusual_text_alike(
     for each in (store, other_store):
         await new_thread(
             each,
-            user_message(f"walnut {odd} tree", event="a"),
-            user_message("walnut tree", event="b"),
+            new_user_message(f"walnut {odd} tree", event="a"),
+            new_user_message("walnut tree", event="b"),
             id="s",
         )
         queries = [

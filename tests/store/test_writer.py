@@ -33,7 +33,8 @@ from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from everthread.store.writer import StoreWriter
-from tests.store.conftest import Clock, open_at, open_database
+from everthread.testing import SteppedClock
+from tests.store.conftest import open_at, open_database
 from tests.store.messages import (
     append_texts,
     commit_compaction,
@@ -167,7 +168,9 @@ async def test_writes_without_a_waiter_join_the_next_batch_or_share_their_own(
     assert len(calls) == 6
 
 
-async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: Clock) -> None:
+async def test_closing_writes_what_is_queued_and_then_refuses(
+    url: str, clock: SteppedClock
+) -> None:
     store = open_at(url, clock)
     thread = await new_thread(store)
     tasks = [asyncio.ensure_future(append_texts(store, thread, str(n))) for n in range(20)]

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.core.messages import Message
 from everthread.store.records import NewMessage, NewSession, StoredMessage
 from everthread.store.store import Store
 from everthread.thread.lookup.store_lookup import StoreLookup
-
-
-def user_message(text: str) -> Message:
-    return {
-        "role": "user",
-        "content": text,
-    }
+from tests.chat_messages import user_message
 
 
 async def append(store: Store, thread: str, *bodies: Any) -> list[StoredMessage]:

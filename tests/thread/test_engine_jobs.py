@@ -31,7 +31,8 @@ from everthread.errors import EngineError
 from everthread.testing import ScriptedSummarizer
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.engines.plugin_engines import report_in_loop
-from tests.compaction.histories import assistant_message, tool_turns, user_message
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import tool_turns
 
 CONVERSATION = [
     user_message("Tidy up."),
@@ -104,7 +105,7 @@ class FailingJob:
         raise ValueError("nobody expects this")
 
 
-class OnlyCompress(ContextEngine):
+class MinimalEngine(ContextEngine):
     """An engine with nothing but the abstract methods; it keeps the last message."""
 
     name = "only-compress"
@@ -217,7 +218,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
         events.append((kind, details["pid"], threading.get_ident()))
 
     made, pid, thread = await runner.run(
-        setup_of(OnlyCompress),
+        setup_of(MinimalEngine),
         Job(CONVERSATION),
         LoopOnly(),
         events=hear,
@@ -228,7 +229,7 @@ async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -
     assert thread != here
     assert events == [("begun", os.getpid(), here)]
     assert made.warnings == (f"asked in {os.getpid()} {here}",)
-    journal, _, _ = await runner.run(setup_of(OnlyCompress), Job(CONVERSATION), NO_MODEL)
+    journal, _, _ = await runner.run(setup_of(MinimalEngine), Job(CONVERSATION), NO_MODEL)
     assert journal.author == "journal", "the journal is written there"
 
 
@@ -254,7 +255,7 @@ async def test_raises_the_failure_of_an_engine() -> None:
         await run(
             CompactionRunner(uses_processes=True),
             LoopOnly(),
-            OnlyCompress,
+            MinimalEngine,
         )
 
 

@@ -17,9 +17,9 @@ from everthread.store.store import Store
 from everthread.thread.lookup import pattern_matcher
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.lookup.word_search import EXCERPT_CHARS
-from tests.chat_messages import calls_message, function_call, result_message
+from tests.chat_messages import calls_message, function_call, result_message, user_message
 from tests.conversation.conversation_setup import make_text
-from tests.thread.stored_threads import append, look_up, user_message
+from tests.thread.stored_threads import append, look_up
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 

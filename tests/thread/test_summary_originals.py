@@ -20,8 +20,9 @@ from everthread.testing import ScriptedModel
 from everthread.thread.lookup.lookup_cache import LookupCache
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.options import RecallOptions
+from tests.chat_messages import user_message
 from tests.conversation.conversation_setup import Conversations, make_text
-from tests.thread.stored_threads import append, look_up, store_user_texts, user_message
+from tests.thread.stored_threads import append, look_up, store_user_texts
 
 MESSAGES = 1_000
 FIRST = 400

@@ -23,7 +23,7 @@ from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
 from tests.gateway.dashboard_setup import MODEL, compact_thread, make_thread, make_turn
-from tests.gateway.gateway_setup import CLAUDE, ask_claude, open_gateways
+from tests.gateway.gateway_setup import CLAUDE_MODEL, ask_claude, open_gateways
 from tests.gateway.test_dashboard_safety import CONTROLS, HOSTILE
 from tests.torture.chromium import Chromium, Tab, chromium, find_axe
 
@@ -250,13 +250,15 @@ async def test_running_conversation_is_shown_live(tmp_path: Path) -> None:
         calls = "document.querySelector('#calls-chart')?.dataset.count"
         assert await tab.run(calls) == "1"
         said: Any = [{"role": "user", "content": "Hello"}]
-        answer: Any = await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
+        answer: Any = await client.messages.create(
+            model=CLAUDE_MODEL, max_tokens=100, messages=said
+        )
         words = answer.content[0].text
         said += [
             {"role": "assistant", "content": words},
             {"role": "user", "content": "And the ledger?"},
         ]
-        await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
+        await client.messages.create(model=CLAUDE_MODEL, max_tokens=100, messages=said)
         await tab.until(f"Number({calls}) >= 2")
         await theirs.open(f"{url}/dashboard/threads/{thread}")
         assert "There is no such page" in await theirs.run("document.body.innerText")

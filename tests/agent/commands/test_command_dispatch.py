@@ -11,8 +11,9 @@ from everthread.agent.commands import COMMANDS, CommandResult, parse
 from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import Agents, FakeTool, call_reply
+from tests.agent.agent_setup import Agents, FakeTool
 from tests.agent.commands.command_runs import open_with_turns, run_command
+from tests.chat_messages import call_reply
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import Any
 
 from everthread.testing import ScriptedModel
 from everthread.thread.events import CompactionDone, Recovery
-from tests.agent.agent_setup import Agents, call_reply, text_tool
+from tests.agent.agent_setup import Agents, text_tool
 from tests.agent.commands.command_runs import SMALL, open_with_turns, run_command
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import make_text, numbered_text, send_texts
 
 

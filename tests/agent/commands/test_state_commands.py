@@ -7,8 +7,9 @@ from typing import Any
 
 from everthread.agent.approval import Approvals
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import Agents, call_reply, open_agents
+from tests.agent.agent_setup import Agents, open_agents
 from tests.agent.commands.command_runs import open_with_turns, run_command
+from tests.chat_messages import call_reply
 
 
 async def test_a_refused_command_is_not_a_failed_one(agents: Agents) -> None:

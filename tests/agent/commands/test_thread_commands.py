@@ -7,8 +7,9 @@ from everthread.agent.commands import CommandResult
 from everthread.core.messages import text_of
 from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
-from tests.agent.agent_setup import Agents, call_reply, text_tool
+from tests.agent.agent_setup import Agents, text_tool
 from tests.agent.commands.command_runs import open_with_turns, run_command
+from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import make_text
 
 

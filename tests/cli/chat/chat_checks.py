@@ -17,7 +17,7 @@ PROMPT = "› "
 LONG = "word " * 200
 
 
-def wait_for_pids(file: Path) -> list[int]:
+def wait_for_pid_file(file: Path) -> list[int]:
     """Wait for the process ids that a command writes to a file."""
     for _ in range(500):
         if file.exists() and (pids := file.read_text("utf-8").split()):

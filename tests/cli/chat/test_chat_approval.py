@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.chat_messages import call_reply
 from tests.cli.chat.chat_checks import PROMPT
 from tests.cli.chat.conftest import OpenChat
-from tests.cli.provider_thread import call_reply, provider_in_thread
+from tests.cli.provider_thread import provider_in_thread
 
 
 def test_an_answer_allows_refuses_or_always_allows(chat: OpenChat, workspace: Path) -> None:

@@ -11,10 +11,11 @@ from everthread.core.messages import text_of
 from everthread.core.validation import validate_messages
 from everthread.lab.provider import Fault
 from tests.agent.process_checks import are_gone, is_running
-from tests.cli.chat.chat_checks import LONG, PROMPT, last_thread, wait_for_pids
+from tests.chat_messages import call_reply
+from tests.cli.chat.chat_checks import LONG, PROMPT, last_thread, wait_for_pid_file
 from tests.cli.chat.conftest import OpenChat, OpenTerminal
 from tests.cli.conftest import RunOnStore
-from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
+from tests.cli.provider_thread import configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 
@@ -99,7 +100,7 @@ def test_one_line_before_the_first_prompt_is_sent(
 def test_keys_typed_ahead_do_not_answer_a_question(chat: OpenChat, workspace: Path) -> None:
     first = Fault(
         "slow",
-        call_reply(("terminal", {"command": "touch made"}), say=LONG),
+        call_reply(("terminal", {"command": "touch made"}), text=LONG),
         seconds=0.05,
     )
     with provider_in_thread([first, "Not made."]) as provider:
@@ -138,7 +139,7 @@ def test_closing_the_terminal_ends_running_tools_and_is_recorded(
         chat(provider, "--yes") as terminal,
     ):
         terminal.enter("wait", "⚙ terminal")
-        (pid,) = wait_for_pids(workspace / "pid")
+        (pid,) = wait_for_pid_file(workspace / "pid")
         assert is_running(pid)
     assert asyncio.run(are_gone(pid))
     _, messages = last_thread(run_on_store)

@@ -8,10 +8,11 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.lab.provider import ServedModel
+from tests.chat_messages import call_reply
 from tests.cli.chat.chat_checks import PROMPT, last_thread, received_request
 from tests.cli.chat.conftest import OpenChat, OpenTerminal
 from tests.cli.conftest import Command, RunOnStore, configure
-from tests.cli.provider_thread import call_reply, configured_provider, provider_in_thread
+from tests.cli.provider_thread import configured_provider, provider_in_thread
 from tests.cli.terminal import CTRL_C, CTRL_D
 
 

@@ -12,13 +12,8 @@ from everthread.compaction.lossless.graph import VisibleNode, read_visible_nodes
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from tests.compaction.histories import (
-    COUNTER,
-    JOURNAL,
-    assistant_message,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import COUNTER, JOURNAL, tool_turns
 
 WINDOW = 16_000
 THOUGHT = "The part was read with care, compared with its neighbours and found to be in order. " * 6

@@ -16,7 +16,7 @@ from everthread.core.types import Api, ModelRequest
 from everthread.core.validation import validate_messages
 from everthread.thread.events import CompactionDone
 from everthread.thread.lookup.pins import add_pin
-from tests.agent.agent_setup import call_reply
+from tests.chat_messages import call_reply
 from tests.compaction.lossless.lossless_setup import NODE
 from tests.conversation.conversation_setup import make_text
 from tests.conversation.http_setup import (

@@ -28,14 +28,8 @@ from everthread.core.messages import Message, text_of
 from everthread.core.summary_marks import recognize_summaries, strip_summary_marks
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedModel, ScriptedSummarizer
-from tests.compaction.histories import (
-    COUNTER,
-    assistant_message,
-    call_with_result,
-    run_command,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import COUNTER, call_with_result, run_command, tool_turns
 from tests.compaction.lossless.lossless_setup import (
     WINDOW,
     compact_lossless,

@@ -16,13 +16,8 @@ from everthread.core.summary_marks import SUMMARY_END, is_summary
 from everthread.core.tokens.budget import Budget
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError
-from tests.compaction.histories import (
-    COUNTER,
-    assistant_message,
-    read_sections,
-    tool_turns,
-    user_message,
-)
+from tests.chat_messages import assistant_message, user_message
+from tests.compaction.histories import COUNTER, read_sections, tool_turns
 from tests.compaction.lossless.lossless_setup import (
     WINDOW,
     compact_lossless,

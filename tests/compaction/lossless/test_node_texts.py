@@ -14,7 +14,7 @@ from everthread.core.search.search_results import Passage
 from everthread.core.types import Node
 from everthread.errors import UnknownIdError
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.histories import user_message
+from tests.chat_messages import user_message
 from tests.compaction.lossless.lossless_setup import (
     OPENING,
     compact_lossless,

@@ -27,7 +27,7 @@ CONVERSATION: list[Message] = [
 
 
 @dataclass
-class PricedSummarizer:
+class FixedPriceSummarizer:
     name: str
     dollars: float | None
 
@@ -41,19 +41,19 @@ class PricedSummarizer:
         return SummaryDraft({"Goal": "None."}, self.name)
 
 
-CHEAP = PricedSummarizer("cheap", 0.1)
-DEAR = PricedSummarizer("dear", 0.3)
-UNPRICED = PricedSummarizer("unpriced", None)
+CHEAP = FixedPriceSummarizer("cheap", 0.1)
+DEAR = FixedPriceSummarizer("dear", 0.3)
+UNPRICED = FixedPriceSummarizer("unpriced", None)
 REQUEST = SummaryRequest(CONVERSATION, CONVERSATION, 500)
 
 
-def make_chain(*routes: PricedSummarizer) -> SummarizerChain:
+def make_chain(*routes: FixedPriceSummarizer) -> SummarizerChain:
     return SummarizerChain(routes, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(("second", "author"), [(CHEAP, "cheap"), (UNPRICED, "dear")], ids=str)
 async def test_the_cheapest_is_asked_first_if_every_price_is_known(
-    second: PricedSummarizer, author: str
+    second: FixedPriceSummarizer, author: str
 ) -> None:
     assert (await make_chain(DEAR, second).summarize(REQUEST)).author == author
 
@@ -63,7 +63,7 @@ async def test_the_cheapest_is_asked_first_if_every_price_is_known(
     [((DEAR, CHEAP), 0.1), ((DEAR, UNPRICED), 0.3), ((UNPRICED,), None), ((), 0.0)],
 )
 def test_a_chain_quotes_the_price_of_its_cheapest_route(
-    routes: tuple[PricedSummarizer, ...], price: float | None
+    routes: tuple[FixedPriceSummarizer, ...], price: float | None
 ) -> None:
     assert make_chain(*routes).quote_price(1, 1) == price
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everthread.core.types import ModelReply
-from tests.agent.agent_setup import call_reply
+from tests.chat_messages import call_reply
 from tests.gateway.api.api_setup import ApiGateway, WaitingModel, error_of, open_api
 
 UNKNOWN_THREAD = "0" * 32

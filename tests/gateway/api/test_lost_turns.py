@@ -16,7 +16,7 @@ from everthread.gateway.api.lost_turns import UNKNOWN_OUTCOME, repair_lost_turn
 from everthread.store.records import Lease, NewMessage, NewSession
 from everthread.store.store import Store
 from everthread.store.turn_records import NewQueuedTurn, QueuedTurn
-from tests.agent.agent_setup import call_reply
+from tests.chat_messages import call_reply
 from tests.gateway.api.api_setup import ApiGateway, error_of, open_api
 
 QUESTION: Message = {"role": "user", "content": "pay"}

@@ -51,7 +51,7 @@ class TwoRequestAccount:
         """The requests that a model got."""
 
 
-class Keys:
+class TenantKeys:
     """The key `key-NAME` belongs to the tenant NAME; `key-proxy` may not read conversations."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
@@ -76,7 +76,7 @@ async def gateway(folder: Path, *, keys: bool = True) -> AsyncIterator[tuple[Sto
                 f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}"
             )
             async with open_gateway(
-                config, store=store, authenticator=Keys() if keys else None
+                config, store=store, authenticator=TenantKeys() if keys else None
             ) as served:
                 yield store, served.url
     finally:

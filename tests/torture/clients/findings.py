@@ -16,7 +16,7 @@ from everthread.core.provider_errors.classification import classify_error
 from everthread.core.types import ModelRequest
 from everthread.lab.provider.answers import RequestRecord
 from everthread.thread.lookup.thread_title import load_title
-from tests.torture.clients.model import RECALL, ScriptedModel
+from tests.torture.clients.model import RECALL, TaskModel
 
 WEBSOCKET_REFUSED = 426
 """A client that asks for a WebSocket continues over HTTP."""
@@ -42,7 +42,7 @@ def _describe_request(record: RequestRecord) -> dict[str, Any]:
 
 
 def summarize_requests(
-    log: Sequence[RequestRecord], model: ScriptedModel, *, unsteady: int
+    log: Sequence[RequestRecord], model: TaskModel, *, unsteady: int
 ) -> dict[str, Any]:
     """Summarize the requests that the provider received. Only valid ones reached the model."""
     answered = [record for record in log if record.reply is not None]

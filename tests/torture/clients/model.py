@@ -72,7 +72,7 @@ def file_text(number: int, characters: int) -> str:
 
 
 @dataclass
-class ScriptedModel:
+class TaskModel:
     """Answer every request. `tools`: a client's tools, each with the arguments that read file `{name}`."""
 
     steps: int

@@ -20,7 +20,7 @@ from everthread.core.types import ModelReply, ModelRequest
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import RequestRecord
 from tests.torture.clients.findings import keep_bodies, load_threads, read_gateway_log
-from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel
+from tests.torture.clients.model import QUESTION, RECALL, TASK, TaskModel
 from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.clients.workspace import (
     CommandOutput,
@@ -86,7 +86,7 @@ def list_steps(program: Program) -> list[Step]:
     return [step for step in STEPS if step.name not in left_out]
 
 
-class SummarisingModel(ScriptedModel):
+class SummarisingModel(TaskModel):
     """Write a summary if the client asks for one."""
 
     def __call__(self, request: ModelRequest) -> ModelReply | str:

@@ -18,7 +18,7 @@ from tests.torture.clients.findings import (
     summarize_requests,
     summarize_threads,
 )
-from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel
+from tests.torture.clients.model import QUESTION, RECALL, TASK, TaskModel
 from tests.torture.clients.programs import PROGRAMS, Program
 from tests.torture.clients.workspace import (
     CommandOutput,
@@ -32,7 +32,7 @@ from tests.torture.clients.workspace import (
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     """Run both parts of the program's conversation; return the findings."""
     workspace = Workspace.create(folder, program, binaries, program.rounds)
-    model = ScriptedModel(
+    model = TaskModel(
         program.rounds,
         workspace.insert_folder(program.tools),
         width=program.files_per_round,

@@ -270,18 +270,6 @@ CREATE TABLE key_days (
     PRIMARY KEY (key_id, day)
 ) STRICT;
 
--- Uses of a key that are not summed up yet: rows are only added, so that no gateway waits for another.
-CREATE TABLE key_uses (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    key_id TEXT NOT NULL,
-    day TEXT NOT NULL,
-    requests INTEGER NOT NULL,
-    tokens INTEGER NOT NULL,
-    pico_dollars INTEGER NOT NULL,
-    used_at REAL NOT NULL
-) STRICT;
-CREATE INDEX key_uses_day ON key_uses (key_id, day);
-
 -- Random numbers that all gateways on this store share.
 CREATE TABLE shared_secrets (
     name TEXT PRIMARY KEY,

@@ -15,7 +15,6 @@ from everthread.store.search.index_query import (
     IndexQuery,
     ParsedQuery,
     QueryPhrase,
-    QueryPhrases,
     parse_query,
 )
 from everthread.store.search.search_scope import (
@@ -42,8 +41,6 @@ MAX_COMBINED_CHUNKS = 2_000
 """If no chunk has all words, combine at most this many chunks of long texts for each word, the newest."""
 MAX_COMBINED_THREADS = 50
 """Maximum threads to name in one query."""
-MIN_CHECKED_TERMS = 5
-"""A query of this many terms or more is first checked for terms that no text holds."""
 TYPICAL_TEXT_CHARS = 400
 """Typical length of a text. A match in a longer text scores lower."""
 ScoredChunk = tuple[float, StoredChunk]
@@ -75,8 +72,6 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
 def _match_variants(tx: Tx, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[ScoredChunk]:
     """Yield matches, those of the strictest variant first. Read only as many as the caller takes."""
     sample = _PhraseSample(tx, scope)
-    if _lacks_required_term(parsed, sample):
-        return
     for variant_number, phrases in enumerate(parsed.variants):
         index_query = replace(scope, phrases=phrases)
         weights: list[float] = []
@@ -106,33 +101,9 @@ class _PhraseSample:
             self._counts[phrase] = len(self._tx.match_ids(index_query, RARITY_SAMPLE_CHUNKS))
         return self._counts[phrase]
 
-    def is_absent(self, phrase: QueryPhrase) -> bool:
-        """Return whether no chunk at all holds a phrase."""
-        index_query = IndexQuery((phrase,), self._tenant_filter)
-        return not self.count(phrase) and not self._tx.match_ids(index_query, 1)
-
     @functools.cached_property
     def _oldest_sampled_id(self) -> int:
         return (self._tx.value("SELECT MAX(id) FROM pieces") or 0) - RARITY_SAMPLE_CHUNKS + 1
-
-
-def _lacks_required_term(parsed: ParsedQuery, sample: _PhraseSample) -> bool:
-    """Return whether a term that every match must hold is in no text.
-
-    Only long queries are checked: most match nothing, but the index finds the chunks of every term before it compares.
-    """
-    required_terms = _list_terms(parsed.variants[-1])
-    for phrases in parsed.variants[:-1]:
-        terms = _list_terms(phrases)
-        required_terms = [term for term in required_terms if term in terms]
-    return len(required_terms) >= MIN_CHECKED_TERMS and any(
-        sample.is_absent(QueryPhrase((term,))) for term in required_terms
-    )
-
-
-def _list_terms(phrases: QueryPhrases) -> list[str]:
-    """Return the terms of phrases that are not prefixes, each once."""
-    return list(dict.fromkeys(term for phrase in phrases for term in phrase.whole_terms))
 
 
 def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
