@@ -25,12 +25,14 @@ from everthread import open_store
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Setup
 from everthread.core.messages import Message, text_of
 from everthread.core.types import ModelReply
 from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
 from everthread.thread.events import CompactionDone, Event
-from everthread.thread.options import Route, SessionOptions, Setup
+from everthread.thread.options import SessionOptions
+from everthread.thread.route import Route
 
 MIN_COMPACTIONS = 20
 """Compactions in a chain."""
@@ -170,11 +172,11 @@ async def _run_chain(messages: Sequence[Message], window: int = WINDOW) -> Chain
 
         route = Route("gpt-4o", "openai_chat", window)
         setup = Setup(
-            store,
-            route,
-            LosslessEngine,
-            lambda context: JournalWriter(context.counter),
-            SessionOptions(background=False),
+            store=store,
+            route=route,
+            make_engine=LosslessEngine,
+            make_summarizer=lambda context: JournalWriter(context.counter),
+            options=SessionOptions(background=False),
             clock=time.process_time,
             listener=listen,
         )

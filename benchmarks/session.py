@@ -14,10 +14,11 @@ from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Setup
 from everthread.core.types import ModelReply
 from everthread.store.records import NewMessage
 from everthread.store.search_records import SearchQuery
-from everthread.thread.options import Route, Setup
+from everthread.thread.route import Route
 
 FEW_MESSAGES = 12
 MANY_MESSAGES = 1_000
@@ -57,10 +58,10 @@ async def _time_turn(stored_count: int) -> float:
         store = open_store(Path(folder) / "store.db")
         route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
         setup = Setup(
-            store,
-            route,
-            ContextCompressor,
-            lambda context: JournalWriter(context.counter),
+            store=store,
+            route=route,
+            make_engine=ContextCompressor,
+            make_summarizer=lambda context: JournalWriter(context.counter),
         )
         conversation = await Conversation.open(setup)
         await store.append(

@@ -17,7 +17,7 @@ from everthread.compaction.verification.checkable_names import (
     CheckableName,
     find_checkable_names,
 )
-from everthread.core.search.word_forms import stop_words
+from everthread.core.search.word_forms import choose_stop_words
 
 FIGURE = "figure"
 NAME = "name"
@@ -105,7 +105,7 @@ class Recorded:
             self._names.setdefault(name.kind, []).append(name.value)
         self._figures = sorted({match[0] for match in _FIGURE.finditer(sample)})
         words = re.findall(r"\b[a-z]{4,12}\b", sample)
-        stop = stop_words(words)
+        stop = choose_stop_words(words)
         self._words = sorted({word for word in words if word not in stop})
 
     def make_wrong_facts(self, line: str, rng: random.Random) -> list[WrongFact]:

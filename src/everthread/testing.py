@@ -142,10 +142,10 @@ class PrefixWatch:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, ToolsChanged) and event.now:
+        if isinstance(event, ToolsChanged) and event.is_immediate:
             self._last_requests.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
-            messages = event.request.messages[: len(event.request.messages) - event.injected]
+            messages = event.request.messages[: len(event.request.messages) - event.injected_count]
             request = ModelRequest(
                 event.request.model, messages, event.request.system, event.request.tools
             )

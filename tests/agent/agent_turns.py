@@ -9,7 +9,7 @@ from everthread import Agent, validate_messages
 from everthread.agent.tool_interface import Permission
 from everthread.core.types import StreamDelta
 from everthread.testing import ScriptedModel
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 
 
 def has_valid_messages(agent: Agent) -> bool:

@@ -102,7 +102,7 @@ async def test_showing_tools_at_once_needs_approval_of_the_price(
     assert ("did not allow to show them at once" in result) != is_allowed
     assert ("next compaction" in result) != is_allowed
     assert agents.events_of(ToolFinished)[-1].refused != is_allowed
-    changes = [event.now for event in agents.events_of(ToolsChanged)]
+    changes = [event.is_immediate for event in agents.events_of(ToolsChanged)]
     assert changes == ([False, True] if is_allowed else [False])
     [permission] = permissions
     assert permission.kind == "cache"

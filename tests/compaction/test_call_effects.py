@@ -350,13 +350,8 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     journal, state = build_journal_and_state(first)
     parsed = parse_journal(journal.render())
     facts = [MessageFacts(message) for message in run_command("make one", "exit code: 0")]
-    lines = (
-        JournalBuilder(parsed, state)
-        .extend(facts, [1] * len(facts))
-        .build_journal()
-        .render()
-        .split("\n")
-    )
+    builder = JournalBuilder.read(facts, [1] * len(facts), state, parsed)
+    lines = builder.build_journal(state).render().split("\n")
     assert [line for line in lines if FIXED_NOTE in line] == [
         f"- error: Error: missing header {FIXED_NOTE}"
     ]

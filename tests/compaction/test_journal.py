@@ -81,7 +81,7 @@ def test_a_journal_is_read_back_and_extended() -> None:
         MessageFacts(user_message("Now the docs.")),
         MessageFacts(assistant_message("Done.")),
     ]
-    more = JournalBuilder(again, state).extend(new, [3, 3]).build_journal()
+    more = JournalBuilder.read(new, [3, 3], state, again).build_journal(state)
     assert [entry.first_turn for entry in more.entries] == [1, 2, 3]
     assert more.message_count == journal.message_count + 2
 

@@ -10,6 +10,7 @@ import pytest
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.history.call_effects import read_effects
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.names.name_shapes import read_names
@@ -277,7 +278,7 @@ def test_only_files_are_read_from_old_outputs() -> None:
     messages = [*call_with_result("bash", call, listing), *spoken]
     facts = [MessageFacts(message) for message in messages]
     names = NamesInUse()
-    names.add_messages(facts)
+    names.add_messages(facts, read_effects(facts))
     listed = names.with_outputs(facts).ranked_names()
     assert "config/ledger_rules.toml" in listed
     assert "readLedgerRow" not in listed
@@ -381,8 +382,9 @@ def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
         for _ in range(3)
     ]
     messages = flatten(call_with_result("edit", edit, "Done") for at, edit in enumerate(edits))
+    facts = [MessageFacts(message) for message in messages]
     names = NamesInUse()
-    names.add_messages(map(MessageFacts, messages))
+    names.add_messages(facts, read_effects(facts))
     assert names.ranked_names()[-1] == "keep_this"
     assert len(names.ranked_names()) == 3
 

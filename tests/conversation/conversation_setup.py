@@ -14,13 +14,16 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Setup
 from everthread.core.types import ModelRequest
 from everthread.errors import ModelError
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, ScriptedModel, ScriptStep
 from everthread.thread.events import CompactionDone, Event
-from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
+from everthread.thread.options import SessionOptions
+from everthread.thread.route import Route
+from everthread.thread.thread_setup import SummarizerContext
 from tests.chat_messages import result_message
 
 EventT = TypeVar("EventT", bound=Event)
@@ -43,7 +46,7 @@ class WatchedConversations:
     def compactions(self) -> list[CompactionDone]:
         return self.events(CompactionDone)
 
-    def check_prefixes(self) -> None:
+    def assert_prefixes(self) -> None:
         """Check that no request changed the beginning of the one before."""
         assert not self.watch.broken, [str(change) for change in self.watch.broken]
 
@@ -86,11 +89,11 @@ class Conversations(WatchedConversations):
             return summarizer or JournalWriter(context.counter)
 
         setup = Setup(
-            self.store,
-            route_to_model(model, provider),
-            engine,
-            make_summarizer,
-            SessionOptions(**options),
+            store=self.store,
+            route=route_to_model(model, provider),
+            make_engine=engine,
+            make_summarizer=make_summarizer,
+            options=SessionOptions(**options),
             system=system,
             listener=self.watch,
         )
@@ -117,7 +120,7 @@ async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
         yield conversations
     finally:
         await store.close()
-    conversations.check_prefixes()
+    conversations.assert_prefixes()
 
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:

@@ -18,6 +18,7 @@ from typing import Any, cast
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Setup
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import ModelReply
 from everthread.factory import open_store
@@ -25,7 +26,8 @@ from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.store.store_access import StoreTopic
 from everthread.testing import ScriptedModel
-from everthread.thread.options import Route, SessionOptions, Setup
+from everthread.thread.options import SessionOptions
+from everthread.thread.route import Route
 
 THREAD = "dying"
 BIG = " ".join(f"row {index} of the report" for index in range(4_000))
@@ -118,7 +120,13 @@ async def main(folder: Path, step: int) -> None:
     model = ScriptedModel(answers(), window=16_000)
     route = Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
     options = SessionOptions(result_chars=500_000)
-    setup = Setup(cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options)
+    setup = Setup(
+        store=cast("Store", store),
+        route=route,
+        make_engine=ContextCompressor,
+        make_summarizer=lambda _context: Writer(),
+        options=options,
+    )
     conversation = await Conversation.open(setup, new=NewSession(id=THREAD))
     for turn in range(6):
         await conversation.send(

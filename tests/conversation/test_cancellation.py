@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
-from everthread.thread.options import SummarizerContext
+from everthread.thread.thread_setup import SummarizerContext
 from tests.conversation.conversation_setup import (
     Conversations,
     make_text,
@@ -40,7 +41,7 @@ async def cancel_after(work: Any, after: int) -> bool:
     return under_way
 
 
-async def check_stored(
+async def assert_stored(
     conversations: Conversations,
     conversation: Conversation,
     questions: list[str],
@@ -93,7 +94,7 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
         text_of(message) for request in model.requests for message in request.messages
     )
     assert cancelled_count
-    await check_stored(conversations, conversation, questions, sent_questions)
+    await assert_stored(conversations, conversation, questions, sent_questions)
     await conversation.close()
 
 
@@ -111,7 +112,7 @@ async def test_a_compaction_can_be_cancelled_at_any_moment(
             await conversations.store.get_compression_tip(conversation.id)
             == conversation.session.id
         )
-        await check_stored(conversations, conversation, questions)
+        await assert_stored(conversations, conversation, questions)
 
 
 async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:
@@ -139,8 +140,10 @@ async def test_close_runs_every_callback_if_the_store_is_closed_already(
     async def close() -> None:
         closed.append(True)
 
+    resources = AsyncExitStack()
+    resources.push_async_callback(close)
     conversation = await conversations.open(
-        ScriptedModel(["Noted."]), changes={"close_callbacks": [close]}
+        ScriptedModel(["Noted."]), changes={"resources": resources}
     )
     await conversation.send("Hello")
     await conversations.store.close()

@@ -102,7 +102,7 @@ async def test_a_slow_summary_does_not_delay_a_turn_that_fits(
     slow = HeldSummarizer()
     conversation = await open_filled(conversations, 8_500, summarizer=slow)
     assert slow.asked == 1, "it was begun at 80 % of the threshold"
-    assert conversations.events(CompactionStarted)[0].background
+    assert conversations.events(CompactionStarted)[0].is_background
     assert not conversations.compactions
     slow.released.set()
     await asyncio.sleep(0)
@@ -241,16 +241,16 @@ async def test_disabled_compression_changes_nothing(conversations: Conversations
     assert not conversations.events(CompactionStarted)
     with pytest.raises(ConfigError, match="disabled"):
         await conversation.compress()
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     assert not conversations.events(CompactionStarted)
 
 
-async def test_compact_for_hygiene_compacts_at_85_percent(
+async def test_compact_before_incoming_compacts_at_85_percent(
     conversations: Conversations,
 ) -> None:
     conversation = await open_filled(conversations, 13_800, threshold=1.0, background=False)
     assert not conversations.compactions
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     (done,) = conversations.compactions
     assert done.reason == "hygiene"
 

@@ -131,9 +131,9 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     (record,) = await conversations.store.compactions(conversation.id)
     assert record.record.figures["decision"] == done.decision
     (plan,) = conversations.events(Planned)
-    assert plan.action == "now"
-    assert f"{plan.action}: {plan.why}" == done.decision
-    assert plan.saves > plan.cost
+    assert plan.timing == "now"
+    assert f"{plan.timing}: {plan.reason}" == done.decision
+    assert plan.savings > plan.cost
 
 
 async def test_a_model_summary_is_prepared_before_the_cache_expires(
@@ -147,7 +147,7 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     assert timers.list_seconds() == [0.8 * TTL]
     wall.advance(2 * TTL)
     await conversation.send("Back already.")
-    assert writer.asked == 0, "nobody waits for a model because the cache is cold"
+    assert writer.asked == 0, "a cold cache is no reason to wait for a model"
     wall.advance(0.8 * TTL)
     timers.end_all()
     await asyncio.wait_for(writer.done.wait(), 60)
@@ -185,8 +185,8 @@ async def test_waits_for_the_end_of_a_turn(
     await conversation.send()
     assert conversation.tokens > conversation.threshold
     (plan,) = conversations.events(Planned)
-    assert plan.action == "later"
-    assert "end of the turn" in plan.why
+    assert plan.timing == "later"
+    assert "end of the turn" in plan.reason
     assert not conversations.compactions
     await conversation.send("And now?")
     assert len(conversations.compactions) == 1
@@ -234,7 +234,9 @@ async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     before = conversation.tokens
     assert timers.list_seconds() == [0.8 * TTL]
@@ -252,7 +254,9 @@ async def test_a_message_that_comes_first_cancels_the_idle_compaction(
     wall: SteppedClock,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, wall, timers, idle=True, background=False)
+    conversation = await open_with_cache(
+        conversations, wall, timers, compact_when_idle=True, background=False
+    )
     await fill(conversation, wall, 6_000)
     timers.end_all()
     await conversation.send("I am back.")
@@ -265,7 +269,9 @@ async def test_a_short_conversation_sets_no_idle_timer(
     conversations: Conversations,
 ) -> None:
     timers = ManualTimers()
-    conversation = await open_with_cache(conversations, SteppedClock(1.7e9), timers, idle=True)
+    conversation = await open_with_cache(
+        conversations, SteppedClock(1.7e9), timers, compact_when_idle=True
+    )
     await conversation.send("Hello.")
     assert not timers.waiting
 

@@ -172,7 +172,7 @@ async def test_a_failing_engine_after_an_overflow_raises_an_overflow_error(
     assert len(conversation.messages) == 3
 
 
-async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
+async def test_a_failed_compaction_before_an_incoming_message_does_not_delay_the_next_one(
     conversations: Conversations,
 ) -> None:
     engine = engine_with(spoil=staticmethod(raise_error))
@@ -185,7 +185,7 @@ async def test_a_failed_hygiene_compaction_does_not_delay_the_next_one(
     )
     for turn in range(12):
         await conversation.add(numbered_text(turn, 1_180, "account"))
-    await conversation.compact_for_hygiene()
+    await conversation.compact_before_incoming()
     assert len(conversations.events(CompactionFailed)) == 1
     engine.spoil = staticmethod(lambda given: given)
     await conversation.send("And now?")

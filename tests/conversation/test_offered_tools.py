@@ -93,7 +93,7 @@ async def test_offers_the_same_tools_until_a_compaction_in_every_process(
     assert {"flight_tool", "calendar_tool", FIND_TOOLS} <= set(first_names)
     assert 3 <= len(first_names) < len(TOOLS)
     [change] = conversations.events(ToolsChanged)
-    assert (change.gone, change.left_out, change.given, change.why) == (
+    assert (change.removed_names, change.left_out, change.tool_count, change.reason) == (
         conversation.toolbox.left_out,
     ) * 2 + (8, "the session begins")
     assert change.tokens_saved > 200
@@ -161,7 +161,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert {"payroll_tool", "telephone_tool", "warehouse_tool", FIND_TOOLS} <= offered
     assert not set(resumed.toolbox.left_out) & offered
     change = conversations.events(ToolsChanged)[-1]
-    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.back)
+    assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.returned_names)
     await send_until_compacted(resumed, "flight calendar")
     assert "payroll_tool" in offered_names(scripted.requests[-1])
     record = (await resumed.store.compactions(resumed.id))[-1].record
@@ -201,7 +201,7 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
         **SHARE,
     )
     await conversation.send("Book me a flight.")
-    price = conversation.toolbox.describe_price()
+    price = conversation.describe_cache_loss()
     assert price.startswith("about $0.00")
     assert f"{conversation.tokens:,} tokens" in price
     found = await conversation.find_tools("telephone", now=True)
@@ -209,9 +209,9 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
     assert [card.name for card in found.tools] == ["telephone_tool"]
     assert found.text.endswith("They are shown to you again from now on.")
     change = conversations.events(ToolsChanged)[-1]
-    assert change.back == ("telephone_tool",)
-    assert change.now
-    assert "other tools are offered" in conversation.toolbox.describe_price()
+    assert change.returned_names == ("telephone_tool",)
+    assert change.is_immediate
+    assert "other tools are offered" in conversation.describe_cache_loss()
     await conversation.send("Ring him.")
     assert "telephone_tool" in offered_names(scripted.requests[-1])
     assert "telephone_tool" not in offered_names(scripted.requests[-2])
@@ -222,7 +222,7 @@ async def test_offering_a_tool_now_states_its_cost(conversations: Conversations)
     assert offered_names(scripted.requests[-1]) == offered_names(scripted.requests[-2])
     unpriced = await conversations.open(model(name="nobody-knows"), tools=TOOLS, **SHARE)
     await unpriced.send("Hello")
-    assert "is not known" in unpriced.toolbox.describe_price()
+    assert "is not known" in unpriced.describe_cache_loss()
 
 
 async def test_a_search_that_finds_nothing_changes_nothing(
@@ -249,7 +249,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
 async def test_leaves_out_tools_if_they_fill_the_threshold(
     conversations: Conversations,
 ) -> None:
-    """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
+    """Tools are left out if that helps; otherwise the notice says that it cannot."""
     scripted = model()
     long_system = "You help. " + make_text(2_400, "rule")
     conversation = await conversations.open(

@@ -23,7 +23,7 @@ from everthread.thread.events import (
     LimitLearnt,
     Recovery,
 )
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 from tests.chat_messages import call_reply
 from tests.conversation.conversation_setup import (
     Conversations,
@@ -79,7 +79,7 @@ async def test_a_stated_limit_is_learnt_and_kept(conversations: Conversations) -
     assert answer.text
     assert conversation.window == 8_000
     (learnt,) = conversations.events(LimitLearnt)
-    assert learnt.stored
+    assert learnt.is_stored
     assert (await conversations.store.limits.list_limits())[0].limit == 8_000
     assert conversations.compactions[0].reason == "overflow"
     assert str(model.requests[-1].messages[-1]["content"]) == "Go on."
@@ -127,7 +127,7 @@ async def test_guesses_a_usual_window_if_no_limit_is_stated(
     )
     assert (await conversation.send("Go on.")).text
     assert conversation.window < 200_000
-    assert not any(item.stored for item in conversations.events(LimitLearnt))
+    assert not any(item.is_stored for item in conversations.events(LimitLearnt))
     assert await conversations.store.limits.list_limits() == []
 
 
@@ -279,4 +279,4 @@ async def test_a_model_switch_forgets_the_counts_of_the_other_server(
         Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
     )
     await conversation.prepare("Again")
-    assert [event.reported for event in conversations.events(Estimated)] == [False, False]
+    assert [event.is_reported for event in conversations.events(Estimated)] == [False, False]

@@ -12,7 +12,7 @@ from everthread.conversation.given_messages import UNFINISHED_RESULT
 from everthread.core.types import Api, ModelReply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 from tests.chat_messages import call_reply, calls_reply, function_call, result_message
 from tests.conversation.conversation_setup import Conversations, tool_result
 from tests.conversation.http_setup import (

@@ -21,7 +21,7 @@ import pytest
 
 import everthread
 from everthread.core.provider_errors.classification import classify_error
-from everthread.core.search.terms import query_terms
+from everthread.core.search.terms import list_query_terms
 from everthread.core.secrets.redaction import redact
 from everthread.core.secrets.secret_rules import load_rules
 from everthread.core.turns import user_text
@@ -289,7 +289,7 @@ def test_every_pattern_is_linear(module: str) -> None:
 READERS: dict[str, Callable[[str], object]] = {
     "redact": redact,
     "classify_error": lambda text: classify_error(body=text),
-    "query_terms": query_terms,
+    "query_terms": list_query_terms,
     "user_text": lambda text: user_text(user_message(text)),
 }
 PIECES = (

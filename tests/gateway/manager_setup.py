@@ -28,7 +28,8 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.engines.summary_wait import call_later
 from everthread.thread.events import Event
-from everthread.thread.options import SessionOptions, SummarizerContext
+from everthread.thread.options import SessionOptions
+from everthread.thread.thread_setup import SummarizerContext
 from everthread.wire.codecs import CODECS
 from tests.apis import PATHS
 from tests.chat_messages import result_message
@@ -76,8 +77,8 @@ class Managers:
 
         proxy_manager = ProxyManager(
             CallerSetup(
-                cast("Store", store) if store is not None else self.store,
-                engine,
+                store=cast("Store", store) if store is not None else self.store,
+                make_engine=engine,
                 engine_key="compressor",
                 make_summarizer=writer,
                 find_window=window,

@@ -10,7 +10,7 @@ from everthread.gateway.request.json_slices import slice_body
 from everthread.thread.events import CompactionDone
 from everthread.wire.codecs import CODECS
 from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
-from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
+from tests.wire.client_shapes import assert_anthropic, load_shape, references, rounds
 
 
 async def send_all(
@@ -39,7 +39,7 @@ async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
 ) -> None:
     body = load_shape("claude_code")
     for wire in await send_all(managers, "anthropic", body, count=40):
-        check_anthropic(wire)
+        assert_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [body["messages"][1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 

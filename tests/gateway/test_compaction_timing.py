@@ -144,7 +144,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     manager = managers_with_provider.open(
         wall_clock=wall,
         background=False,
-        idle=True,
+        compact_when_idle=True,
         timer=alarm,
     )
     await fill_window(
@@ -223,7 +223,7 @@ async def test_reports_a_postponed_compaction_once(
         )
         await managers_with_provider.send(manager, client)
         call_count += 1
-    assert [plan.action for plan in managers_with_provider.events_of(Planned)] == ["later"]
+    assert [plan.timing for plan in managers_with_provider.events_of(Planned)] == ["later"]
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])

@@ -108,6 +108,6 @@ def test_does_not_decode_broken_bodies_or_unknown_encodings(body: bytes, name: s
 def test_does_not_decode_a_body_of_too_many_members(
     name: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
+    """Empty members are skipped in linear time."""
     assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
     assert decode_body(pack(b"") * 5_000, name, 100) is None

@@ -83,7 +83,7 @@ class Credentials:
 
 
 async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
-    """The attack: each slow body has another credential, so that no share per key ends it."""
+    """Slow bodies with a credential each are limited too, though no share per key is reached."""
     limits = Limits(concurrent=2)
     async with raw_gateway(limits=limits, authenticator=Credentials()) as (url, _):
         slow = [await connect(url) for _ in range(12)]
@@ -106,7 +106,7 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
 
 
 async def test_limits_the_bytes_of_all_bodies_together() -> None:
-    """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
+    """Many unfinished bodies of the largest size do not fill the memory."""
     limits = Limits(body_bytes=100_000)
     head = (
         b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"

@@ -142,7 +142,7 @@ async def test_sends_no_keepalive_into_a_gemini_stream() -> None:
 
 async def wait_for_comment(proxy: Proxy, manager: SlowManager) -> None:
     """Until a client heard a comment."""
-    while not proxy.metrics.value("keepalives"):  # noqa: ASYNC110  nobody tells when a client hears something
+    while not proxy.metrics.value("keepalives"):  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0.005)
     manager.go.set()
 

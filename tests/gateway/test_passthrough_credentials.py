@@ -197,7 +197,7 @@ REFUSALS = {
 async def test_only_a_2xx_answer_makes_a_credential_accepted(
     name: str, store: Store, tmp_path: Path
 ) -> None:
-    """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
+    """A made-up credential is not accepted, and no summary is paid for it."""
     status, body = REFUSALS[name]
     manager = AuthorizingManager()
     accepted = AcceptedCredentials(store)

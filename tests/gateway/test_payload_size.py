@@ -16,7 +16,7 @@ from everthread.core.types import Api, ModelRequest
 from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
 from everthread.thread.caller.caller_request import Outcome
-from everthread.thread.events import CompactionDone, Notice, Slimmed
+from everthread.thread.events import CompactionDone, Notice, PayloadShrunk
 from everthread.wire.codecs import CODECS
 from tests.apis import APIS
 from tests.chat_messages import calls_message, function_call
@@ -66,7 +66,7 @@ async def test_a_too_large_request_loses_old_images_first(api: Api, tmp_path: Pa
             sent = exchange.sent.body
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
-        assert managers_with_provider.events_of(Slimmed)
+        assert managers_with_provider.events_of(PayloadShrunk)
         assert not managers_with_provider.events_of(CompactionDone)
         refused = statuses_of(managers_with_provider.provider).count(413)
         assert 1 <= refused <= 4, "later requests use the smaller form"
@@ -83,8 +83,8 @@ async def test_a_too_large_result_is_stored_and_cited(tmp_path: Path) -> None:
         client.messages.append(calls_message(function_call("c1", "read")))
         client.add_result("c1", text_of_tokens(16_000, "line"))
         exchange = await managers_with_provider.send(manager, client)
-        [slimmed] = managers_with_provider.events_of(Slimmed)
-        assert slimmed.stored == 1
+        [slimmed] = managers_with_provider.events_of(PayloadShrunk)
+        assert slimmed.stored_count == 1
         [stored] = await managers_with_provider.store.outputs.list_outputs(thread_of(exchange.sent))
         assert stored.id in exchange.sent.body.decode()
         text = await managers_with_provider.store.outputs.load_output(stored.id, tenant="t")

@@ -287,7 +287,7 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
 async def test_charges_streams_and_long_answers_of_other_endpoints(
     kind: bytes, answer: bytes, gateways: Gateways
 ) -> None:
-    """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
+    """Streamed completions and embeddings of more than eight megabytes are charged as well."""
     relayed = fixed_answer(200, [(b"content-type", kind)], answer)
     async with charge_requests(gateways, relayed) as charged:
         answers = await charged.send_twice("/v1/completions", b'{"prompt": "Go"}', 70)

@@ -163,9 +163,9 @@ async def test_only_records_a_history_that_the_provider_changes(
     [row] = await managers.store.list_threads(tenant="t")
     assert row.message_count == len(client.messages)
     [event] = managers.events_of(Unmanaged)
-    assert event.why in field
+    assert event.reason in field
     notice = (await turn.response_headers())["x-everthread-notice"]
-    assert notice == f"passed on unmanaged: {event.why}"
+    assert notice == f"passed on unmanaged: {event.reason}"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_a_model_summary_is_written_ahead_and_used_when_due(
     assert not (await ask(manager, client, "Short.")).is_rewritten, "not due yet"
     assert (await ask(manager, client, text_of_tokens(700, "more"))).is_rewritten
     [compaction] = managers.events_of(CompactionDone)
-    assert compaction.background
+    assert compaction.is_background
     assert len(writer.requests) == request_count, "the prepared summary was used"
 
 
@@ -327,7 +327,7 @@ async def test_keeps_the_thread_if_results_are_cleared_and_thinking_dropped(
     manager = managers.open(background=False)
     first = await answer_request(manager, client)
     [compaction] = managers.events_of(CompactionDone)
-    for message in client.messages[: compaction.covered]:
+    for message in client.messages[: compaction.covered_count]:
         message.pop("reasoning_content", None)
     clear_results(client, "[Old tool result content cleared]")
     client.add_user_message("Go on.")
@@ -542,7 +542,7 @@ async def test_a_late_summary_changes_the_prefix_only_once(
         )
         heads.append(head_of(sent))
         if number == 3:
-            assert not sent.is_rewritten, "it goes on without"
+            assert not sent.is_rewritten, "sent unchanged meanwhile"
             written.set()
             await manager.threads.wait_for_background_work()
     assert any(heads)

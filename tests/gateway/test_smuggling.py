@@ -48,7 +48,7 @@ async def echo(request: RawMessage, writer: asyncio.StreamWriter) -> None:
 async def test_ignores_an_offered_upgrade(
     path: str, offer: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
+    """Neither requests hidden in a dropped body are answered, nor is the next request read as a body."""
     hidden = post_request(CHAT_PATH, b'{"model":"evil-1"}') + post_request(
         CHAT_PATH, b'{"model":"evil-2"}'
     )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
+from everthread.conversation.setup import Setup
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.types import ModelReply
@@ -29,7 +30,7 @@ from everthread.lab.replay.replay_plan import plan_replay
 from everthread.lab.replay.tracked_facts import collect_facts, read_context
 from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
-from everthread.thread.options import Route, Setup
+from everthread.thread.route import Route
 from tests.lab.recorded_histories import PLAIN, make_history
 from tests.shared_data import shared_path
 
@@ -70,8 +71,8 @@ async def _send_over_http(
         api = model_class.api
         sender = model_class(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
         setup = Setup(
-            store,
-            Route(
+            store=store,
+            route=Route(
                 model,
                 api,
                 WINDOW,

@@ -543,7 +543,7 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
 ) -> None:
     await extend(store, client_link("title", "side", ask("Find a title")))
     rows = await store.list_threads()
-    assert [row.first.id for row in rows] == ["title"], "nobody knows of a conversation yet"
+    assert [row.first.id for row in rows] == ["title"], "no conversation is known yet"
     asked: tuple[Message, Message] = (
         ask("Mend the parser"),
         calls_message(CALL, text=""),
@@ -580,7 +580,7 @@ async def test_a_second_conversation_of_one_client_session_is_separate(
         "first",
         "second",
         "words",
-    }, "it goes on"
+    }, "the thread continues"
     await extend(store, client_link("helper", "subagent", ask("Help")))
     await extend(store, client_link("stray", "subagent", ask("Help"), client_parent="s9"))
     listed = {row.first.id: row.first.shown_kind for row in await store.list_threads()}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.core.search.indexed_terms import encode_term
-from everthread.core.search.terms import phrase_terms, terms
+from everthread.core.search.terms import list_phrase_terms, list_terms
 from everthread.store.records import NewSession
 from everthread.store.search.background_indexer import DELAY_SECONDS
 from everthread.store.search.index_queue import (
@@ -71,7 +71,7 @@ def test_chunks_cover_the_text_and_are_distinct(text: str) -> None:
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
-        assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
+        assert cut.terms.split() == [encode_term(term) for term in list_terms(cut.text)]
         assert len(cut.text) <= CHUNK_CHARS
         words = cut.terms.split()
         assert len(words) <= MAX_CHUNK_TERMS
@@ -102,9 +102,9 @@ def test_chunks_cut_no_words() -> None:
 )
 def test_every_phrase_of_a_text_is_in_a_chunk(words: list[str]) -> None:
     text = " ".join(words)
-    chunks = [" ".join(phrase_terms(cut.text)) for cut in split_text(text)]
+    chunks = [" ".join(list_phrase_terms(cut.text)) for cut in split_text(text)]
     for first in range(len(words)):
-        phrase = " ".join(phrase_terms(" ".join(words[first : first + 2])))
+        phrase = " ".join(list_phrase_terms(" ".join(words[first : first + 2])))
         assert any(phrase in chunk for chunk in chunks)
 
 

@@ -108,7 +108,7 @@ async def learn(
         key("a"),
         verdict,
         ProviderRefusal(400, "{}"),
-        window=window,
+        assumed_window=window,
         tokens=tokens,
         output_cap=60_000,
     )

@@ -11,6 +11,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
@@ -43,28 +44,26 @@ def decide(
     budget = ContextOptions(**options).budget(window)
     size = PromptSize(tokens, 300, budget, is_mid_turn=is_mid_turn)
     prices = CallPrices(model, "auto", uses_marks=False, summarizer=JOURNAL)
-    return policy(**options).decide(size, state, prices, reason="in-loop").action
+    return policy(**options).decide(size, state, prices, reason=CompactionReason.IN_LOOP).timing
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "a-model-without-a-price"])
 def test_waits_eight_calls_after_a_compaction_in_a_small_window(model: str) -> None:
-    assert decide(12_000, 6_200, compacted_state(3), model) == "wait"
-    assert decide(12_000, 6_200, compacted_state(8), model) == "compact"
-    assert decide(12_000, 6_200, LearntUsage(), model) == "compact", (
-        "the first one waits for nothing"
-    )
+    assert decide(12_000, 6_200, compacted_state(3), model) == "later"
+    assert decide(12_000, 6_200, compacted_state(8), model) == "now"
+    assert decide(12_000, 6_200, LearntUsage(), model) == "now", "the first one waits for nothing"
 
 
 def test_waits_twenty_calls_after_a_compaction_at_64k() -> None:
-    assert decide(64_000, 33_000, compacted_state(19)) == "wait"
-    assert decide(64_000, 33_000, compacted_state(20)) == "compact"
+    assert decide(64_000, 33_000, compacted_state(19)) == "later"
+    assert decide(64_000, 33_000, compacted_state(20)) == "now"
 
 
 def test_never_delays_a_compaction_beyond_the_limit() -> None:
     for tokens in range(6_000, 12_000, 50):
         size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
         if tokens >= size.max_delayed_tokens:
-            assert decide(12_000, tokens, compacted_state(1)) == "compact"
+            assert decide(12_000, tokens, compacted_state(1)) == "now"
     assert PromptSize(0, 0, ContextOptions().budget(1_000_000)).max_delayed_tokens == 340_000, (
         "1.7 times the threshold"
     )
@@ -74,16 +73,16 @@ def test_never_delays_a_compaction_beyond_the_limit() -> None:
 
 def test_waits_for_the_end_of_a_turn() -> None:
     state = compacted_state(20)
-    assert decide(64_000, 33_000, state, is_mid_turn=True) == "wait"
-    assert decide(64_000, 33_000, state) == "compact"
-    assert decide(64_000, 40_000, state, is_mid_turn=True) == "compact", (
+    assert decide(64_000, 33_000, state, is_mid_turn=True) == "later"
+    assert decide(64_000, 33_000, state) == "now"
+    assert decide(64_000, 40_000, state, is_mid_turn=True) == "now", (
         "from 1.25 times the threshold on"
     )
-    assert decide(64_000, 33_000, state, is_mid_turn=True, economics=False) == "compact"
+    assert decide(64_000, 33_000, state, is_mid_turn=True, economics=False) == "now"
 
 
 def test_compacts_at_the_threshold_without_economics() -> None:
-    assert decide(12_000, 6_200, compacted_state(3), economics=False) == "compact"
+    assert decide(12_000, 6_200, compacted_state(3), economics=False) == "now"
 
 
 def test_never_prepares_a_journal_ahead() -> None:
@@ -102,20 +101,20 @@ def cold_state(calls: int) -> LearntUsage:
 
 
 def test_a_cold_cache_compacts_early_only_after_as_many_calls() -> None:
-    assert decide(64_000, 24_000, cold_state(19)) == "send"
-    assert decide(64_000, 24_000, cold_state(20)) == "compact"
+    assert decide(64_000, 24_000, cold_state(19)) == "not_due"
+    assert decide(64_000, 24_000, cold_state(20)) == "now"
 
 
 @pytest.mark.parametrize(
     ("tokens", "options", "expected"),
     [
-        (4_000, {"idle": True}, True),
-        (2_900, {"idle": True}, False),
+        (4_000, {"compact_when_idle": True}, True),
+        (2_900, {"compact_when_idle": True}, False),
         (4_000, {}, False),
         (
             4_000,
             {
-                "idle": True,
+                "compact_when_idle": True,
                 "enabled": False,
             },
             False,

@@ -87,7 +87,7 @@ def parse_rule(text: str) -> Rule:
     words = split_plain_command(pattern)
     if words is None:
         raise InputError(
-            f"the rule {quote_name(text)!r} is no plain command: a rule allows one program, "
+            f"the rule {quote_name(text)!r} is not a plain command: a rule allows one program, "
             "without ; & | < > ( ) $ and the like"
         )
     if _GLOB_CHARACTERS & set(words[0]):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everthread.agent.loop import Agent
 from everthread.agent.memory import MemoryFiles
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.agent.tool_interface import Approver, Tool
@@ -15,14 +14,13 @@ from everthread.agent.tools.delegate import Delegate
 from everthread.agent.tools.memory_tool import MemoryTool
 from everthread.agent.tools.recall import Recall
 from everthread.agent.tools.todo import Todo, load_todo
-from everthread.providers.resilience import ModelEvent
 from everthread.store.store import Store
-from everthread.thread.events import Event
+from everthread.thread.events import Listener, ignore_event
 
 
 @dataclass(slots=True)
 class AgentBuilder:
-    """Builds the prompt and the tools before the agent exists. Set `agent` afterwards, so that it gets the events.
+    """Builds the prompt and the tools of an agent.
 
     Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
     """
@@ -37,9 +35,10 @@ class AgentBuilder:
     has_builtin_tools: bool = True
     is_chat_only: bool = False
     """Whether the agent has no built-in tools, and its prompt names no workspace."""
-    agent: Agent | None = None
-    window: int | None = None
-    """The model's window, used until `agent` is set."""
+    listener: Listener = ignore_event
+    """Gets the events of subagents."""
+    get_window: Callable[[], int | None] = lambda: None
+    """Returns the model's window, to which the prompt is cut."""
     prompt: SystemPrompt = field(init=False)
     tools: list[Tool] = field(init=False)
 
@@ -60,21 +59,11 @@ class AgentBuilder:
         if (await self.store.session(thread)).kind != "subagent":
             self.prompt.set_todo(await load_todo(self.store, thread))
 
-    def on_event(self, event: Event) -> None:
-        """Pass an event of the conversation on to the agent."""
-        if self.agent is not None:
-            self.agent.on_event(event)
-
-    def on_model_event(self, event: ModelEvent) -> None:
-        """Pass a retry or a fallback of the model on to the agent's current conversation."""
-        if self.agent is not None:
-            self.agent.conversation.on_model_event(event)
-
     def _make_builtin_tools(self) -> list[Tool]:
         """Return the built-in tools, in the order the model sees them."""
         common_tools = [*make_file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
         prompt = self._make_prompt("subagent", "tools")
-        delegate = Delegate(common_tools, self.approve, system=prompt, listener=self.on_event)
+        delegate = Delegate(common_tools, self.approve, system=prompt, listener=self.listener)
         return [*common_tools, delegate]
 
     def _make_prompt(self, *texts: str) -> SystemPrompt:
@@ -83,8 +72,5 @@ class AgentBuilder:
             self.memory,
             texts=texts,
             max_instructions_chars=self.max_instructions_chars,
-            get_window=self._find_window,
+            get_window=self.get_window,
         )
-
-    def _find_window(self) -> int | None:
-        return self.agent.conversation.window if self.agent is not None else self.window

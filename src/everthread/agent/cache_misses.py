@@ -61,7 +61,7 @@ class CacheMissLog:
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
             self.request_count += 1
-            messages = event.request.messages[: len(event.request.messages) - event.injected]
+            messages = event.request.messages[: len(event.request.messages) - event.injected_count]
             request = ModelRequest(
                 event.request.model, messages, event.request.system, event.request.tools
             )
@@ -69,7 +69,7 @@ class CacheMissLog:
         elif (
             isinstance(event, events.UsageRecorded)
             and event.task == "main"
-            and not event.estimated
+            and not event.is_estimated
             and self._pending_call
         ):
             usage = event.usage

@@ -23,13 +23,11 @@ from everthread.conversation.given_messages import MessageInput
 from everthread.core.types import StreamDelta
 from everthread.errors import InputError
 from everthread.thread.events import Event, Listener
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 
 TurnItem = StreamDelta | Event | ModelAnswer
 FindRoute = Callable[[str], Awaitable[Route]]
 """Finds the route to a model by its name."""
-CloseCallback = Callable[[], Awaitable[Any]]
-"""Closes a resource together with the agent."""
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Agent:
         cache_misses: CacheMissLog | None = None,
         memory: MemoryFiles | None = None,
         find_route: FindRoute | None = None,
-        close_callbacks: Sequence[CloseCallback] = (),
+        resources: contextlib.AsyncExitStack | None = None,
     ) -> None:
         self.conversation = conversation
         self.context = context
@@ -70,7 +68,7 @@ class Agent:
         self.cache_misses = cache_misses or CacheMissLog()
         self.memory = memory
         self.find_route = find_route
-        self._close_callbacks = close_callbacks
+        self._resources = resources
         self._tools = _index_by_name(tools)
         self._listener = listener
         self._open_conversations = [conversation]
@@ -103,12 +101,10 @@ class Agent:
             await asyncio.wait([self._turn_task])
         conversations = self._open_conversations
         self._open_conversations = []
-        closing = self._close_callbacks
-        self._close_callbacks = ()
         # The last first; one that fails does not stop the others.
         async with contextlib.AsyncExitStack() as exit_stack:
-            for close in reversed(closing):
-                exit_stack.push_async_callback(close)
+            if self._resources is not None:
+                exit_stack.push_async_callback(self._resources.aclose)
             for conversation in conversations:
                 exit_stack.push_async_callback(
                     conversation.close,

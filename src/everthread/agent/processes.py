@@ -201,7 +201,10 @@ class ChildProcess(ProcessGroup):
         )
 
     def _is_member(self, folder: Path) -> bool:
-        """Return whether a process has the mark, or is in the child's session while it starts."""
+        """Return whether a process belongs to the child.
+
+        While a process starts it does not have the mark yet, but it is in the child's session.
+        """
         state, _, _, session = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
         return (int(session) == self.process.pid and state != b"Z") or super()._is_member(folder)
 

@@ -69,7 +69,7 @@ class Tool(Protocol):
         ...
 
 
-class FreeTool:
+class PreapprovedTool:
     """A tool that needs no permission."""
 
     def needs(

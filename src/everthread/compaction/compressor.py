@@ -9,7 +9,6 @@ from typing import Any
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.engine_input import EngineState
 from everthread.compaction.history.open_requests import render_task
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.journal.journal_builder import JournalBuilder
@@ -94,10 +93,17 @@ class ContextCompressor(PlanningEngine):
         count = self._services.counter.text
         cut_plan = summary_input.cut_plan
         compaction_input = summary_input.compaction_input
-        journal_builder = self._build_journal(cut_plan, summary_input.state)
-        covered_state = journal_builder.state.prepare_for_summary(cut_plan.list_covered_facts())
+        covered_state = self.load_thread_state(cut_plan.earlier_summary, summary_input.state)
+        covered_facts = cut_plan.list_covered_facts()
+        journal_builder = JournalBuilder.read(
+            covered_facts,
+            cut_plan.list_covered_turns(),
+            covered_state,
+            cut_plan.earlier_summary.journal,
+        )
+        covered_state = covered_state.prepare_for_summary(covered_facts)
         state = cut_plan.add_tail(covered_state)
-        journal = journal_builder.build_journal(covered_state.root_prefix, state)
+        journal = journal_builder.build_journal(state, covered_state.root_prefix)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
             entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
@@ -209,14 +215,6 @@ class ContextCompressor(PlanningEngine):
             skip_empty=is_brief,
         )
         return f"{marker}\n\n{sections_text}"
-
-    def _build_journal(self, cut_plan: CutPlan, state: EngineState) -> JournalBuilder:
-        """Return the journal and the state of the thread up to the cut."""
-        earlier_summary = cut_plan.earlier_summary
-        builder = JournalBuilder(
-            earlier_summary.journal, self.load_thread_state(earlier_summary, state)
-        )
-        return builder.extend(cut_plan.list_covered_facts(), cut_plan.list_covered_turns())
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -39,7 +39,6 @@ from everthread.compaction.engine_input import (
     RefitInput,
     StoredGraph,
 )
-from everthread.compaction.history.compaction_history import HistoryReader
 from everthread.compaction.history.thread_state import ThreadState
 from everthread.compaction.prepared_compaction import (
     append_new_messages,
@@ -61,7 +60,7 @@ from everthread.compaction.summary.earlier_summary import (
 from everthread.compaction.summary.summary_message import render_marker
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.core.secrets.redaction import LineRedactor
+from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary, seal_summary, without_summary
 from everthread.core.types import Node
 
@@ -146,8 +145,6 @@ class PlanningEngine(ContextEngine):
         self._prompt_tokens = 0
         """The provider's last count of the prompt."""
         self.compaction_count = 0
-        self._history_reader = HistoryReader()
-        self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
         self._thread_state: ThreadState | None = None
         """The state of the thread after the last compaction."""
@@ -169,7 +166,7 @@ class PlanningEngine(ContextEngine):
     def load_thread_state(self, earlier_summary: EarlierSummary, state: EngineState) -> ThreadState:
         """Return a copy of the thread's state before this compaction; if unknown, read it from the earlier summary."""
         if earlier_summary.state is not None:
-            return earlier_summary.state
+            return earlier_summary.state.copy()
         if state.thread is not None and earlier_summary.text:
             return state.thread.copy()
         return self.read_thread_state(earlier_summary)
@@ -309,7 +306,7 @@ class PlanningEngine(ContextEngine):
 
     def _plan_cut(self, history: CompactionInput) -> CutPlan:
         earlier_summary = read_earlier_summary(history.messages)
-        return plan_cut(history, earlier_summary, self._services, self._history_reader)
+        return plan_cut(history, earlier_summary, self._services)
 
     def _finish_without_summary(self, plan: Plan) -> Compaction:
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""
@@ -332,7 +329,7 @@ class PlanningEngine(ContextEngine):
         services = self._services
         started = services.clock()
         earlier_summary = parse_earlier_summary(history.messages)
-        plan = plan_cut(history, earlier_summary, services, HistoryReader())
+        plan = plan_cut(history, earlier_summary, services)
         plan = plan.with_middle_kept()
         if plan.tokens_before * plan.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")
@@ -345,7 +342,7 @@ class PlanningEngine(ContextEngine):
         """Return the result with the summary put between head and tail."""
         note = make_system_note(cut_plan)
         counter = self._services.counter
-        text = seal_summary(self._redactor.redact(written_summary.text), self._services.summary_key)
+        text = seal_summary(redact(written_summary.text), self._services.summary_key)
         messages, origins = assemble_messages(cut_plan, text, note)
         summary = next(message for message in messages if is_summary(message))
         remainder = without_summary(summary)

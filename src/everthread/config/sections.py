@@ -32,12 +32,7 @@ from everthread.core.tokens.budget import (
 )
 from everthread.gateway.api import HEARTBEAT_INTERVAL_SECONDS, QueueOptions
 from everthread.gateway.contracts import Auth, Limits, Mode
-from everthread.thread.options import (
-    MAX_RECALL_TOKENS,
-    MIN_CLOSENESS,
-    TOOLS_SHARE,
-    RecallScope,
-)
+from everthread.thread.options import MAX_RECALL_TOKENS, MIN_CLOSENESS, TOOLS_SHARE, RecallScope
 
 
 def _check_environment_name(value: str) -> str:

@@ -128,15 +128,15 @@ class AnswerRecorder:
     def _request_facts(self) -> tuple[Api, str, int]:
         """Protocol, model and prompt tokens of the sent request. The conversation may have another model by now."""
         if self.sent_request is None:
-            return self._state.route.api, self._state.route.name, self._state.tokens
+            return self._state.model.route.api, self._state.model.name, self._state.tokens
         return self.sent_request.api, self.sent_request.request.model, self.sent_request.tokens
 
     @property
     def _answering_model(self) -> str:
         """The model that answers the sent request."""
         _, requested_model, _ = self._request_facts
-        if requested_model == self._state.route.name:
-            return self._state.answering_model
+        if requested_model == self._state.model.name:
+            return self._state.model.answering_name
         return requested_model
 
     def _decode(self, response: Any) -> ModelReply:
@@ -145,7 +145,9 @@ class AnswerRecorder:
 
     def _read_usage(self, reply: ModelReply) -> tuple[CanonicalUsage, bool]:
         api, _, prompt_tokens = self._request_facts
-        usage, is_estimated = read_usage(reply, prompt_tokens, api=api, counter=self._state.counter)
+        usage, is_estimated = read_usage(
+            reply, prompt_tokens, api=api, counter=self._state.model.counter
+        )
         return with_diagnosis(usage, reply.raw), is_estimated
 
     async def record(self, response: Any) -> ModelAnswer:
@@ -155,17 +157,17 @@ class AnswerRecorder:
         message = make_storable(reply.message)
         usage, is_estimated = self._read_usage(reply)
         model_name = self._answering_model
-        is_own_model = model_name == state.route.name
+        is_own_model = model_name == state.model.name
         state.last_answer_id = reply.id if is_own_model else ""
         if self.sent_request and not is_estimated and is_own_model:
-            state.learnt.calibration.observe(
+            state.learnt_usage.calibration.observe(
                 model_name, usage.prompt_tokens, self.sent_request.estimate
             )
         state.engine.call(ContextEngine.update_from_response, usage)
         if is_own_model and not is_estimated:
             self._learn_usage(usage, self.sent_request.request.params if self.sent_request else {})
         new_messages = [
-            *(NewMessage(stub) for stub in make_stub_results(state.open_calls)),
+            *(NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)),
             NewMessage(message, event=new_id()),
         ]
         stored_messages, cost, _ = await asyncio.gather(
@@ -183,12 +185,12 @@ class AnswerRecorder:
         self, usage: CanonicalUsage, model: str, *, is_estimated: bool
     ) -> Decimal | None:
         state = self._state
-        provider = state.route.provider if model == state.route.name else "auto"
+        provider = state.model.route.provider if model == state.model.name else "auto"
         return await state.accounting.record(
             state.session.id,
             model,
             usage,
-            estimated=is_estimated,
+            is_estimated=is_estimated,
             provider=provider,
         )
 
@@ -204,7 +206,7 @@ class AnswerRecorder:
         self._interrupted_replies = []
         for reply in replies:
             usage, is_estimated = self._read_usage(reply)
-            await self._account(usage, self._state.route.name, is_estimated=is_estimated)
+            await self._account(usage, self._state.model.name, is_estimated=is_estimated)
 
     async def record_interrupted(self, text: str) -> None:
         """Store the text of a cancelled answer; its usage is estimated."""
@@ -215,9 +217,9 @@ class AnswerRecorder:
         }
         usage = CanonicalUsage(
             input_tokens=self._request_facts[2],
-            output_tokens=state.counter.text(text),
+            output_tokens=state.model.counter.text(text),
         )
-        accounting = self._account(usage, state.route.name, is_estimated=True)
+        accounting = self._account(usage, state.model.name, is_estimated=True)
         await asyncio.gather(state.append([NewMessage(message)]), accounting)
 
     async def _learn_success(self, usage: CanonicalUsage) -> None:
@@ -226,15 +228,15 @@ class AnswerRecorder:
         if usage.prompt_tokens and await state.limits.record_success(
             state.limit_key, usage.prompt_tokens
         ):
-            state.use_window(state.route.window)
-            name = state.route.name
+            state.use_window(state.model.route.window)
+            name = state.model.name
             reason = "a larger prompt was accepted"
             state.emit(
                 LimitLearnt(
                     state.session.id,
                     name,
-                    state.route.window,
+                    state.model.route.window,
                     reason,
-                    stored=True,
+                    is_stored=True,
                 )
             )

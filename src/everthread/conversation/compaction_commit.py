@@ -30,7 +30,10 @@ from everthread.thread import events
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
-from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.notices import (
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +75,18 @@ async def _continue_session(
     compaction = draft.compaction
     old_session = state.session
     # Messages since the draft are included.
-    added_tokens = state.counter.messages(state.bodies[len(draft.stored) :])
+    added_tokens = state.model.counter.messages(state.messages.bodies[len(draft.stored) :])
     tokens_before = max(state.tokens, compaction.tokens_before)
     tokens_after = compaction.tokens_after + added_tokens
     await store_outputs(
-        state.setup.store,
+        state.store,
         old_session.thread,
         add_tool_names(compaction.to_store, draft.bodies),
         state.emit,
         session=old_session.id,
     )
     system = _rebuild_system(state, compaction)
-    left_out_tools = state.toolbox.choose_left_out(system)
+    left_out_tools = state.choose_left_out_tools(system)
     record = make_compaction_record(compaction, order, cost)
     if left_out_tools:
         figures = {**record.figures, LEFT_OUT_TOOLS_KEY: list(left_out_tools)}
@@ -94,7 +97,7 @@ async def _continue_session(
         tokens_before=tokens_before,
         tokens_after=tokens_after,
     )
-    continuation = await state.setup.store.continue_session(
+    continuation = await state.store.continue_session(
         old_session.id,
         _make_entries(state, draft),
         seen_count=len(draft.stored),
@@ -127,12 +130,12 @@ async def _switch_session(
 ) -> None:
     """Switch to the continuation: inform the engine, save, then emit the events."""
     old_id = state.session.id
-    messages_before = len(state.stored)
+    messages_before = len(state.messages.stored)
     await state.move_to_tip()
-    state.toolbox.leave_out(left_out_tools, "a compaction")
+    state.leave_out_tools(left_out_tools, "a compaction")
     state.compaction_count += 1
-    state.learnt.tokens_after_compaction = state.tokens
-    state.learnt.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
+    state.learnt_usage.tokens_after_compaction = state.tokens
+    state.learnt_usage.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
     state.engine.call(ContextEngine.on_compacted, compaction)
     state.report_session_start("compression", old_id)
     await state.save()
@@ -143,14 +146,14 @@ async def _switch_session(
             session=state.session.id,
             previous=old_id,
             messages_before=messages_before,
-            messages_after=len(state.stored),
+            messages_after=len(state.messages.stored),
             number=state.compaction_count,
             covered_count=len(record.covered),
             is_background=order.is_background,
         )
     )
-    if state.compaction_count >= MIN_FADING_COMPACTIONS:
-        state.notify(make_fading_notice(state.compaction_count, "/new starts afresh"))
+    if state.compaction_count >= MIN_REPEATED_COMPACTIONS:
+        state.notify(make_repeated_compaction_notice(state.compaction_count, "/new starts afresh"))
 
 
 def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[int | NewMessage]:
@@ -163,7 +166,7 @@ def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[in
                 NewMessage(
                     strip_summary_marks([message])[0],
                     kind,
-                    tokens=state.counter.message(message),
+                    tokens=state.model.counter.message(message),
                 )
             )
         elif message is draft.bodies[index]:
@@ -175,7 +178,7 @@ def _make_entries(state: ConversationState, draft: ConversationDraft) -> list[in
                 NewMessage(
                     message,
                     "derived",
-                    tokens=state.counter.message(message),
+                    tokens=state.model.counter.message(message),
                     origin=origin,
                 )
             )

@@ -23,18 +23,20 @@ from everthread.conversation.conversation_state import (
     find_tip,
     load_state,
 )
+from everthread.conversation.fixed_prompt_watch import FixedPromptWatch
 from everthread.conversation.given_messages import (
     MessageInput,
     as_messages,
     make_stub_results,
     split_results,
 )
-from everthread.conversation.offered_tools import FIND_TOOLS, FixedPromptWatch, FoundTools, Toolbox
+from everthread.conversation.offered_tools import FIND_TOOLS, FoundTools, Toolbox
 from everthread.conversation.requests import (
     PreparedRequest,
     build_request,
     find_excerpts,
 )
+from everthread.conversation.setup import Setup
 from everthread.core.messages import Message, results_of
 from everthread.core.types import ModelReply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, EverthreadError, InputError, ModelError
@@ -53,8 +55,9 @@ from everthread.thread.events import Listener
 from everthread.thread.large_results import cite_large_results, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
-from everthread.thread.options import Route, Setup
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts
+from everthread.thread.route import Route
 
 MAX_READ_CHARS = 50_000
 """Maximum characters per read of a stored output, so that the result is not stored again."""
@@ -96,8 +99,9 @@ class Conversation:
     async def close(self, reason: str | None = None) -> None:
         """Stop the background work of the conversation. With a reason, end the session; it can still be resumed."""
         async with contextlib.AsyncExitStack() as stack:
-            for close in reversed(self._state.setup.close_callbacks):
-                stack.push_async_callback(close)
+            resources = self._state.setup.resources
+            if resources is not None:
+                stack.push_async_callback(resources.aclose)
             await self._thread.cancel_idle_timer()
             await self._thread.drop_preparation("the conversation was closed")
             if not self._has_ended:
@@ -105,7 +109,7 @@ class Conversation:
                 self._has_ended = True
                 self._state.engine.call(ContextEngine.on_session_end, self._state.session.id)
             if reason is not None:
-                await self._state.setup.store.end_session(self._state.session.id, reason)
+                await self._state.store.end_session(self._state.session.id, reason)
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,12 +135,12 @@ class Conversation:
     @property
     def messages(self) -> list[Message]:
         """The messages that the model sees."""
-        return list(self._state.bodies)
+        return list(self._state.messages.bodies)
 
     @property
     def stored(self) -> list[StoredMessage]:
         """The stored form of `messages`, with ids and kinds."""
-        return list(self._state.stored)
+        return list(self._state.messages.stored)
 
     @property
     def tokens(self) -> int:
@@ -145,7 +149,7 @@ class Conversation:
 
     @property
     def window(self) -> int:
-        return self._state.window
+        return self._state.model.window
 
     @property
     def threshold(self) -> int:
@@ -154,7 +158,7 @@ class Conversation:
     @property
     def max_delayed_tokens(self) -> int:
         """The size up to which a due compaction may be delayed to save money."""
-        if not self._state.setup.options.economics:
+        if not self._state.options.economics:
             return self.threshold
         return self._state.size.max_delayed_tokens
 
@@ -165,12 +169,12 @@ class Conversation:
 
     @property
     def route(self) -> Route:
-        return self._state.route
+        return self._state.model.route
 
     @property
     def store(self) -> Store:
         """The store that keeps the conversation."""
-        return self._state.setup.store
+        return self._state.store
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -184,7 +188,7 @@ class Conversation:
 
     async def usage(self) -> list[UsageRecord]:
         """Return the usage of every call of the thread, main and auxiliary, from the store."""
-        return await self._state.setup.store.usage.list_usage(self.id)
+        return await self._state.store.usage.list_usage(self.id)
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self) -> AsyncIterator[None]:
@@ -211,15 +215,19 @@ class Conversation:
         self._injected = tuple(as_messages(inject))
         was_full = state.has_report and state.tokens >= state.budget.threshold
         await self._store_messages(as_messages(message), event)
-        if state.open_calls:
-            await state.append([NewMessage(stub) for stub in make_stub_results(state.open_calls)])
-        if not state.bodies:
+        if state.messages.open_calls:
+            await state.append(
+                [NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)]
+            )
+        if not state.messages.bodies:
             raise InputError("there is nothing to send: the conversation has no message yet")
         await self._fixed_prompt_watch.choose_tools()
         state.report_size()
         self._fixed_prompt_watch.check()
         await self._thread.compact_if_needed(
-            reason="in-loop" if was_full or message is None else "preflight"
+            reason=CompactionReason.IN_LOOP
+            if was_full or message is None
+            else CompactionReason.PREFLIGHT
         )
         injected = (*await find_excerpts(state), *self._injected)
         self._recorder.sent_request = build_request(state, injected, cap=self._recovery.cap)
@@ -324,12 +332,14 @@ class Conversation:
             )
         answered_ids = [result.call_id for message in results for result in results_of(message)]
         unknown_ids = [
-            call_id or "(none given)" for call_id in answered_ids if call_id not in state.open_calls
+            call_id or "(none given)"
+            for call_id in answered_ids
+            if call_id not in state.messages.open_calls
         ]
         if unknown_ids:
             raise InputError(
                 f"no open call has the id {', '.join(unknown_ids)}; "
-                f"open: {', '.join(state.open_calls) or 'none'}"
+                f"open: {', '.join(state.messages.open_calls) or 'none'}"
             )
         duplicate_ids = {call_id for call_id in answered_ids if answered_ids.count(call_id) > 1}
         if duplicate_ids:
@@ -344,9 +354,9 @@ class Conversation:
         """Return the results of one assistant turn; if they are too large, the largest are stored and cited."""
         state = self._state
         own_tools = {tool["function"]["name"] for tool in state.engine.get_tool_schemas()}
-        limits = state.setup.options.output_limits(state.budget)
+        limits = state.options.output_limits(state.budget)
         limited_results, large_outputs = cite_large_results(
-            messages, state.open_calls, limits, lookups=own_tools
+            messages, state.messages.open_calls, limits, lookups=own_tools
         )
         await store_outputs(
             self.store, self.id, large_outputs, state.emit, session=state.session.id
@@ -375,71 +385,99 @@ class Conversation:
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Run one of the tools in `toolbox.own_schemas`. Raise `KeyError` for an unknown name."""
         if name == FIND_TOOLS and self.toolbox.left_out:
-            return await self.toolbox.answer_call(arguments)
+            query = arguments.get("query")
+            found_tools = await self.find_tools(query if isinstance(query, str) else "")
+            was_refused = arguments.get("now") is True  # no permission was asked for
+            return replace(found_tools, was_refused=was_refused).text
         return await self._state.engine.engine.handle_tool_call(name, arguments)
 
     async def find_tools(self, query: str, *, now: bool = False) -> FoundTools:
         """Find the left-out tools that match, and offer them again from the next compaction on.
 
-        `now`: offer them at once. This loses the provider's cache; `toolbox.describe_price()` returns the cost.
+        `now`: offer them at once. This loses the provider's cache; `describe_cache_loss` describes the cost.
         """
-        return await self.toolbox.find(query, now=now)
+        found_tools = self.toolbox.search(query)
+        names = [card.name for card in found_tools.tools]
+        if not names:
+            return found_tools
+        self.toolbox.request(names)
+        if now:
+            left_out = [name for name in self.toolbox.left_out if name not in names]
+            self._state.leave_out_tools(left_out, "somebody asked for tools", is_immediate=True)
+        await self._state.save()
+        return replace(found_tools, is_offered_now=now)
+
+    def describe_cache_loss(self) -> str:
+        """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
+        state = self._state
+        if state.cold_reason:
+            return f"no cached prompt is lost by it: {state.cold_reason}"
+        miss_cost = state.policy.find_miss_cost(state.size, state.learnt_usage, state.model.prices)
+        explanation = (
+            f"the {state.tokens:,} tokens of the prompt have to be read anew "
+            "instead of from the provider's cache"
+        )
+        if miss_cost is None:
+            return f"{explanation}; what that costs is not known"
+        return f"about ${miss_cost:.4f}: {explanation}"
 
     async def compress(self, focus: str | None = None) -> Compaction:
         """Compact now, whatever the size."""
-        if not self._state.setup.options.enabled:
+        if not self._state.options.enabled:
             raise ConfigError(
                 "compression is disabled (compression.enabled: false); nothing was changed"
             )
         async with self._hold_turn():
             self._forget_failures()
-            order = CompactionOrder("manual", focus=focus, is_manual=True)
+            order = CompactionOrder(CompactionReason.MANUAL, focus=focus)
             return await self._thread.compact_manually(order)
 
     async def preview(self, focus: str | None = None) -> Compaction:
         """Return a preview of the parts that `compress` would keep, cut and summarise. Change nothing."""
-        order = CompactionOrder("preview", focus=focus, is_manual=True, is_preview=True)
+        order = CompactionOrder(CompactionReason.PREVIEW, focus=focus)
         draft = await self._thread.prompt.draft(order, SummaryWait())
         return draft.compaction
 
-    async def compact_for_hygiene(self) -> None:
+    async def compact_before_incoming(self) -> None:
         """Compact before an incoming message, at 85 % of the window. Only report a failure."""
         state = self._state
         async with self._hold_turn():
-            if not state.policy.is_hygiene_due(state.size, len(state.stored)):
+            if not state.policy.is_due_before_incoming(state.size, len(state.messages.stored)):
                 return
-            previous_limit = state.learnt.retry_above_tokens
+            previous_limit = state.learnt_usage.retry_above_tokens
             try:
-                await self._thread.compact_now(CompactionOrder("hygiene"))
+                await self._thread.compact_now(CompactionOrder(CompactionReason.BEFORE_INCOMING))
             except EverthreadError as error:
                 state.report_failure(error)
-            state.learnt.retry_above_tokens = min(state.learnt.retry_above_tokens, previous_limit)
+            state.learnt_usage.retry_above_tokens = min(
+                state.learnt_usage.retry_above_tokens, previous_limit
+            )
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""
         state = self._state
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was taken back")
-            session = await state.setup.store.undo(state.session.id)
-            state.show_session(session, await state.setup.store.messages(session.id))
+            session = await state.store.undo(state.session.id)
+            state.show_session(session, await state.store.messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
             state.last_marked_index = None
             state.last_request = None
             await state.restore()
-            state.learnt.calibration.reset()
+            state.learnt_usage.calibration.reset()
             self._forget_failures()
             if state.tokens >= state.budget.threshold and not state.size.is_full:
                 # Otherwise the next call would compact again.
-                state.learnt.record_failure(state.tokens)
+                state.learnt_usage.record_failure(state.tokens)
             state.notify("The last compaction was taken back.")
             return session
 
     async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
         """Return another conversation that shares this one's history up to a message (default: all of it)."""
         state = self._state
-        if not state.stored:
+        if not state.messages.stored:
             raise InputError("there is nothing to branch from: the conversation has no message yet")
-        message_id = state.stored[-1].id if at_message is None else at_message
+        message_id = state.messages.stored[-1].id if at_message is None else at_message
         new_session = None
         if title:
             session = state.session
@@ -454,9 +492,7 @@ class Conversation:
                 client=session.client,
                 client_session=session.client_session,
             )
-        branch_session = await state.setup.store.branch(
-            state.session.id, message_id, new=new_session
-        )
+        branch_session = await state.store.branch(state.session.id, message_id, new=new_session)
         return Conversation(
             await load_state(
                 self._shared_setup(),
@@ -505,21 +541,21 @@ class Conversation:
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
-        self._state.learnt.retry_above_tokens = 0
+        self._state.learnt_usage.retry_above_tokens = 0
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:
         """Return the setup for another conversation of the same kind, which does not close the shared resources."""
         return replace(
             self._state.setup,
-            route=self._state.route,
+            route=self._state.model.route,
             limits=self._state.limits,
-            close_callbacks=(),
+            resources=None,
         )
 
     @property
     def _model(self) -> StreamingModel:
-        model = self._state.route.model
+        model = self._state.model.route.model
         if model is None:
             raise InputError(
                 "this conversation has no model to send to: use prepare and record with your own client"
@@ -533,7 +569,7 @@ class Conversation:
             await self.add_results(results)
         if not messages:
             return
-        stubs = [NewMessage(stub) for stub in make_stub_results(state.open_calls)]
+        stubs = [NewMessage(stub) for stub in make_stub_results(state.messages.open_calls)]
         new_messages = []
         for index, message in enumerate(messages):
             event_id = new_id() if event is None else f"{event}.{index}"

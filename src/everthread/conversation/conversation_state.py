@@ -1,19 +1,23 @@
-"""The state of a running conversation: the messages in view, their size, the engine and the summariser."""
+"""The state of a running conversation: its session, its model, the size of its prompt, its engine and its tools."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services, StartReason
-from everthread.conversation.offered_tools import Toolbox
+from everthread.conversation.active_model import ActiveModel
+from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
-from everthread.core.messages import Message, ToolCall, calls_of, results_of
-from everthread.core.summary_marks import mark_summary
+from everthread.conversation.setup import Setup
+from everthread.conversation.visible_messages import VisibleMessages
+from everthread.core.messages import Message, calls_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.turns import user_text
 from everthread.core.types import ModelRequest, System
 from everthread.errors import InputError
 from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
@@ -22,11 +26,11 @@ from everthread.thread.accounting import Accounting
 from everthread.thread.engines.engine_failures import SafeEngine
 from everthread.thread.engines.plugin_engines import LoopSummarizer, report_in_loop
 from everthread.thread.model_limits import CallLimits, ModelLimits
-from everthread.thread.options import Route, Setup, SummarizerContext
-from everthread.thread.policy.call_prices import CallPrices
 from everthread.thread.policy.compaction_policy import CompactionPolicy
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
+from everthread.thread.route import Route
+from everthread.thread.thread_setup import SummarizerContext
 from everthread.thread.used_window import (
     CONVERSATION_STATE,
     UsedWindow,
@@ -34,6 +38,8 @@ from everthread.thread.used_window import (
 )
 from everthread.wire.anthropic.anthropic_history import EncodedHistory
 
+TASK_MESSAGES = 3
+"""The number of latest user messages that describe the task."""
 ENGINE_KEY = "engine"
 TOOLS_KEY = "tools"
 LEFT_OUT_TOOLS_KEY = "tools_left_out"
@@ -41,18 +47,16 @@ LEFT_OUT_TOOLS_KEY = "tools_left_out"
 
 
 class ConversationState:
-    """A session in memory. Its messages were read from the store or confirmed by it."""
+    """The state that the parts of a conversation share."""
 
     def __init__(
         self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()
     ) -> None:
         self.setup = setup
+        self.store = setup.store
+        self.options = setup.options
         self.session = session
-        self.route = setup.route
-        self.call_limits = CallLimits(setup.route.window)
-        self.budget = self.nominal_budget
-        self.counter = TokenCounter(self.route.name)
-        self.learnt = LearntUsage()
+        self.learnt_usage = LearntUsage()
         self.policy = CompactionPolicy(setup.options, setup.wall_clock)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
         self.accounting = Accounting(setup.store, setup.wall_clock, setup.listener)
@@ -63,24 +67,18 @@ class ConversationState:
         """The provider's id of the last answer, to ask why the cache missed."""
         self.encoded_history = EncodedHistory()
         self.compaction_count = 0
-        self.toolbox = Toolbox(self, tools)
-        self.stored: list[StoredMessage] = []
-        self.bodies: list[Message] = []
-        self.ids_in_view: set[int] = set()
-        self.open_calls: dict[str, ToolCall] = {}
-        self.summarizer = self._make_summarizer()
+        self.model = self._open_model(setup.route)
+        self.budget = self.model.nominal_budget
+        self.messages = VisibleMessages(self.model.counter, setup.summary_key)
         self._report_in_loop = report_in_loop(self.emit_report)
         self.engine = SafeEngine(
             setup.make_engine(self._make_services()),
             lambda text: self._report_in_loop("notice", text=text),
         )
+        self.toolbox = Toolbox(tools, self.engine.get_tool_schemas)
         self.tools = self.toolbox.schemas
-        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
-
-    @property
-    def window(self) -> int:
-        return self.call_limits.window
 
     @property
     def system(self) -> System:
@@ -99,9 +97,9 @@ class ConversationState:
         event = events.Estimated(
             self.session.id,
             size.tokens,
-            window=self.window,
+            window=self.model.window,
             threshold=size.budget.threshold,
-            reported=self.has_report,
+            is_reported=self.has_report,
         )
         self.emit(event)
 
@@ -116,38 +114,26 @@ class ConversationState:
     def show_session(self, session: Session, stored_messages: Sequence[StoredMessage]) -> None:
         """Replace the current session, and the messages that the model sees."""
         self.session = session
-        self.stored = []
-        self.bodies = []
-        self.open_calls = {}
-        self.ids_in_view.clear()
-        self._recount_tokens()
-        for message in stored_messages:
-            self.add(message)
+        self._fixed_estimate = self._estimate_fixed_tokens()
+        self.messages.replace_all(stored_messages)
+        for body in self.messages.bodies:
+            self._record_tool_calls(body)
 
-    def add(self, message: StoredMessage) -> None:
-        self.stored.append(message)
-        self.ids_in_view.add(message.id)
-        body = message.body
-        self.bodies.append(
-            mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body
-        )
-        self._total_tokens += self.counter.message(message.body)
-        for result in results_of(message.body):
-            self.open_calls.pop(result.call_id, None)
-        for call in calls_of(message.body):
-            self.open_calls[call.id] = call
+    def _record_tool_calls(self, body: Message) -> None:
+        for call in calls_of(body):
             self.toolbox.record_tool_call(call.name)
 
     async def append(self, new_messages: Sequence[NewMessage]) -> list[StoredMessage]:
         """Store messages and add them to the view, with those that other writers stored since."""
         counted_messages = [
-            replace(item, tokens=self.counter.message(item.body)) for item in new_messages
+            replace(item, tokens=self.model.counter.message(item.body)) for item in new_messages
         ]
-        stored_messages = await self.setup.store.append(self.session.id, counted_messages)
+        stored_messages = await self.store.append(self.session.id, counted_messages)
         for message in stored_messages:
-            if message.session == self.session.id and message.seq == len(self.stored):
-                self.add(message)
-            elif message.id not in self.ids_in_view:
+            if message.session == self.session.id and message.seq == len(self.messages.stored):
+                self.messages.add(message)
+                self._record_tool_calls(message.body)
+            elif message.id not in self.messages.ids:
                 await self.reload()
                 break
         return stored_messages
@@ -159,7 +145,7 @@ class ConversationState:
         if self.session.id == old_id:
             await self.restore_tools()
             return
-        records = await self.setup.store.compactions(self.session.thread)
+        records = await self.store.compactions(self.session.thread)
         self.compaction_count = sum(record.reverted_at is None for record in records)
         await self.restore()
         self.report_session_start("compression", old_id)
@@ -174,40 +160,35 @@ class ConversationState:
         )
 
     async def move_to_tip(self) -> None:
-        """Show the thread's tip. In another session, forget the facts about the last request."""
-        store = self.setup.store
+        """Show the session at the thread's tip. If it is another one, forget the facts about the last request."""
+        store = self.store
         tip = await store.get_compression_tip(self.session.id)
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
-            self.learnt.calibration.reset()
+            self.learnt_usage.calibration.reset()
             self.last_marked_index = None
             self.last_request = None
         self.show_session(session, stored_messages)
 
     @property
     def estimate(self) -> int:
-        return self._total_tokens
+        """Tokens of the next prompt, as estimated here."""
+        return self._fixed_estimate + self.messages.tokens
 
     @property
     def tokens(self) -> int:
         """Tokens of the next prompt: the provider's last count, and an estimate of the messages since."""
-        return self.learnt.calibration.project(self.route.name, self.estimate)
+        return self.learnt_usage.calibration.project(self.model.name, self.estimate)
 
     @property
     def has_report(self) -> bool:
         """Whether `tokens` is based on the count of this model's provider."""
-        return self.learnt.calibration.has_report(self.route.name)
-
-    @property
-    def answering_model(self) -> str:
-        """The name of the model that answers: the route's own, or its fallback."""
-        return self.route.name if self.route.model is None else self.route.model.name
+        return self.learnt_usage.calibration.has_report(self.model.name)
 
     @property
     def fixed_tokens(self) -> int:
         """Tokens of system prompt and tools, scaled like `tokens`."""
-        estimate = self.counter.request((), system=self.system, tools=self.tools)
-        return round(estimate * self.learnt.calibration.factor(self.route.name))
+        return round(self._fixed_estimate * self.learnt_usage.calibration.factor(self.model.name))
 
     @property
     def size(self) -> PromptSize:
@@ -216,101 +197,128 @@ class ConversationState:
             self.tokens,
             self.fixed_tokens,
             self.budget,
-            output_cap=self.setup.options.max_tokens,
-            is_mid_turn=bool(self.bodies) and self.bodies[-1]["role"] == "tool",
+            output_cap=self.options.max_tokens,
+            is_mid_turn=self._is_mid_turn,
         )
 
     @property
-    def prices(self) -> CallPrices:
-        route = self.route
-        return CallPrices(
-            route.name,
-            route.provider,
-            route.caches_by_marks,
-            self.summarizer.summarizer,
-        )
+    def _is_mid_turn(self) -> bool:
+        bodies = self.messages.bodies
+        return bool(bodies) and bodies[-1]["role"] == "tool"
 
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.find_cold_reason(self.learnt)
-
-    @property
-    def nominal_budget(self) -> Budget:
-        """The budget by the settings, whatever the size of system prompt and tools."""
-        return self.setup.options.for_model(self.route.name).budget(self.window)
+        return self.policy.find_cold_reason(self.learnt_usage)
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
         if self._compute_budget() != self.budget:
-            self.use_window(self.window)
+            self.use_window(self.model.window)
 
     def _compute_budget(self) -> Budget:
-        return self.setup.options.for_model(self.route.name).budget(
-            self.window, fixed_tokens=self.fixed_tokens
-        )
+        return self.model.options.budget(self.model.window, fixed_tokens=self.fixed_tokens)
 
-    def _recount_tokens(self) -> None:
-        self._total_tokens = self.counter.request((), system=self.system, tools=self.tools)
-        for body in self.bodies:
-            self._total_tokens += self.counter.message(body)
+    def _estimate_fixed_tokens(self) -> int:
+        return self.model.counter.request((), system=self.system, tools=self.tools)
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.learnt.cache_change = f"the model is {route.name} now"
-        self.learnt.pause.unjudged_tokens_before = 0
-        self.route = route
-        self.counter = TokenCounter(route.name)
-        self.summarizer = self._make_summarizer()
+        self.learnt_usage.cache_change = f"the model is {route.name} now"
+        self.learnt_usage.pause.unjudged_tokens_before = 0
+        self.model = self._open_model(route)
         self.last_marked_index = None
         self.last_request = None
-        self.learnt.calibration.reset()
-        self._recount_tokens()
+        self.learnt_usage.calibration.reset()
+        self.messages.use_counter(self.model.counter)
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
 
     def use_window(self, window: int) -> None:
         """Apply another window."""
-        self.call_limits = replace(self.call_limits, window=window)
+        self.model = self.model.with_window(window)
         self.budget = self._compute_budget()
         self.engine.call(ContextEngine.update_model, self._make_services())
 
     @property
     def limit_key(self) -> LimitKey:
-        """The key under which limits of the model are kept."""
-        return LimitKey(
-            self.route.base_url,
-            self.route.name,
-            tenant=self.session.tenant,
-            headers=self.route.headers,
-        )
+        return self.model.make_limit_key(self.session.tenant)
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
-        previous_window = self.window
-        self.call_limits = await self.limits.load(self.limit_key, self.route.window)
-        if self.window != previous_window:
-            self.use_window(self.window)
+        previous_window = self.model.window
+        limits = await self.limits.load(self.limit_key, self.model.route.window)
+        self.model = replace(self.model, limits=limits)
+        if limits.window != previous_window:
+            self.use_window(limits.window)
+
+    @property
+    def next_tools(self) -> list[dict[str, Any]]:
+        """The tools that a compaction made now would offer."""
+        return self.toolbox.list_schemas(self.choose_left_out_tools(self.system))
+
+    @property
+    def can_free_enough_tools(self) -> bool:
+        """Whether a new choice of tools brings system prompt and tools below the threshold."""
+        fixed_tokens = self.model.counter.request((), system=self.system, tools=self.next_tools)
+        factor = self.learnt_usage.calibration.factor(self.model.name)
+        return fixed_tokens * factor < self.model.nominal_budget.threshold
+
+    def choose_left_out_tools(self, system: System) -> tuple[str, ...]:
+        """Return the tools that a compaction should leave out, with this system prompt."""
+        if not self.options.enabled:
+            return ()
+        factor = self.learnt_usage.calibration.factor(self.model.name)
+        user_texts = (text for body in reversed(self.messages.bodies) if (text := user_text(body)))
+        room = ToolRoom(
+            self.model.counter,
+            round(self.model.nominal_budget.threshold / factor),
+            self.options.tools_share,
+            system=system,
+            task_text="\n".join(islice(user_texts, TASK_MESSAGES)),
+        )
+        return self.toolbox.choose(room)
+
+    def leave_out_tools(
+        self, left_out: Sequence[str], reason: str, *, is_immediate: bool = False
+    ) -> None:
+        """Leave these tools out, and emit an event if the choice changed."""
+        change = self.toolbox.leave_out(left_out, self.model.name, forget_requests=not is_immediate)
+        if change is None:
+            return
+        self.offer_tools(self.toolbox.schemas)
+        if self.last_request is not None:
+            self.learnt_usage.cache_change = "other tools are offered"
+        self.emit(
+            events.ToolsChanged(
+                self.session.id,
+                self.toolbox.left_out,
+                removed_names=change.removed_names,
+                returned_names=change.returned_names,
+                tool_count=len(self.toolbox.all_tools),
+                tokens_saved=self.toolbox.count_saved_tokens(self.model.counter),
+                reason=reason,
+                is_immediate=is_immediate,
+            )
+        )
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.learnt.cache_change = "other tools are offered"
+        self.learnt_usage.cache_change = "other tools are offered"
         self.toolbox.replace_tools(tools)
         self.offer_tools(self.toolbox.schemas)
 
     def offer_tools(self, tools: list[dict[str, Any]]) -> None:
         """Offer these tools to the model."""
         self.tools = tools
-        self._recount_tokens()
+        self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
 
-    def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(
-            self.setup.make_summarizer(self._make_summarizer_context()), self.counter
-        )
-
-    def _make_summarizer_context(self) -> SummarizerContext:
-        return SummarizerContext(
-            self.route,
-            self.counter,
+    def _open_model(self, route: Route) -> ActiveModel:
+        """Return the model of a route, with its usual window and a summariser."""
+        counter = TokenCounter(route.name)
+        context = SummarizerContext(
+            route,
+            counter,
             get_last_request=lambda: self.last_request,
             report=self.emit_report,
             report_abandoned=lambda request: self.accounting.note_cancelled(
@@ -318,14 +326,21 @@ class ConversationState:
             ),
             is_warm=lambda: not self.cold_reason,
         )
+        return ActiveModel(
+            route,
+            CallLimits(route.window),
+            self.options.for_model(route.name),
+            counter=counter,
+            summarizer=LoopSummarizer(self.setup.make_summarizer(context), counter),
+        )
 
     def _make_services(self) -> Services:
         archive = SessionArchive(
-            self.setup.store, self.session.tenant, self.session.thread, lambda: self.stored
+            self.store, self.session.tenant, self.session.thread, lambda: self.messages.stored
         )
         return Services(
-            self.summarizer,
-            self.counter,
+            self.model.summarizer,
+            self.model.counter,
             budget=self.budget,
             clock=self.setup.clock,
             events=self._report_in_loop,
@@ -337,15 +352,15 @@ class ConversationState:
 
     async def save(self) -> None:
         """Save engine, calibration, call pattern and tools per session, so that an undo finds the parent's."""
-        store = self.setup.store
+        store = self.store
         session = self.session.id
         used_window = UsedWindow(
-            self.route.name,
-            self.window,
+            self.model.name,
+            self.model.window,
             threshold=self.budget.threshold,
-            source=describe_window(self.window, self.route),
+            source=describe_window(self.model.window, self.model.route),
         )
-        saved_state = {**self.learnt.dump(), **used_window.dump()}
+        saved_state = {**self.learnt_usage.dump(), **used_window.dump()}
         if self.toolbox.all_tools:
             saved_state[TOOLS_KEY] = self.toolbox.dump()
         await asyncio.gather(
@@ -357,7 +372,7 @@ class ConversationState:
         engine_state = self.engine.call(ContextEngine.dump_state)
         state = {"name": self.engine.name, "state": engine_state or {}}
         try:
-            await self.setup.store.state.put_state(session, ENGINE_KEY, state)
+            await self.store.state.put_state(session, ENGINE_KEY, state)
         except InputError as error:  # not JSON
             self.engine.report_failed_method("dump_state", error)
 
@@ -366,13 +381,13 @@ class ConversationState:
 
         A branch begins with its parent's context, so it also begins with the engine's state.
         """
-        store = self.setup.store
+        store = self.store
         session = self.session
         engine, calibration = await asyncio.gather(
             store.state.get_state(session.id, ENGINE_KEY),
             store.state.get_state(session.id, CONVERSATION_STATE),
         )
-        self.learnt = LearntUsage.load(calibration)
+        self.learnt_usage = LearntUsage.load(calibration)
         if (
             engine is None
             and session.parent is not None
@@ -380,10 +395,10 @@ class ConversationState:
         ):
             engine = await store.state.get_state(session.parent, ENGINE_KEY)
         if calibration is None and session.parent is not None and session.kind == "continuation":
-            self.learnt = LearntUsage.load(
+            self.learnt_usage = LearntUsage.load(
                 await store.state.get_state(session.parent, CONVERSATION_STATE)
             )
-            self.learnt.calibration.reset()
+            self.learnt_usage.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.call(ContextEngine.load_state, engine.get("state") or {})
@@ -392,10 +407,14 @@ class ConversationState:
         """Offer the tools that were saved with the session, or with its parent if the session has no saved state."""
         if not self.toolbox.all_tools:
             return
-        store = self.setup.store
+        store = self.store
         session = self.session
         own_state = await store.state.get_state(session.id, CONVERSATION_STATE)
-        if own_state is None and self.toolbox.is_settled and session.kind != "continuation":
+        if (
+            own_state is None
+            and self.toolbox.is_settled(self.model.name)
+            and session.kind != "continuation"
+        ):
             return  # no process has saved a state: keep the choice made here
         if (
             own_state is not None
@@ -403,6 +422,7 @@ class ConversationState:
             or session.kind not in ("continuation", "branch")
         ):
             self.toolbox.load(_read_tools(own_state))
+            self.offer_tools(self.toolbox.schemas)
             return
         parent_state = await store.state.get_state(session.parent, CONVERSATION_STATE)
         left_out = None
@@ -418,6 +438,7 @@ class ConversationState:
                 for name in record.record.figures.get(LEFT_OUT_TOOLS_KEY, ())
             ]
         self.toolbox.load(_read_tools(parent_state), left_out=left_out)
+        self.offer_tools(self.toolbox.schemas)
 
 
 def _read_tools(saved_state: Any) -> Any:

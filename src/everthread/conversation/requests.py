@@ -60,9 +60,9 @@ def build_request(
     cap: int | None = None,
 ) -> PreparedRequest:
     """Build the request for the messages in view. `injected` follows them, after every cache mark."""
-    route = state.route
-    options = state.setup.options
-    messages = state.bodies[:]
+    route = state.model.route
+    options = state.options
+    messages = state.messages.bodies[:]
     system = without_note_marks(state.system)
     if route.caches_by_marks:
         _mark_messages(state, messages)
@@ -70,7 +70,7 @@ def build_request(
     elif route.accepts_breakpoints:
         system = mark_system_breakpoint(system)
     messages += injected
-    injected_tokens = state.counter.messages(injected)
+    injected_tokens = state.model.counter.messages(injected)
     limit = _limit_output(state, cap or options.max_tokens, injected_tokens)
     request = ModelRequest(
         model=route.name,
@@ -96,16 +96,16 @@ def build_request(
 async def find_excerpts(state: ConversationState) -> list[Message]:
     """Find excerpts of messages that left the context and match the newest message; for this call only."""
     finder = ExcerptFinder(
-        state.setup.store,
-        state.setup.options.recall,
-        state.counter,
+        state.store,
+        state.options.recall,
+        state.model.counter,
     )
     session = state.session
     view = VisibleThread(
         session.tenant,
         session.thread,
         session=session.id,
-        messages=state.stored,
+        messages=state.messages.stored,
         is_complete=not state.compaction_count and session.kind not in ("branch", "continuation"),
     )
     return await finder.find(view, finder.find_max_tokens(state.size), state.emit)
@@ -120,12 +120,12 @@ def _limit_output(
     """
     if not requested_cap:
         return None
-    calibration = state.learnt.calibration
-    unreported_tokens = calibration.count_unreported_tokens(state.route.name, state.estimate)
-    max_output = state.call_limits.compute_max_output(
+    calibration = state.learnt_usage.calibration
+    unreported_tokens = calibration.count_unreported_tokens(state.model.name, state.estimate)
+    max_output = state.model.limits.compute_max_output(
         state.tokens + injected_tokens, unreported_tokens=unreported_tokens + injected_tokens
     )
-    caps = (requested_cap, state.call_limits.output_cap, max_output)
+    caps = (requested_cap, state.model.limits.output_cap, max_output)
     return min(cap for cap in caps if cap)
 
 
@@ -138,8 +138,8 @@ def _mark_messages(state: ConversationState, messages: list[Message]) -> None:
     start = find_first_markable_index(len(messages), previous_index)
     marked_messages = apply_cache_control(
         messages[start:],
-        ttl=state.setup.options.cache_ttl,
-        native_anthropic=state.route.api == "anthropic",
+        ttl=state.options.cache_ttl,
+        native_anthropic=state.model.route.api == "anthropic",
         previous_index=None if previous_index is None else previous_index - start,
         mark_tool_results=True,
     )

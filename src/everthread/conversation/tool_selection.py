@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.search.terms import terms
-from everthread.core.search.word_forms import forms, stop_words
+from everthread.core.search.terms import list_terms
+from everthread.core.search.word_forms import choose_stop_words, list_word_forms
 from everthread.core.text import clip
 from everthread.thread.options import TOOLS_SHARE
 
@@ -54,12 +54,12 @@ def make_card(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     if isinstance(properties, Mapping):
         parameters = [parameter for parameter in properties if isinstance(parameter, str)]
     short_description = clip(" ".join(description.split()), MAX_DESCRIPTION_CHARS)
-    name_words = frozenset(terms(name))
+    name_words = frozenset(list_terms(name))
     return ToolCard(
         name,
         short_description,
         name_words,
-        name_words | frozenset(terms(" ".join((description, *parameters)))),
+        name_words | frozenset(list_terms(" ".join((description, *parameters)))),
         tokens,
     )
 
@@ -130,14 +130,14 @@ def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
 
 def score_cards(cards: Sequence[ToolCard], text: str) -> list[float]:
     """Score how well each tool matches a text: rare words that both have, in any form, count more."""
-    words = dict.fromkeys(terms(text))
-    ignored_words = stop_words(list(words))
+    words = dict.fromkeys(list_terms(text))
+    ignored_words = choose_stop_words(list(words))
     word_counts = Counter(word for card in cards for word in card.words)
     scores = [0.0] * len(cards)
     for word in words:
         if word in ignored_words or len(word) < 2:
             continue
-        matching_forms = {form for form in forms(word) if form in word_counts}
+        matching_forms = {form for form in list_word_forms(word) if form in word_counts}
         count = max((word_counts[form] for form in matching_forms), default=0)
         weight = math.log(1 + len(cards) / count) if count else 0.0
         for index, card in enumerate(cards):

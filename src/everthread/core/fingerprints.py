@@ -1,15 +1,15 @@
-"""Two forms in which messages are compared.
+"""Compare messages: as the same conversation, or as the same bytes.
 
 The *canonical* form identifies a conversation, however the client formats it. It ignores cache markers, key order,
 surrounding whitespace, reminders that clients inject into one request, Everthread's own `_` keys and empty optional
-fields, and a string equals one text block. An otherwise empty message is identified by its role and ids.
+fields. A string equals one text block. An otherwise empty message is identified by its role and ids.
 
-The *byte* form is the view of a provider's prefix cache: key order and every character count. Only cache markers do not
-(they mark the end of the cached prefix and are not part of it), nor Everthread's own `_` keys (they are never sent),
-and a string is one text block. To compare the bytes that are really sent, pass messages in wire form.
+The *byte* form is what a provider's prefix cache compares: key order and every character matter. It leaves out cache
+markers, which mark the end of the cached prefix and are not part of it, and Everthread's own `_` keys, which are never
+sent. A string equals one text block. To compare the bytes that are really sent, pass messages in wire form.
 
-A digest is stored, so it must stay the same across processes and Python versions. Each chain link hashes two digests
-of fixed length, each message digest hashes JSON text: no two different histories can run together into one input.
+Digests are stored, so they must stay the same across processes and Python versions. A message's digest hashes its JSON
+text, and a link of the chain hashes two digests of fixed length, so that different histories never hash the same input.
 """
 
 from __future__ import annotations

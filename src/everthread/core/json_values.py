@@ -23,7 +23,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def json_value(text: str) -> Any:
-    """Parse JSON text; None if it is not JSON. Accepts line breaks in strings, which models write."""
+    """Parse JSON text, or return None if it is not JSON. Accept line breaks in strings, which models write."""
     try:
         return _LENIENT_DECODER.decode(text)
     except (ValueError, RecursionError):

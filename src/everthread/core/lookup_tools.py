@@ -26,9 +26,9 @@ def is_lookup_answer(tool: str, text: str) -> bool:
     return len(text) <= MAX_ANSWER_CHARS and is_lookup_tool(tool)
 
 
-def shorten_answer(answer: str, limit: int = ANSWER_GIST_CHARS) -> str:
+def shorten_answer(answer: str) -> str:
     """Return the start of an old answer's first line, which contains the question and the ids."""
-    return clip(answer.lstrip().partition("\n")[0].rstrip(), limit)
+    return clip(answer.lstrip().partition("\n")[0].rstrip(), ANSWER_GIST_CHARS)
 
 
 def find_lookup_tools(names: Iterable[str]) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def _has_same_items(new: Sequence[Any], old: Sequence[Any]) -> bool:
 
 
 def _correct_call(call: Any) -> Any:
-    """Return the call with a type and text arguments; None if it names no tool."""
+    """Return the call with a type and text arguments, or None if it names no tool."""
     for kind, key in ARGUMENT_FIELD_BY_CALL_TYPE.items():
         inner = call.get(kind) if isinstance(call, dict) else None
         if isinstance(inner, dict) and is_name(inner.get("name")):
@@ -77,7 +77,7 @@ def _correct_call(call: Any) -> Any:
 
 
 def _correct_part(part: Any, role: str) -> Part | None:
-    """Return the part with a type; None if it is not a part, or not allowed for this role."""
+    """Return the part with a type, or None if it is not a part, or not allowed for this role."""
     if not isinstance(part, dict):
         return None if part is None else {"type": "text", "text": str(part)}
     if not isinstance(part.get("type"), str):

@@ -40,7 +40,7 @@ class Repair:
     messages: list[Message]
     actions: list[str]
     original_indexes: list[int | None]
-    """For each message its index in the original list; None if it is new or changed."""
+    """For each message its index in the original list, or None if it is new or changed."""
 
 
 def repair_messages(

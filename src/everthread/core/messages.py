@@ -4,8 +4,8 @@ A message is a plain OpenAI chat dict: that is what users already have. Content 
 (`tool_use`, `tool_result`, `thinking`, `image` …) are understood wherever a content list is allowed, so a history
 in that form needs no conversion to be inspected, counted, cut or repaired. Messages are treated as immutable.
 
-Every helper takes whatever real transcripts contain (missing content, numbers for strings, parts without a type)
-and answers with the nearest sensible value; `validation.validate_messages` is where wrong shapes are reported.
+Every function accepts whatever real transcripts contain (missing content, numbers for strings, parts without a type)
+and returns the nearest sensible value. `validation.validate_messages` reports wrong shapes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Native(TypedDict, total=False):
     """The original wire value of a decoded message, so that encoding it back is verbatim (see `wire`)."""
 
     api: Required[str]
-    """`openai_chat`, `openai_responses` or `anthropic`."""
+    """`openai_chat`, `openai_responses`, `anthropic` or `gemini`."""
     model: str
     """The model that wrote it; another model cannot use its reasoning."""
     value: Any
@@ -66,7 +66,7 @@ class Message(TypedDict, total=False):
     cache_control: dict[str, Any]
     _native: Native
     _summary: bool
-    """Marks a message that is, or holds, an Everthread summary (`transcript`)."""
+    """Whether the message is, or contains, a summary that Everthread wrote."""
 
 
 Messages = Sequence[Message]
@@ -89,7 +89,7 @@ class ToolCall(NamedTuple):
 
     @property
     def parsed(self) -> dict[str, Any]:
-        """The arguments as an object; empty if they are not one."""
+        """The arguments as an object, or an empty dict if they are not one."""
         return as_object(json_value(self.arguments))
 
 
@@ -106,7 +106,7 @@ class ToolResult(NamedTuple):
 
 
 def parts_of(message: Mapping[str, Any]) -> list[Part]:
-    """Return the content as a list of parts. A string becomes one text part; empty content has no parts."""
+    """Return the content as a list of parts. A string becomes one text part, and empty content has none."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
@@ -120,13 +120,13 @@ def parts_of(message: Mapping[str, Any]) -> list[Part]:
 
 
 def kind_of(part: Any) -> str:
-    """Return the type of a part; empty if it has none."""
+    """Return the type of a part, or an empty string if it has none."""
     kind = part.get("type") if isinstance(part, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def part_text(part: Any) -> str:
-    """Return the text of one part; empty for reasoning, calls, results and media."""
+    """Return the text of one part, or an empty string for reasoning, calls, results and media."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or kind_of(part) in _KINDS_WITHOUT_TEXT:
@@ -258,7 +258,7 @@ def _make_part_key(part: Any) -> str | None:
 
 
 def simplify_parts(parts: list[Part]) -> Content:
-    """Return the parts as plain text if they are one text; None if there are none."""
+    """Return the parts as plain text if they are one text, or None if there are none."""
     if not parts:
         return None
     part = parts[0]

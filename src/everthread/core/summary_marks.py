@@ -56,7 +56,7 @@ def mark_summary(message: Message, key: bytes | None = None) -> Message:
 
 
 def summary_text(message: Mapping[str, Any]) -> str:
-    """Return the summary in a message, markers included; empty if there is none."""
+    """Return the summary in a message, markers included, or an empty string if there is none."""
     location = _locate_summary(message) if is_summary(message) else None
     return _list_text_parts(message)[location[0]][slice(*location[1])] if location else ""
 
@@ -78,7 +78,7 @@ def is_summary_first(message: Mapping[str, Any]) -> bool:
 
 
 def without_summary(message: Message) -> Message | None:
-    """Return the message without its summary; None if nothing else is left."""
+    """Return the message without its summary, or None if nothing else is left."""
     if not is_summary(message):
         return message
     unmarked_message = cast("Message", without_keys(message, "_summary"))
@@ -158,7 +158,7 @@ def _has_valid_tag(text: str, span: tuple[int, int], key: bytes) -> bool:
 
 
 def _read_tag(summary: str) -> str:
-    """Return the tag in the last line of a summary; empty if there is none."""
+    """Return the tag in the last line of a summary, or an empty string if there is none."""
     end_line = _END_LINE_PATTERN.search(summary)
     return (end_line[1] or "") if end_line else ""
 

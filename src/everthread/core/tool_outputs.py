@@ -168,7 +168,7 @@ def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[Ou
 def make_output_to_store(
     index: int, call_id: str, text: str, *, preview_chars: int
 ) -> OutputToStore | None:
-    """Return the text with its replacement block; None if the block is not shorter, or the text is such a block."""
+    """Return the text with its replacement block, or None if the block is not shorter, or the text is such a block."""
     block = make_persisted_block(text, preview_chars=min(preview_chars, len(text) // 4))
     if len(block) >= len(text) or (is_persisted(text) and len(text) <= preview_chars + 1_000):
         return None

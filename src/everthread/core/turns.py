@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from everthread.core.messages import (
     Message,
@@ -19,6 +19,23 @@ from everthread.core.messages import (
 )
 from everthread.core.summary_marks import without_summary
 from everthread.core.user_words import user_words_in
+
+
+class CallPosition(NamedTuple):
+    """The place of a tool call or of a result: the index of its message, and its number among those of the message."""
+
+    message_index: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallPairs:
+    """The tool calls of a list of messages and the results that answer them."""
+
+    result_by_call: dict[CallPosition, CallPosition]
+    """The first result of each answered call."""
+    call_by_result: dict[CallPosition, CallPosition]
+    """The call of each result, further results of an answered call included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,53 +77,81 @@ class TurnSpan:
     user_index: int | None
 
 
-def find_call_groups(messages: Messages) -> list[ToolCallGroup]:
-    """Return every group, in order. A result belongs to the latest earlier call of its id that has no result yet."""
-    open_calls: dict[str, list[int]] = {}
-    result_indexes: dict[int, list[int]] = {}
-    unanswered_ids: dict[int, list[str]] = {}
-    call_ids: dict[int, tuple[str, ...]] = {}
+def pair_calls(messages: Messages) -> CallPairs:
+    """Pair each result with the latest earlier call of its id.
+
+    Calls of one id in the same message take one result each. Once all of them are answered, a further result belongs to
+    the call that was answered last.
+    """
+    pairs = CallPairs(result_by_call={}, call_by_result={})
+    unanswered_calls: dict[str, list[CallPosition]] = {}
+    latest_call: dict[str, CallPosition] = {}
     for index, message in enumerate(messages):
-        if calls := calls_of(message):
-            call_ids[index] = tuple(call.id for call in calls)
-            unanswered_ids[index] = list(call_ids[index])
-            result_indexes[index] = []
-            open_calls |= {call.id: [] for call in calls}
-            for call in calls:
-                open_calls[call.id].append(index)
-        for result in results_of(message):
-            call_indexes = open_calls.get(result.call_id)
-            if call_indexes:
-                call_index = call_indexes.pop()
-                unanswered_ids[call_index].remove(result.call_id)
-                if index not in result_indexes[call_index]:
-                    result_indexes[call_index].append(index)
-    return [
-        ToolCallGroup(index, ids, tuple(result_indexes[index]), tuple(unanswered_ids[index]))
-        for index, ids in call_ids.items()
-    ]
+        calls = calls_of(message)
+        unanswered_calls |= {call.id: [] for call in calls}
+        for number, call in enumerate(calls):
+            latest_call[call.id] = CallPosition(index, number)
+            unanswered_calls[call.id].append(latest_call[call.id])
+        for number, result in enumerate(results_of(message)):
+            if result.call_id not in latest_call:
+                continue
+            position = CallPosition(index, number)
+            if unanswered_calls[result.call_id]:
+                latest_call[result.call_id] = unanswered_calls[result.call_id].pop(0)
+                pairs.result_by_call[latest_call[result.call_id]] = position
+            pairs.call_by_result[position] = latest_call[result.call_id]
+    return pairs
 
 
-def split_into_spans(messages: Messages) -> list[Span]:
+def find_call_groups(messages: Messages) -> list[ToolCallGroup]:
+    """Return the group of each message with calls, in order."""
+    result_by_call = pair_calls(messages).result_by_call
+    groups: list[ToolCallGroup] = []
+    for index, message in enumerate(messages):
+        call_ids = [call.id for call in calls_of(message)]
+        if not call_ids:
+            continue
+        results = [
+            result_by_call.get(CallPosition(index, number)) for number in range(len(call_ids))
+        ]
+        result_indexes = {result.message_index for result in results if result is not None}
+        unanswered_ids = [
+            call_id for call_id, result in zip(call_ids, results, strict=True) if result is None
+        ]
+        groups.append(
+            ToolCallGroup(
+                index,
+                tuple(call_ids),
+                result_indexes=tuple(sorted(result_indexes)),
+                unanswered_ids=tuple(unanswered_ids),
+            )
+        )
+    return groups
+
+
+def split_into_spans(messages: Messages, pairs: CallPairs | None = None) -> list[Span]:
     """Split the list into spans that must not be divided: each group, and each message outside the groups.
 
-    Messages between a call and its late result belong to the same span.
+    Messages between a call and its late result belong to the same span. `pairs`: the paired calls, if known.
     """
-    ends = {group.assistant_index: group.end for group in find_call_groups(messages)}
+    pairs = pairs or pair_calls(messages)
+    ends = [0] * len(messages)
+    for call, result in pairs.result_by_call.items():
+        ends[call.message_index] = max(ends[call.message_index], result.message_index + 1)
     message_spans: list[Span] = []
     index = 0
     while index < len(messages):
         start = index
         end = index + 1
         while index < end:
-            end = max(end, ends.get(index, 0))
+            end = max(end, ends[index])
             index += 1
         message_spans.append(Span(start, end))
     return message_spans
 
 
 def user_text(message: Mapping[str, Any]) -> str:
-    """Return the user's own words in this message; empty if there are none."""
+    """Return the user's own words in this message, or an empty string if there are none."""
     if message.get("role") != "user":
         return ""
     remaining = without_summary(cast("Message", message))

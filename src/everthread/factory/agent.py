@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from everthread.agent.approval import Approvals, read_rules
+from everthread.agent.builder import AgentBuilder
+from everthread.agent.cache_misses import CacheMissLog
+from everthread.agent.child_environment import make_child_environment
+from everthread.agent.loop import Agent, FindRoute
+from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
+from everthread.agent.processes import ProcessGroup
+from everthread.agent.tool_interface import Approver, Tool, ToolContext
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, home_directory, load_config
+from everthread.conversation.conversation import Conversation
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
 from everthread.factory.awaitable_context import opens_on_await
 from everthread.factory.conversations import check_settings, ensure_store, make_setup
-from everthread.factory.model_setup import CloseCallback, ModelSpec, open_route
+from everthread.factory.model_setup import ModelSpec, open_route
+from everthread.providers.resilience import ModelEvent
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-
-if TYPE_CHECKING:
-    from everthread.agent.builder import AgentBuilder
-    from everthread.agent.loop import Agent, FindRoute
-    from everthread.agent.memory import MemoryFiles
-    from everthread.agent.tool_interface import Approver, Tool
-    from everthread.conversation.conversation import Conversation
-    from everthread.thread.events import Listener
-    from everthread.thread.options import Route, Setup
+from everthread.thread.events import Event, Listener
+from everthread.thread.route import Route
 
 
 @opens_on_await
@@ -57,14 +61,11 @@ async def open_agent(
     has both. `chat_only`: use a prompt for conversation, without a workspace. `window`: the model's window, instead of
     the known one. Everything that is opened here is closed with the agent.
     """
-    from everthread.agent.builder import AgentBuilder
-    from everthread.conversation.conversation import Conversation
-
     _check_tools(tools, builtin_tools)
     settings = config or load_config()
     check_settings(settings, window)
-    model_spec = ModelSpec(model, window=window, api=api, fallback=fallback)
-    async with ensure_store(store, settings) as (opened_store, close_callbacks):
+    link = _AgentLink()
+    async with ensure_store(store, settings) as (opened_store, resources):
         builder = AgentBuilder(
             store=opened_store,
             workspace=_resolve_workspace(workspace),
@@ -74,69 +75,75 @@ async def open_agent(
             extra_tools=tuple(tools or ()),
             has_builtin_tools=tools is None if builtin_tools is None else builtin_tools,
             is_chat_only=chat_only,
+            listener=link.on_event,
+            get_window=link.find_window,
         )
-        setup = await _make_agent_setup(
-            builder,
-            model_spec,
-            config=settings,
-            summarizer=summarizer,
-            close_callbacks=close_callbacks,
+        route = await open_route(
+            ModelSpec(model, window=window, api=api, fallback=fallback),
+            settings,
+            on_event=link.on_model_event,
+            resources=resources,
+        )
+        link.window = route.window
+        setup = await make_setup(
+            opened_store, route, config=settings, summarizer=summarizer, resources=resources
+        )
+        setup = replace(
+            setup,
+            system=builder.prompt,
+            listener=link.on_event,
+            before_compaction=builder.before_compaction,
         )
         tool_schemas = [tool.schema for tool in builder.tools]
         conversation = await Conversation.open(
             setup, resume=resume, new=session, tools=tool_schemas
         )
-    return _make_agent(builder, conversation, settings, listener, close_callbacks)
+        link.agent = _make_agent(
+            builder,
+            conversation,
+            config=settings,
+            listener=listener,
+            find_route=_make_route_finder(settings, link, resources),
+            resources=resources,
+        )
+    return link.agent
 
 
-async def _make_agent_setup(
-    builder: AgentBuilder,
-    model_spec: ModelSpec,
-    *,
-    config: Config,
-    summarizer: str | Summarizer,
-    close_callbacks: list[CloseCallback],
-) -> Setup:
-    """Open the route to the model, and return the setup of a conversation that the builder's agent will hold."""
-    route = await open_route(
-        model_spec,
-        config,
-        on_event=builder.on_model_event,
-        close_callbacks=close_callbacks,
-    )
-    builder.window = route.window
-    setup = await make_setup(
-        builder.store,
-        route,
-        config=config,
-        summarizer=summarizer,
-        close_callbacks=close_callbacks,
-    )
-    return replace(
-        setup,
-        system=builder.prompt,
-        listener=builder.on_event,
-        before_compaction=builder.before_compaction,
-    )
+class _AgentLink:
+    """Connects the agent with its parts, which are made first. Until `agent` is set, events are dropped."""
+
+    def __init__(self) -> None:
+        self.agent: Agent | None = None
+        self.window: int | None = None
+        """The model's window, used until `agent` is set."""
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event of the conversation on to the agent."""
+        if self.agent is not None:
+            self.agent.on_event(event)
+
+    def on_model_event(self, event: ModelEvent) -> None:
+        """Pass a retry or a fallback of the model on to the agent's current conversation."""
+        if self.agent is not None:
+            self.agent.conversation.on_model_event(event)
+
+    def find_window(self) -> int | None:
+        return self.agent.conversation.window if self.agent is not None else self.window
 
 
 def _make_agent(
     builder: AgentBuilder,
     conversation: Conversation,
+    *,
     config: Config,
     listener: Listener | None,
-    close_callbacks: list[CloseCallback],
+    find_route: FindRoute,
+    resources: AsyncExitStack,
 ) -> Agent:
-    """Build the agent of an open conversation. Add the callback that ends its processes to `close_callbacks`."""
-    from everthread.agent.cache_misses import CacheMissLog
-    from everthread.agent.child_environment import make_child_environment
-    from everthread.agent.loop import Agent
-    from everthread.agent.processes import ProcessGroup
-    from everthread.agent.tool_interface import ToolContext
-
+    """Build the agent of an open conversation. `resources`: ends its processes."""
     children = ProcessGroup(make_child_environment(os.environ, _list_key_variables(config)))
-    close_callbacks.insert(0, children.end)
-    builder.agent = Agent(
+    resources.push_async_callback(children.end)
+    return Agent(
         conversation,
         builder.tools,
         context=ToolContext(
@@ -151,23 +158,20 @@ def _make_agent(
         listener=listener,
         cache_misses=CacheMissLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
-        find_route=_make_route_finder(config, builder, close_callbacks),
-        close_callbacks=close_callbacks,
+        find_route=find_route,
+        resources=resources,
     )
-    return builder.agent
 
 
-def _make_route_finder(
-    config: Config, builder: AgentBuilder, close_callbacks: list[CloseCallback]
-) -> FindRoute:
+def _make_route_finder(config: Config, link: _AgentLink, resources: AsyncExitStack) -> FindRoute:
     """Return a function that opens the route to a named model."""
 
     async def open_named_route(name: str) -> Route:
         return await open_route(
             ModelSpec(name),
             config,
-            on_event=builder.on_model_event,
-            close_callbacks=close_callbacks,
+            on_event=link.on_model_event,
+            resources=resources,
         )
 
     return open_named_route
@@ -197,8 +201,6 @@ def _resolve_workspace(path: str | Path | None) -> Path:
 
 def _choose_approver(approve: Approver | None, *, yes: bool) -> Approver:
     """Return the caller's approver, or by default one that uses the rules in the home folder."""
-    from everthread.agent.approval import Approvals, read_rules
-
     if yes:
         return Approvals(allow_everything=True)
     return approve or Approvals(read_rules(home_directory()))
@@ -208,8 +210,6 @@ async def _open_memory_files(
     store: Store, resume: str | None, session: NewSession | None
 ) -> MemoryFiles:
     """Return the memory of the tenant whose thread the agent opens."""
-    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
-
     if session is not None or resume is None:
         tenant = (session or NewSession()).tenant
     else:

@@ -18,7 +18,7 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.thread.caller.caller_setup import CallerSetup
     from everthread.thread.events import Listener
-    from everthread.thread.options import SummarizerContext
+    from everthread.thread.thread_setup import SummarizerContext
 
 
 async def make_caller_setup(
@@ -35,8 +35,8 @@ async def make_caller_setup(
     engine = EngineChoice.from_config(config)
     engine.check()
     return CallerSetup(
-        store,
-        engine,
+        store=store,
+        make_engine=engine,
         engine_key=f"{engine.name} {_settings_digest(config, engine)}",
         make_summarizer=summarizer,
         find_window=window,

@@ -160,7 +160,8 @@ def _make_configured_summarizer(
 ) -> Summarizer:
     """Return the configured summariser. Add its notices to `notices`, and close its client with the stack."""
     from everthread.factory.summarizer_factory import SummarizerFactory
-    from everthread.thread.options import Route, SummarizerContext
+    from everthread.thread.route import Route
+    from everthread.thread.thread_setup import SummarizerContext
 
     def report(kind: str, **details: Any) -> None:
         if kind == "notice":
@@ -174,7 +175,7 @@ def _make_configured_summarizer(
         report=report,
         report_abandoned=lambda _request: None,
     )
-    return SummarizerFactory(config, stack.push_async_callback)(context)
+    return SummarizerFactory(config, stack)(context)
 
 
 def _make_unchanged(messages: Sequence[Message], tokens: int, budget: Budget) -> Compaction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.awaitable_context import opens_on_await
 from everthread.factory.compression import check_window, find_summarizer
 from everthread.factory.engine_choice import EngineChoice
-from everthread.factory.model_setup import CloseCallback, ModelSpec, open_route
+from everthread.factory.event_relay import EventRelay
+from everthread.factory.model_setup import ModelSpec, open_route
 from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
 from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.store.records import NewSession
@@ -23,34 +24,31 @@ from everthread.store.store import Store
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
+    from everthread.conversation.setup import Setup
     from everthread.providers.resilience import ModelEvent
     from everthread.thread.events import Listener
-    from everthread.thread.options import (
-        Route,
-        SessionOptions,
-        Setup,
-        SummarizerContext,
-    )
+    from everthread.thread.options import SessionOptions
+    from everthread.thread.route import Route
+    from everthread.thread.thread_setup import SummarizerContext
 
 
 @asynccontextmanager
 async def ensure_store(
     store: Store | str | Path | None, settings: Config
-) -> AsyncIterator[tuple[Store, list[CloseCallback]]]:
-    """Yield the given or configured store, and a list of callbacks, which closes the store if it was opened here.
+) -> AsyncIterator[tuple[Store, AsyncExitStack]]:
+    """Yield the given or configured store, and the resources to close with the opened object.
 
-    The `with` block adds callbacks for everything it opens. If the block fails, all callbacks are called.
+    They include the store if it was opened here. If the `with` block fails, they are closed at once.
     """
-    close_callbacks: list[CloseCallback] = []
+    resources = AsyncExitStack()
     if store is None or isinstance(store, str | Path):
         url = store_url(settings) if store is None else store
         store = await asyncio.to_thread(open_store, url)
-        close_callbacks.append(store.close)
+        resources.push_async_callback(store.close)
     try:
-        yield store, close_callbacks
+        yield store, resources
     except BaseException:
-        for close in close_callbacks:
-            await close()
+        await resources.aclose()
         raise
 
 
@@ -86,30 +84,24 @@ async def open_conversation(
     model_spec = ModelSpec(
         model, window=window, api=api, fallback=fallback, has_own_client=own_client
     )
-    conversation: Conversation | None = None
-
-    def pass_on(event: ModelEvent) -> None:
-        if conversation is not None:
-            conversation.on_model_event(event)
-
-    async with ensure_store(store, settings) as (opened_store, close_callbacks):
-        route = await open_route(
-            model_spec, settings, on_event=pass_on, close_callbacks=close_callbacks
-        )
+    model_events: EventRelay[ModelEvent] = EventRelay()
+    async with ensure_store(store, settings) as (opened_store, resources):
+        route = await open_route(model_spec, settings, on_event=model_events, resources=resources)
         setup = await make_setup(
             opened_store,
             route,
             config=settings,
             summarizer=summarizer,
-            close_callbacks=close_callbacks,
+            resources=resources,
         )
         setup = replace(
             setup,
             system=system,
             listener=listener or setup.listener,
-            close_callbacks=close_callbacks,
+            resources=resources,
         )
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
+    model_events.listener = conversation.on_model_event
     return conversation
 
 
@@ -126,16 +118,16 @@ async def make_setup(
     *,
     config: Config,
     summarizer: str | Summarizer,
-    close_callbacks: list[CloseCallback],
+    resources: AsyncExitStack,
 ) -> Setup:
-    """Return the setup of a conversation as configured. A callback is added for each model that writes summaries."""
-    from everthread.thread.options import Setup
+    """Return the setup of a conversation as configured. `resources`: closes the models that write summaries."""
+    from everthread.conversation.setup import Setup
 
     return Setup(
-        store,
-        route,
+        store=store,
+        route=route,
         make_engine=EngineChoice.from_config(config),
-        make_summarizer=make_summarizers(summarizer, config, close_callbacks.append),
+        make_summarizer=make_summarizers(summarizer, config, resources),
         options=make_session_options(config),
         summary_key=await store.keys.load_shared_secret(SUMMARY_KEY),
     )
@@ -144,11 +136,11 @@ async def make_setup(
 def make_summarizers(
     summarizer: str | Summarizer,
     config: Config,
-    on_open: Callable[[CloseCallback], object],
+    resources: AsyncExitStack,
 ) -> Callable[[SummarizerContext], Summarizer]:
     """Return a function that makes summarisers: the configured ones for `auto`, or else the named or given one."""
     if summarizer == "auto":
-        return SummarizerFactory(config, on_open)
+        return SummarizerFactory(config, resources)
     return lambda context: find_summarizer(summarizer, context.counter)
 
 
@@ -159,7 +151,7 @@ def make_session_options(config: Config) -> SessionOptions:
 
     apply_prices(config)
 
-    compression = config.compression.model_dump(exclude={"template", "models"})
+    compression = config.compression.model_dump(exclude={"template", "models", "idle"})
     options_by_model = {
         name: model_options.model_dump(exclude_none=True)
         for name, model_options in config.compression.models.items()
@@ -170,6 +162,7 @@ def make_session_options(config: Config) -> SessionOptions:
     recall = RecallOptions(**config.recall.model_dump())
     return SessionOptions(
         **compression,
+        compact_when_idle=config.compression.idle,
         **tool_output,
         cache_ttl=ttl,
         max_tokens=max_tokens,

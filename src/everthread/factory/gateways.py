@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,24 +26,43 @@ from everthread.factory.gateway_store import (
 from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.factory.threads_api_factory import make_threads_api
 from everthread.factory.upstreams import add_keys, list_upstreams, start_local_models
+from everthread.gateway.access.authentication import (
+    TENANT_SECRET_NAME,
+    AcceptedCredentials,
+    Authenticator,
+    ForwardedAuthenticator,
+    KeyAuthenticator,
+    PassthroughAuthenticator,
+)
+from everthread.gateway.api.compact import PATH, CompactApp
+from everthread.gateway.api.threads_api import ThreadsApi
+from everthread.gateway.app import GatewayApp
 from everthread.gateway.contracts import Auth, Limits
+from everthread.gateway.dashboard.page_routes import Dashboard
+from everthread.gateway.dashboard.trial_page import RunTrial
+from everthread.gateway.features import Feature
+from everthread.gateway.filters.answer_recall import RecallFeature
+from everthread.gateway.filters.charging import ChargingFeature
+from everthread.gateway.filters.compaction_answers import CompactionItemFeature, MakeItem
+from everthread.gateway.filters.read_answer import AnswerReadingFeature
+from everthread.gateway.filters.usage_option import UsageOptionFeature
+from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.mcp_mount import McpMount
+from everthread.gateway.monitoring.event_reports import EventReporter, FailureLog
+from everthread.gateway.monitoring.metrics import Metrics
+from everthread.gateway.monitoring.store_watch import StoreWatch
+from everthread.gateway.proxy import Proxy
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway, tune_process
+from everthread.gateway.site_policy import SitePolicy, is_loopback
+from everthread.gateway.worker_process import WorkerSetup
+from everthread.providers.catalog import ask_endpoint, resolve_window
 from everthread.store.store import Store
+from everthread.thread.engines.worker_processes import MAX_PROCESSES
+from everthread.thread.events import Listener
 
 if TYPE_CHECKING:
-    from everthread.gateway.access.authentication import Authenticator
-    from everthread.gateway.api.threads_api import ThreadsApi
-    from everthread.gateway.app import GatewayApp
-    from everthread.gateway.dashboard.page_routes import Dashboard
-    from everthread.gateway.dashboard.trial_page import RunTrial
-    from everthread.gateway.features import Feature
-    from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import TelemetryFeature
-    from everthread.gateway.managed.manager import ProxyManager
-    from everthread.gateway.proxy import Proxy
-    from everthread.gateway.router import Upstream
-    from everthread.gateway.server import Gateway
-    from everthread.gateway.worker_process import WorkerSetup
-    from everthread.thread.events import Listener
 
 _LOG = logging.getLogger("everthread.gateway")
 COMPACTION_SECONDS_SHARE = 0.75
@@ -72,8 +91,6 @@ async def open_gateway(
     setup of this process if it is one of several. `is_gateway_process`: whether the process runs nothing else, so that
     the process for compactions starts at once and a separate process indexes.
     """
-    from everthread.gateway.server import Gateway
-
     settings = _override_gateway(config or load_config(), host=host, port=port, auth=auth)
     options = settings.gateway
     upstreams = _choose_upstreams(settings, upstreams, worker)
@@ -86,14 +103,32 @@ async def open_gateway(
         authenticator = authenticator or await _open_authenticator(
             options.auth, store, options.host, stack
         )
-        builder = _GatewayBuilder(settings, store, upstreams, stack, worker)
-        manager, proxy = await builder.open_proxy()
-        app = await builder.open_app(
-            manager,
-            proxy,
-            authenticator=authenticator,
-            pages=await builder.make_dashboard(trial, announce),
+        parts = _GatewayParts(
+            settings,
+            store,
+            upstreams,
+            stack=stack,
+            worker_count=worker.worker_count if worker else 1,
+            limits=Limits(**options.limits.model_dump()),
+            sites=SitePolicy(
+                options.allowed_origins,
+                (options.host, *options.allowed_hosts),
+                has_keys=options.auth == "keys",
+            ),
+            store_watch=make_store_watch(store),
         )
+        manager, proxy = await _open_proxy(parts)
+        pages = None
+        if options.dashboard.enabled:
+            pages = await make_dashboard(
+                settings,
+                store,
+                sites=parts.sites,
+                trial=trial,
+                announce=announce,
+                links=worker.links_folder if worker else None,
+            )
+        app = await _open_app(parts, manager, proxy, authenticator=authenticator, pages=pages)
         server = Gateway(
             app,
             host=options.host,
@@ -120,14 +155,6 @@ async def _open_authenticator(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
     """Return the authenticator; None for `auth: none`."""
-    from everthread.gateway.access.authentication import (
-        TENANT_SECRET_NAME,
-        AcceptedCredentials,
-        KeyAuthenticator,
-        PassthroughAuthenticator,
-    )
-    from everthread.gateway.site_policy import is_loopback
-
     if auth == "none":
         return None
     if auth == "passthrough":
@@ -147,7 +174,6 @@ async def _open_authenticator(
 
 async def preload() -> None:
     """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
-    from everthread.gateway.server import tune_process
 
     def load() -> None:
         import anyio
@@ -192,175 +218,131 @@ def _override_gateway(config: Config, **overrides: Any) -> Config:
     return config.model_copy(update={"gateway": config.gateway.model_copy(update=update)})
 
 
-class _GatewayBuilder:
-    """Builds the parts of a gateway; the stack closes them."""
+@dataclass(frozen=True, slots=True)
+class _GatewayParts:
+    """What a gateway is built from. `stack` closes its parts."""
 
-    def __init__(
-        self,
-        config: Config,
-        store: Store,
-        upstreams: Sequence[Upstream],
-        stack: AsyncExitStack,
-        worker: WorkerSetup | None,
-    ) -> None:
-        """`worker`: the setup of this process if it is one of several."""
-        from everthread.gateway.site_policy import SitePolicy
+    config: Config
+    store: Store
+    upstreams: Sequence[Upstream]
+    stack: AsyncExitStack
+    worker_count: int
+    """The number of processes that share the port and the store."""
+    limits: Limits
+    sites: SitePolicy
+    store_watch: StoreWatch | None
 
-        options = config.gateway
-        self._config = config
-        self._store = store
-        self._upstreams = upstreams
-        self._stack = stack
-        self._worker = worker
-        self._limits = Limits(**options.limits.model_dump())
-        self._store_watch = make_store_watch(store)
-        self._sites = SitePolicy(
-            options.allowed_origins,
-            (options.host, *options.allowed_hosts),
-            has_keys=options.auth == "keys",
-        )
 
-    async def open_proxy(self) -> tuple[ProxyManager, Proxy]:
-        """Build the manager, which decides on requests, and the proxy, which forwards them."""
-        from everthread.gateway.monitoring.event_reports import (
-            EventReporter,
-            FailureLog,
-        )
-        from everthread.gateway.monitoring.metrics import Metrics
-        from everthread.gateway.proxy import Proxy
-        from everthread.gateway.router import Routes
+async def _open_proxy(parts: _GatewayParts) -> tuple[ProxyManager, Proxy]:
+    """Build the manager, which decides on requests, and the proxy, which forwards them."""
+    # Closed after the manager.
+    models = await parts.stack.enter_async_context(AsyncExitStack())
+    metrics = Metrics()
+    failures = FailureLog(parts.store.state.add_failures)
+    parts.stack.push_async_callback(failures.close)
+    manager = await _make_manager(parts, models, EventReporter(metrics, failures))
+    parts.stack.push_async_callback(manager.close)
+    features = make_features(
+        include_usage=parts.config.gateway.include_usage,
+        make_item=manager.requested_compactions.make_item,
+        telemetry=_make_telemetry(),
+    )
+    proxy = Proxy(
+        Routes(parts.upstreams),
+        manager,
+        features=features,
+        limits=parts.limits,
+        metrics=metrics,
+        store_watch=parts.store_watch,
+        failures=failures,
+        flush_records=manager.deferred_records.flush_all,
+    )
+    return manager, proxy
 
-        # Closed after the manager.
-        models = await self._stack.enter_async_context(AsyncExitStack())
-        metrics = Metrics()
-        failures = FailureLog(self._store.state.add_failures)
-        self._stack.push_async_callback(failures.close)
-        manager = await self._make_manager(models, EventReporter(metrics, failures))
-        self._stack.push_async_callback(manager.close)
-        features = make_features(
-            include_usage=self._config.gateway.include_usage,
-            make_item=manager.requested_compactions.make_item,
-            telemetry=_make_telemetry(),
-        )
-        proxy = Proxy(
-            Routes(self._upstreams),
-            manager,
-            features=features,
-            limits=self._limits,
-            metrics=metrics,
-            store_watch=self._store_watch,
-            failures=failures,
-            flush_records=manager.deferred_records.flush_all,
-        )
-        return manager, proxy
 
-    async def _make_manager(self, models: AsyncExitStack, listener: Listener) -> ProxyManager:
-        """Return the manager. `models`: closes the models that write summaries."""
-        from everthread.gateway.managed.manager import ProxyManager
-        from everthread.thread.engines.worker_processes import MAX_PROCESSES
+async def _make_manager(
+    parts: _GatewayParts, models: AsyncExitStack, listener: Listener
+) -> ProxyManager:
+    """Return the manager. `models`: closes the models that write summaries."""
+    options = parts.config.gateway
+    seconds = options.limits.manage_seconds
+    is_sole_writer = claim_sole_use(parts.store, parts.stack, parts.worker_count)
+    summarizers = SummarizerFactory(
+        parts.config,
+        models,
+        seconds=SUMMARY_SECONDS_SHARE * seconds,
+    )
+    setup = await make_caller_setup(
+        parts.config,
+        parts.store,
+        summarizer=summarizers,
+        window=functools.partial(_find_window, parts),
+        listener=listener,
+    )
+    setup = replace(
+        setup,
+        uses_processes=EngineChoice.from_config(parts.config).is_built_in,
+        compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
+        compaction_processes=max(1, MAX_PROCESSES // parts.worker_count),
+        is_sole_writer=is_sole_writer,
+    )
+    return ProxyManager(setup, offer_recall=options.recall, set_cache_marks=options.cache_marks)
 
-        options = self._config.gateway
-        seconds = options.limits.manage_seconds
-        workers = self._worker.worker_count if self._worker else 1
-        is_sole_writer = claim_sole_use(self._store, self._stack, workers)
-        summarizers = SummarizerFactory(
-            self._config,
-            models.push_async_callback,
-            seconds=SUMMARY_SECONDS_SHARE * seconds,
-        )
-        setup = await make_caller_setup(
-            self._config,
-            self._store,
-            summarizer=summarizers,
-            window=self._find_window,
-            listener=listener,
-        )
-        setup = replace(
-            setup,
-            uses_processes=EngineChoice.from_config(self._config).is_built_in,
-            compaction_seconds=COMPACTION_SECONDS_SHARE * seconds,
-            compaction_processes=max(1, MAX_PROCESSES // workers),
-            is_sole_writer=is_sole_writer,
-        )
-        return ProxyManager(setup, offer_recall=options.recall, set_cache_marks=options.cache_marks)
 
-    async def _find_window(self, api: Api, model: str, upstream: str, betas: str) -> int:
-        """Return the window of a model at an upstream, which is asked for it if need be."""
-        from everthread.providers.catalog import ask_endpoint, resolve_window
+async def _find_window(
+    parts: _GatewayParts, api: Api, model: str, upstream: str, betas: str
+) -> int:
+    """Return the window of a model. Ask the upstream if it is not known."""
+    options = parts.config.model
+    address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
+    keys = {entry.root_url: entry.api_key for entry in parts.upstreams}
+    ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
+    window = await resolve_window(
+        model,
+        setting=options.context_length if model == options.default else None,
+        ask_server=ask,
+        betas=betas,
+    )
+    return window.tokens
 
-        options = self._config.model
-        address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
-        keys = {entry.root_url: entry.api_key for entry in self._upstreams}
-        ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
-        window = await resolve_window(
-            model,
-            setting=options.context_length if model == options.default else None,
-            ask_server=ask,
-            betas=betas,
-        )
-        return window.tokens
 
-    async def make_dashboard(
-        self, trial: RunTrial | None, announce: Callable[[str], None] | None
-    ) -> Dashboard | None:
-        """Return the dashboard; None if it is disabled."""
-        if not self._config.gateway.dashboard.enabled:
-            return None
-        return await make_dashboard(
-            self._config,
-            self._store,
-            sites=self._sites,
-            trial=trial,
-            announce=announce,
-            links=self._worker.links_folder if self._worker else None,
-        )
+async def _open_app(
+    parts: _GatewayParts,
+    manager: ProxyManager,
+    proxy: Proxy,
+    *,
+    authenticator: Authenticator | None,
+    pages: Dashboard | None,
+) -> GatewayApp:
+    """Build the application: the proxy and the apps for the gateway's own paths."""
+    threads_api = await _open_threads_api(parts, has_no_keys=authenticator is None)
+    mcp = McpMount(parts.store)
+    parts.stack.push_async_callback(mcp.close)
+    compact_app = CompactApp(
+        manager.requested_compactions, parts.limits, parts.upstreams[0].root_url
+    )
+    tenant_secret = await parts.store.keys.load_shared_secret(TENANT_SECRET_NAME)
+    return GatewayApp(
+        proxy,
+        authenticator=authenticator,
+        threads_api=threads_api,
+        find_problem=lambda: find_store_problem(parts.store),
+        site_policy=parts.sites,
+        mounted_apps={"/mcp": mcp, PATH: compact_app},
+        pages=pages,
+        store_watch=parts.store_watch,
+        forwarded_authenticator=ForwardedAuthenticator(tenant_secret),
+    )
 
-    async def open_app(
-        self,
-        manager: ProxyManager,
-        proxy: Proxy,
-        *,
-        authenticator: Authenticator | None,
-        pages: Dashboard | None,
-    ) -> GatewayApp:
-        """Build the application: the proxy and the apps for the gateway's own paths."""
-        from everthread.gateway.access.authentication import (
-            TENANT_SECRET_NAME,
-            ForwardedAuthenticator,
-        )
-        from everthread.gateway.api.compact import PATH, CompactApp
-        from everthread.gateway.app import GatewayApp
-        from everthread.gateway.mcp_mount import McpMount
 
-        threads_api = await self._open_threads_api(has_no_keys=authenticator is None)
-        mcp = McpMount(self._store)
-        self._stack.push_async_callback(mcp.close)
-        compact_app = CompactApp(
-            manager.requested_compactions, self._limits, self._upstreams[0].root_url
-        )
-        tenant_secret = await self._store.keys.load_shared_secret(TENANT_SECRET_NAME)
-        return GatewayApp(
-            proxy,
-            authenticator=authenticator,
-            threads_api=threads_api,
-            find_problem=lambda: find_store_problem(self._store),
-            site_policy=self._sites,
-            mounted_apps={"/mcp": mcp, PATH: compact_app},
-            pages=pages,
-            store_watch=self._store_watch,
-            forwarded_authenticator=ForwardedAuthenticator(tenant_secret),
-        )
-
-    async def _open_threads_api(self, *, has_no_keys: bool) -> ThreadsApi | None:
-        """Start the threads API; return None if it is disabled."""
-        if not self._config.gateway.native.enabled:
-            return None
-        threads_api = make_threads_api(
-            self._config, self._store, self._limits, has_no_keys=has_no_keys
-        )
-        self._stack.push_async_callback(threads_api.close)
-        await threads_api.start()
-        return threads_api
+async def _open_threads_api(parts: _GatewayParts, *, has_no_keys: bool) -> ThreadsApi | None:
+    """Start the threads API; return None if it is disabled."""
+    if not parts.config.gateway.native.enabled:
+        return None
+    threads_api = make_threads_api(parts.config, parts.store, parts.limits, has_no_keys=has_no_keys)
+    parts.stack.push_async_callback(threads_api.close)
+    await threads_api.start()
+    return threads_api
 
 
 def make_features(
@@ -373,12 +355,6 @@ def make_features(
 
     To remove a feature, delete its file in `gateway/filters/` and its line here.
     """
-    from everthread.gateway.filters.answer_recall import RecallFeature
-    from everthread.gateway.filters.charging import ChargingFeature
-    from everthread.gateway.filters.compaction_answers import CompactionItemFeature
-    from everthread.gateway.filters.read_answer import AnswerReadingFeature
-    from everthread.gateway.filters.usage_option import UsageOptionFeature
-
     features: list[Feature | None] = [
         telemetry,
         ChargingFeature(),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from everthread.providers.model_choice import ModelChoice
     from everthread.providers.resilience import ModelEvent
     from everthread.store.store import Store
-    from everthread.thread.options import Route
-
-
-CloseCallback = Callable[[], Coroutine[Any, Any, Any]]
+    from everthread.thread.route import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,6 @@ class ModelSpec:
     """Models to use if the first one is out of service."""
     has_own_client: bool = False
     """Whether the caller sends the requests, so that no model is opened."""
-
-
-def make_close_callback(model: StreamingModel) -> CloseCallback:
-    """Return a callback that closes a model."""
-    from everthread.providers.resilience import close_model
-
-    return functools.partial(close_model, model)
 
 
 _PROVIDERS_OF_ANY_MODEL = ("auto", "custom", "openrouter")
@@ -138,15 +128,16 @@ async def open_route(
     config: Config,
     *,
     on_event: Callable[[ModelEvent], None],
-    close_callbacks: list[CloseCallback],
+    resources: AsyncExitStack,
 ) -> Route:
     """Open a model with its wrappers; return the route to it, with its window.
 
-    The callback that closes the model is put first in `close_callbacks`. A model object of the caller's stays open.
+    `resources`: closes the model. A model object of the caller's stays open.
     """
     from everthread.providers.catalog import resolve_window
     from everthread.providers.model_choice import create_model
-    from everthread.thread.options import Route
+    from everthread.providers.resilience import close_model
+    from everthread.thread.route import Route
 
     model = spec.model
     if model is not None and not isinstance(model, str):
@@ -186,13 +177,13 @@ async def open_route(
             base_url=chosen_model.base_url,
         )
     wrapped_model = _wrap_model(chosen_model, spec.fallback, on_event)
-    close_callbacks.insert(0, make_close_callback(wrapped_model))
+    resources.push_async_callback(close_model, wrapped_model)
     return replace(route, model=wrapped_model)
 
 
 def _make_route_to(model: StreamingModel, window: int | None) -> Route:
     """Return the route to a model object of the caller. `window`: the window to use instead of the model's own."""
-    from everthread.thread.options import Route
+    from everthread.thread.route import Route
 
     return Route(
         model.name,

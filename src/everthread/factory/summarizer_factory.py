@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config, home_directory
 from everthread.core.types import StreamingModel
 from everthread.errors import EverthreadError
-from everthread.factory.model_setup import (
-    CloseCallback,
-    choose_from_section,
-    make_close_callback,
-)
+from everthread.factory.model_setup import choose_from_section
 
 if TYPE_CHECKING:
     from everthread.compaction.summarizers.summary_prices import CallPrice
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import MeteredModel
-    from everthread.thread.options import SummarizerContext
+    from everthread.thread.thread_setup import SummarizerContext
 
 _MAX_AUXILIARY_MODELS = 100
 """Maximum auxiliary models, whose names clients may choose; beyond this number the journal writes summaries."""
@@ -36,16 +32,13 @@ class SummarizerFactory:
     def __init__(
         self,
         config: Config,
-        on_open: Callable[[CloseCallback], object],
+        resources: AsyncExitStack,
         *,
         seconds: float | None = None,
     ) -> None:
-        """`on_open`: called with the callbacks that close auxiliary models.
-
-        `seconds`: limits a call to an auxiliary model.
-        """
+        """`resources`: closes the auxiliary models. `seconds`: limits a call to one of them."""
         self._config = config
-        self._on_open = on_open
+        self._resources = resources
         self._seconds = seconds
         self._auxiliary_models: dict[str, StreamingModel | None] = {}
         self._paused_until: dict[str, float] = {}
@@ -86,6 +79,7 @@ class SummarizerFactory:
     def _open_auxiliary(self, name: str, context: SummarizerContext) -> StreamingModel | None:
         """Open the configured model for summaries. If it cannot be used, send a notice and return None."""
         from everthread.providers.model_choice import create_model
+        from everthread.providers.resilience import TimeLimitedModel, TimeLimits, close_model
 
         options = self._config.auxiliary.compression
         if (
@@ -108,11 +102,9 @@ class SummarizerFactory:
                 text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}",
             )
             return None
-        self._on_open(make_close_callback(model))
+        self._resources.push_async_callback(close_model, model)
         if self._seconds is None:
             return model
-        from everthread.providers.resilience import TimeLimitedModel, TimeLimits
-
         seconds = self._seconds
         return TimeLimitedModel(model, TimeLimits(seconds, seconds, seconds))
 

@@ -100,9 +100,9 @@ def _has_no_key(upstream: Upstream) -> bool:
 
 
 def add_own_key(upstream: Upstream) -> Upstream:
-    """Add the provider's usual key if none is configured, because with `auth: keys` no client's key is forwarded.
+    """Return the upstream with the provider's usual key if none is configured.
 
-    A server in a private network may need no key.
+    With `auth: keys` no client's key is forwarded. A server in a private network may need none.
     """
     host = urlsplit(upstream.url).hostname or ""
     if upstream.api_key is not None or upstream.url == "local" or _is_private_host(host):

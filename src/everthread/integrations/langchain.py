@@ -140,8 +140,7 @@ def summarize(messages: list[Any]) -> str:
     journal, state = build_journal_and_state(core_messages)
     user_facts = [facts for facts in map(MessageFacts, core_messages) if facts.is_user]
     user_messages = [
-        make_user_quote(number, facts.redacted_words())
-        for number, facts in enumerate(user_facts, 1)
+        make_user_quote(number, facts.redacted_words) for number, facts in enumerate(user_facts, 1)
     ]
     user_words = render_quotes(user_messages, MAX_USER_WORDS_TOKENS, count)
     earlier_text = "\n\n".join(str(message.text) for message in earlier_summaries)

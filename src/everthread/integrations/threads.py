@@ -343,7 +343,7 @@ class FrameworkThreads:
                 summarizers = make_summarizers(
                     self._options.get("summarizer", "auto"),
                     self._config,
-                    models.push_async_callback,
+                    models,
                 )
                 setup = await make_caller_setup(
                     self._config,
@@ -413,7 +413,7 @@ class FrameworkEvents:
             self._logger.warning(
                 "Everthread could not store a part of the conversation: %s", event.error
             )
-        elif isinstance(event, Notice) and not event.passing:
+        elif isinstance(event, Notice) and not event.is_temporary:
             self._logger.info("Everthread: %s", event.text)
 
 

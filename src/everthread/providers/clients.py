@@ -42,12 +42,12 @@ READ_TIMEOUT_SECONDS = 600.0
 """Maximum seconds without data: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
-_REASONING_NAME_PATTERN = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
+_REASONING_MODEL_PATTERN = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
 def is_reasoning_model(name: str) -> bool:
     """Return whether an OpenAI model reasons, so that its reasoning can be requested and sent back."""
-    return _REASONING_NAME_PATTERN.search(name.lower()) is not None
+    return _REASONING_MODEL_PATTERN.search(name.lower()) is not None
 
 
 class HttpModel(ABC):
@@ -232,7 +232,7 @@ class _StreamReader:
         return reply
 
     def partial(self) -> ModelReply | None:
-        """Return the partial answer; None if nothing has arrived."""
+        """Return the partial answer, or None if nothing has arrived."""
         try:
             return self._decoder.reply()
         except WireError:
@@ -287,7 +287,7 @@ def encode_json_body(body: Mapping[str, Any]) -> bytes:
 
 
 def _find_error(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the error in an answer with status 200; None if it has an answer too."""
+    """Return the error in an answer with status 200, or None if it has an answer too."""
     error = body.get("error")
     if not error or body.get("choices") or body.get("content"):
         return None

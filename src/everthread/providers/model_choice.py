@@ -102,7 +102,7 @@ class ModelChoice:
     base_url: str
     api: Api
     key_env: str | None
-    """The variable that must hold a key; None if no key is needed."""
+    """The variable that must hold a key, or None if no key is needed."""
     reason: str = ""
     """Why this model was chosen, if none was named."""
 
@@ -240,7 +240,7 @@ def _find_provider(
 
 
 def _find_maker(model: str) -> ProviderEntry | None:
-    """Return the provider whose models have names like this; None if no provider has."""
+    """Return the provider whose models have names like this, or None if no provider has."""
     candidates = (ANTHROPIC, OPENAI, GEMINI, *OTHER_PROVIDERS)
     return next(
         (entry for entry in candidates if re.match(entry.name_pattern, model.lower())),
@@ -249,7 +249,7 @@ def _find_maker(model: str) -> ProviderEntry | None:
 
 
 def find_provider_by_name(model: str) -> str | None:
-    """Return the provider that a model's name implies; None if the name alone does not decide."""
+    """Return the provider that a model's name implies, or None if the name alone does not decide."""
     if _is_local(model):
         return "local"
     vendor, slash, name_without_vendor = model.partition("/")

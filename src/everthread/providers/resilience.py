@@ -232,7 +232,7 @@ class RetryingModel(ModelWrapper):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Seconds; None means no limit. A model that reasons silently needs a long first limit."""
+    """Limits in seconds, or None for no limit. A model that reasons silently needs a long first limit."""
 
     first_seconds: float | None = 300.0
     between_seconds: float | None = 120.0

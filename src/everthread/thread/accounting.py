@@ -46,7 +46,7 @@ class Accounting:
         usage: CanonicalUsage,
         *,
         task: UsageTask = "main",
-        estimated: bool = False,
+        is_estimated: bool = False,
         provider: str = "auto",
     ) -> NewUsage:
         """Return the record of a call with its price in dollars; the price is None if it is unknown."""
@@ -58,7 +58,7 @@ class Accounting:
             time=datetime.fromtimestamp(self._wall_clock(), UTC),
             provider=priced_provider,
         )
-        return NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
+        return NewUsage(session, model, usage, task=task, cost=price, estimated=is_estimated)
 
     async def record(
         self, session: str, model: str, usage: CanonicalUsage, **details: Any
@@ -96,7 +96,7 @@ class Accounting:
                 task=record.task,
                 usage=record.usage,
                 cost=record.cost,
-                estimated=record.estimated,
+                is_estimated=record.estimated,
             )
         )
 
@@ -122,7 +122,7 @@ class Accounting:
                 if charge is not None:
                     charge(usage, request.model)
                 await self.record(
-                    session_id, request.model, usage, task="auxiliary", estimated=True
+                    session_id, request.model, usage, task="auxiliary", is_estimated=True
                 )
 
 

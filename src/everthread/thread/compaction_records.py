@@ -10,17 +10,6 @@ from everthread.store.records import NewCompaction
 from everthread.thread.events import CompactionDone
 from everthread.thread.managed_prompt import CompactionOrder
 
-REASON_TEXTS = {
-    "in-loop": "the prompt had reached the threshold during a turn",
-    "preflight": "the new message took the prompt to the threshold",
-    "hygiene": "the stored history was over 85 % of the window before a message came in",
-    "cold-cache": "the provider's cache had expired, so a rewrite cost nothing there",
-    "idle": "the provider's cache was about to expire",
-    "overflow": "the provider refused the request as too long",
-    "manual": "requested by hand",
-}
-"""For people, the reasons of compactions."""
-
 
 def make_compaction_record(
     compaction: Compaction, order: CompactionOrder, cost: Decimal | None
@@ -38,7 +27,7 @@ def make_compaction_record(
         author=compaction.author,
         figures=figures,
         warnings=compaction.warnings,
-        reason=order.reason,
+        reason=order.reason.value,
         focus=order.focus,
         duration=compaction.duration,
         cost=cost,
@@ -74,6 +63,6 @@ def make_done_event(
         steps=compaction.steps,
         warnings=compaction.warnings,
         decision=record.figures["decision"],
-        covered=covered_count,
-        background=is_background,
+        covered_count=covered_count,
+        is_background=is_background,
     )

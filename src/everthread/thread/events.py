@@ -18,11 +18,14 @@ class Event:
     """Something that happened in a session."""
 
     kind: ClassVar[str] = "event"
+    json_names: ClassVar[Mapping[str, str]] = {}
+    """The names of fields that are called otherwise in JSON."""
     session: str
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as JSON values."""
-        return {"event": self.kind, **_to_json_value(asdict(self))}
+        values = {self.json_names.get(name, name): value for name, value in asdict(self).items()}
+        return {"event": self.kind, **_to_json_value(values)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +33,28 @@ class Estimated(Event):
     """The size of the next request: `tokens` of `window`; at `threshold` the history is compacted."""
 
     kind = "estimate"
+    json_names: ClassVar = {"is_reported": "reported"}
     tokens: int
     window: int
     threshold: int
-    reported: bool
+    is_reported: bool
     """Whether the size is based on the provider's count, not on an estimate alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReady(Event):
-    """A request is about to be sent; its last `injected` messages are for this call only."""
+    """A request is about to be sent; its last `injected_count` messages are for this call only."""
 
     kind = "request"
     request: ModelRequest
-    injected: int = 0
+    injected_count: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event without the messages, which are in the store."""
         sizes = {
             "messages": len(self.request.messages),
             "tools": len(self.request.tools),
-            "injected": self.injected,
+            "injected": self.injected_count,
         }
         return {
             "event": self.kind,
@@ -64,22 +68,29 @@ class Planned(Event):
     """The dollars for and against compacting now, and the reason to do it or to wait."""
 
     kind = "plan"
-    action: str
+    json_names: ClassVar = {
+        "timing": "action",
+        "reason": "why",
+        "savings": "saves",
+        "cheaper_calls": "calls",
+    }
+    timing: str
     """`now` or `later`."""
-    why: str
+    reason: str
     tokens: int
     cost: Decimal
-    saves: Decimal
-    calls: int
+    savings: Decimal
+    cheaper_calls: int
     """Further calls assumed for the saving."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionStarted(Event):
     kind = "compaction_started"
+    json_names: ClassVar = {"is_background": "background"}
     reason: str
     tokens: int
-    background: bool = False
+    is_background: bool = False
     """Whether the conversation continues in the meantime."""
 
 
@@ -98,6 +109,7 @@ class CompactionDone(Event):
     """The context was compacted; `session` continues `previous`. A proxied thread has one id for both."""
 
     kind = "compaction_done"
+    json_names: ClassVar = {"covered_count": "covered", "is_background": "background"}
     previous: str
     reason: str
     tokens_before: int
@@ -114,9 +126,9 @@ class CompactionDone(Event):
     warnings: tuple[str, ...] = ()
     decision: str = ""
     """The reason for the time of the compaction, in dollars; empty if prices are unknown or a person asked."""
-    covered: int = 0
+    covered_count: int = 0
     """The number of messages that its summary covers."""
-    background: bool = False
+    is_background: bool = False
     """Whether it was made while the conversation continued."""
 
 
@@ -125,7 +137,8 @@ class CompactionVoid(Event):
     """A compaction was made but not used: the context stays unchanged, or another process has compacted it first."""
 
     kind = "compaction_void"
-    why: str
+    json_names: ClassVar = {"reason": "why"}
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +160,13 @@ class Recovery(Event):
 @dataclass(frozen=True, slots=True)
 class UsageRecorded(Event):
     kind = "usage"
+    json_names: ClassVar = {"is_estimated": "estimated"}
     model: str
     task: str
     usage: CanonicalUsage
     cost: Decimal | None
     """Dollars; None if a price is unknown."""
-    estimated: bool = False
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +174,11 @@ class LimitLearnt(Event):
     """The model's window differs from the assumed one."""
 
     kind = "limit_learnt"
+    json_names: ClassVar = {"is_stored": "stored"}
     model: str
     window: int
     source: str
-    stored: bool
+    is_stored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +205,23 @@ class ToolsChanged(Event):
     """From the next request on, other tools are offered; `find_tools` finds the ones left out."""
 
     kind = "tools"
+    json_names: ClassVar = {
+        "removed_names": "gone",
+        "returned_names": "back",
+        "tool_count": "given",
+        "reason": "why",
+        "is_immediate": "now",
+    }
     left_out: tuple[str, ...]
     """All tools now left out."""
-    gone: tuple[str, ...]
-    back: tuple[str, ...]
-    given: int
+    removed_names: tuple[str, ...]
+    returned_names: tuple[str, ...]
+    tool_count: int
     """The number of all tools."""
     tokens_saved: int
     """Tokens that each request saves, compared with offering all tools."""
-    why: str
-    now: bool = False
+    reason: str
+    is_immediate: bool = False
     """Whether the tools change within a session, because a person accepted the cache miss."""
 
 
@@ -208,8 +230,9 @@ class Notice(Event):
     """A notice for the user."""
 
     kind = "notice"
+    json_names: ClassVar = {"is_temporary": "passing"}
     text: str
-    passing: bool = False
+    is_temporary: bool = False
     """A short-lived notice, such as a retry, that need not stay on a screen."""
 
 
@@ -218,7 +241,8 @@ class Drifted(Event):
     """A client dropped thinking or results in the compacted part of its history; the compaction is still used."""
 
     kind = "drift"
-    covered: int
+    json_names: ClassVar = {"covered_count": "covered"}
+    covered_count: int
     """Messages of the client."""
 
 
@@ -242,14 +266,15 @@ class CompactionReceipt(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Slimmed(Event):
+class PayloadShrunk(Event):
     """A request had too many bytes: old images were dropped from its beginning and big results stored."""
 
     kind = "slimmed"
-    covered: int
+    json_names: ClassVar = {"covered_count": "covered", "stored_count": "stored"}
+    covered_count: int
     chars_before: int
     chars_after: int
-    stored: int
+    stored_count: int
     """Number of results that were stored and replaced by citations."""
 
 
@@ -266,7 +291,8 @@ class Unmanaged(Event):
     """A request was forwarded unchanged, because the provider keeps or changes the history itself."""
 
     kind = "unmanaged"
-    why: str
+    json_names: ClassVar = {"reason": "why"}
+    reason: str
     """The request field that shows it."""
 
 
@@ -275,8 +301,9 @@ class RecallAnswered(Event):
     """The model looked up compacted content: the gateway answered its `recall` calls, hidden from the client."""
 
     kind = "recall"
-    rounds: int
-    calls: int
+    json_names: ClassVar = {"round_count": "rounds", "call_count": "calls"}
+    round_count: int
+    call_count: int
 
 
 Listener = Callable[[Event], None]

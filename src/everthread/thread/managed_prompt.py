@@ -11,7 +11,7 @@ from everthread.thread import events
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.model_limits import LearntWindow
 from everthread.thread.policy.call_prices import CallPrices
-from everthread.thread.policy.compaction_policy import AUTOMATIC_REASONS, COLD_CACHE
+from everthread.thread.policy.compaction_reason import AUTOMATIC_REASONS, CompactionReason
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
@@ -21,26 +21,32 @@ from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, Recove
 class CompactionOrder:
     """The reason and options of a compaction."""
 
-    reason: str
+    reason: CompactionReason
     level: CompactionLevel = CompactionLevel.NORMAL
     tokens: int | None = None
     """Prompt tokens as counted by the provider; None to use the estimate."""
     focus: str | None = None
-    is_manual: bool = False
-    is_preview: bool = False
     is_background: bool = False
     """Whether the thread continues while the compaction is made."""
     decision: str = ""
     """The reason in dollars to compact now; empty if costs were not weighed."""
 
     @property
+    def is_manual(self) -> bool:
+        """Whether a person asked for the compaction or for its preview."""
+        return self.reason in (CompactionReason.MANUAL, CompactionReason.PREVIEW)
+
+    @property
     def is_automatic(self) -> bool:
-        """Whether the policy chose the time, so that the compaction is judged by its effect."""
+        """Whether the policy chose the time. Only then is the compaction judged by its effect."""
         return self.reason in AUTOMATIC_REASONS
 
     def find_target_tokens(self, tokens: int, threshold: int) -> int:
-        """Return the prompt size to compact for; for a summary prepared ahead, the size at which it will be used."""
-        is_ahead = self.is_background and self.reason != COLD_CACHE
+        """Return the prompt size to compact for.
+
+        A summary that is prepared ahead is used when the prompt has reached the threshold.
+        """
+        is_ahead = self.is_background and self.reason is not CompactionReason.COLD_CACHE
         return max(tokens, threshold) if is_ahead else tokens
 
 
@@ -68,7 +74,7 @@ class ManagedPrompt(Protocol[DraftT]):
         ...
 
     @property
-    def learnt(self) -> LearntUsage: ...
+    def learnt_usage(self) -> LearntUsage: ...
 
     def measure_size(self) -> PromptSize:
         """Count the tokens of the prompt."""

@@ -1,6 +1,6 @@
 """One managed thread: keep the next prompt in bounds, recover from refusals, learn from answers.
 
-    await thread.compact_if_needed(reason="in-loop")   # before a call
+    await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)   # before a call
     await thread.recover(refusal)                      # after a refusal
     await thread.prepare_ahead()                       # after an answer
 
@@ -18,7 +18,7 @@ from typing import Any, Generic
 from everthread.compaction.compaction_result import Compaction
 from everthread.core.caching.cache_lifetimes import find_cache_lifetime
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE, CompactionTiming
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.errors import EverthreadError
 from everthread.thread import events
@@ -35,11 +35,10 @@ from everthread.thread.managed_prompt import (
 )
 from everthread.thread.policy.compaction_policy import (
     CACHE_LIFETIME_SHARE,
-    COLD_CACHE,
-    IDLE,
     CompactionPolicy,
     PolicyDecision,
 )
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.notices import make_pause_notice
 from everthread.thread.preparation import Preparation
 from everthread.thread.recovery import (
@@ -66,28 +65,28 @@ class ManagedThread(Generic[DraftT]):
         self._policy = policy
         self._timer = timer
 
-    async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
+    async def compact_if_needed(self, *, reason: CompactionReason) -> PolicyDecision:
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
         prompt = self.prompt
         decision = self._policy.decide(
             prompt.measure_size(),
-            prompt.learnt,
+            prompt.learnt_usage,
             prompt.make_prices(),
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
-        if decision.action == "wait" and not prompt.learnt.is_wait_reported:
-            prompt.learnt.is_wait_reported = True
+        if decision.timing is CompactionTiming.LATER and not prompt.learnt_usage.is_wait_reported:
+            prompt.learnt_usage.is_wait_reported = True
             self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
             is_background=self._policy.options.background,
             decision=str(decision.cost_decision or ""),
         )
-        if decision.should_compact and (
+        if decision.timing is CompactionTiming.NOW and (
             self.preparation.is_under_way or await prompt.can_compact(order)
         ):
-            prompt.learnt.is_wait_reported = False
+            prompt.learnt_usage.is_wait_reported = False
             self._report_cost_decision(decision)
             await self._run_order(order, must_wait=decision.must_wait)
         return decision
@@ -119,8 +118,8 @@ class ManagedThread(Generic[DraftT]):
         size = prompt.measure_size()
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._policy.should_prepare(size, prompt.learnt, prompt.make_prices()):
-            await self._prepare_summary("in-loop")
+        if self._policy.should_prepare(size, prompt.learnt_usage, prompt.make_prices()):
+            await self._prepare_summary(CompactionReason.IN_LOOP)
 
     async def recover(
         self, attempts: RecoveryAttempts, refusal: ProviderRefusal
@@ -143,7 +142,7 @@ class ManagedThread(Generic[DraftT]):
                     prompt.model,
                     learnt_window.tokens,
                     source=learnt_window.source,
-                    stored=learnt_window.is_stored,
+                    is_stored=learnt_window.is_stored,
                 )
             )
         while True:
@@ -153,7 +152,7 @@ class ManagedThread(Generic[DraftT]):
             prompt.emit(events.Recovery(prompt.session_id, verdict.kind, step.attempt, step.notice))
             if step.action == "lower_cap":
                 return step
-            if step.action == "slim":
+            if step.action == "shrink_payload":
                 if await prompt.shrink_payload():
                     return step
             elif await self._compact_harder(step, verdict):
@@ -175,39 +174,43 @@ class ManagedThread(Generic[DraftT]):
     def start_idle_timer(self) -> None:
         """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
         options = self._policy.options
-        if not options.idle and (not options.background or self.preparation.is_under_way):
+        if not options.compact_when_idle and (
+            not options.background or self.preparation.is_under_way
+        ):
             return
         size = self.prompt.measure_size()
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt)
+            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt_usage)
             self.preparation.idle_timer = self._timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
 
     async def cancel_idle_timer(self) -> None:
         """Cancel the idle timer because the thread continues or ends; wait for a compaction that commits."""
-        timer = self.preparation.idle_timer
-        self.preparation.idle_timer = None
-        if timer is not None:
-            timer.cancel()
-        if isinstance(timer, asyncio.Task):
-            await asyncio.wait({timer})
+        self.preparation.cancel_idle_timer()
+        idle_task = self.preparation.idle_task
+        self.preparation.idle_task = None
+        if idle_task is not None:
+            idle_task.cancel()
+            await asyncio.wait({idle_task})
 
     async def finish_idle_work(self) -> None:
         """Wait for the compaction or the summary that the idle timer started."""
-        if isinstance(self.preparation.idle_timer, asyncio.Task):
-            await asyncio.wait({self.preparation.idle_timer})
+        if self.preparation.idle_task is not None:
+            await asyncio.wait({self.preparation.idle_task})
 
     def learn_from_usage(self, usage: CanonicalUsage, params: Mapping[str, Any]) -> None:
         """Learn from the usage of a call; pause compactions after two in a row that hardly helped.
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        learnt = self.prompt.learnt
+        learnt_usage = self.prompt.learnt_usage
         now = self._policy.wall_clock()
         ttl = find_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
-        learnt.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and learnt.pause.begin_if_ineffective(usage.prompt_tokens, now):
+        learnt_usage.observe(usage, now, ttl=ttl)
+        if usage.prompt_tokens and learnt_usage.pause.begin_if_ineffective(
+            usage.prompt_tokens, now
+        ):
             self.prompt.emit(
                 events.Notice(self.prompt.session_id, make_pause_notice(usage.prompt_tokens))
             )
@@ -218,21 +221,21 @@ class ManagedThread(Generic[DraftT]):
         prompt = self.prompt
         policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(prompt.measure_size(), prompt.learnt):
+        if policy.should_compact_when_idle(prompt.measure_size(), prompt.learnt_usage):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            prompt.measure_size(), prompt.learnt, prompt.make_prices()
+            prompt.measure_size(), prompt.learnt_usage, prompt.make_prices()
         ):
-            work = self._prepare_summary(COLD_CACHE)
+            work = self._prepare_summary(CompactionReason.COLD_CACHE)
         if work is not None:
-            self.preparation.idle_timer = asyncio.get_running_loop().create_task(work)
+            self.preparation.idle_task = asyncio.get_running_loop().create_task(work)
 
     async def _compact_when_idle(self) -> None:
-        order = CompactionOrder(IDLE)
+        order = CompactionOrder(CompactionReason.IDLE)
         if await self.prompt.can_compact(order):
             await self.compact_now(order)
 
-    async def _prepare_summary(self, reason: str) -> None:
+    async def _prepare_summary(self, reason: CompactionReason) -> None:
         order = CompactionOrder(reason, is_background=True)
         if await self.prompt.can_compact(order):
             self._start_draft(order)
@@ -268,7 +271,9 @@ class ManagedThread(Generic[DraftT]):
 
     async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
         """Compact after an overflow; return whether the request is smaller."""
-        order = CompactionOrder("overflow", level=step.level, tokens=verdict.input_tokens)
+        order = CompactionOrder(
+            CompactionReason.OVERFLOW, level=step.level, tokens=verdict.input_tokens
+        )
         try:
             draft = await self._make_draft(order)
         except EverthreadError as failure:
@@ -320,7 +325,7 @@ class ManagedThread(Generic[DraftT]):
         if is_done:
             self._record_success()
         else:
-            prompt.learnt.record_failure(tokens)
+            prompt.learnt_usage.record_failure(tokens)
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
@@ -331,7 +336,7 @@ class ManagedThread(Generic[DraftT]):
 
     def _record_success(self) -> None:
         size = self.prompt.measure_size()
-        self.prompt.learnt.record_success(size.tokens, size.budget.threshold)
+        self.prompt.learnt_usage.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
         cost_decision = decision.cost_decision
@@ -341,12 +346,12 @@ class ManagedThread(Generic[DraftT]):
         prompt.emit(
             events.Planned(
                 prompt.session_id,
-                cost_decision.action,
+                cost_decision.timing,
                 cost_decision.reason,
                 tokens=prompt.measure_size().tokens,
                 cost=cost_decision.cost,
-                saves=cost_decision.savings,
-                calls=cost_decision.cheaper_calls,
+                savings=cost_decision.savings,
+                cheaper_calls=cost_decision.cheaper_calls,
             )
         )
 

@@ -76,7 +76,7 @@ class CallLimits:
 
 @dataclass(slots=True)
 class _CachedLimits:
-    """The limits learnt for one key, in memory."""
+    """The limits learnt for one model, and the time at which they were read from the store."""
 
     read_at: float = float("-inf")
     window: int | None = None
@@ -109,7 +109,7 @@ class ModelLimits:
         verdict: ErrorVerdict,
         refusal: ProviderRefusal,
         *,
-        window: int,
+        assumed_window: int,
         tokens: int,
         output_cap: int | None,
     ) -> LearntWindow | None:
@@ -118,21 +118,23 @@ class ModelLimits:
             return None
         is_credible = is_overflow_error(refusal.status, refusal.body)
         if verdict.kind == "prompt_too_long":
-            return await self.learn_window(key, verdict, window, tokens, is_credible=is_credible)
+            return await self.learn_window(
+                key, verdict, assumed_window, tokens, is_credible=is_credible
+            )
         if verdict.output_limit is not None and (is_credible or _names_output_cap(refusal.body)):
             await self.learn_cap(key, verdict.output_limit, verdict.reason)
         if verdict.context_limit is None:
             return None
         total_tokens = max(tokens, verdict.input_tokens or 0) + (output_cap or 0)
         return await self.learn_window(
-            key, verdict, window, total_tokens, is_credible=is_credible, is_shared=True
+            key, verdict, assumed_window, total_tokens, is_credible=is_credible, is_shared=True
         )
 
     async def learn_window(
         self,
         key: LimitKey,
         verdict: ErrorVerdict,
-        window: int,
+        assumed_window: int,
         sent_tokens: int,
         *,
         is_credible: bool = True,
@@ -149,15 +151,15 @@ class ModelLimits:
             min_limit = max(MIN_WINDOW, limits.largest_success)
             exceeds_limit = max(sent_tokens, verdict.input_tokens or 0) > limit
             is_plausible = is_credible and limit >= min_limit and exceeds_limit
-            is_useful = limit < window or is_shared
+            is_useful = limit < assumed_window or is_shared
             if not is_plausible or not is_useful:
                 return None
             await self._store_limit(key, limit, verdict.reason, "window")
             limits.window = limit
-            if limit >= window:
+            if limit >= assumed_window:
                 return None
             return LearntWindow(limit, "the provider stated it", is_stored=True)
-        refused_size = min(window, sent_tokens) if sent_tokens else window
+        refused_size = min(assumed_window, sent_tokens) if sent_tokens else assumed_window
         for usual_window in USUAL_WINDOWS:
             if limits.largest_success < usual_window < refused_size:
                 limits.guessed_window = usual_window

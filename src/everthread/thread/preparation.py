@@ -17,7 +17,9 @@ class Preparation(Generic[DraftT]):
         self.task: asyncio.Task[DraftT] | None = None
         """The task that makes the draft; None if none was started or the draft was taken."""
         self.idle_timer: Timer | None = None
-        """A timer that fires shortly before the provider's cache expires, or the task it has started."""
+        """A timer that fires shortly before the provider's cache expires."""
+        self.idle_task: asyncio.Task[None] | None = None
+        """The compaction or the summary that the idle timer has started."""
         self._wait: SummaryWait | None = None
 
     @property
@@ -26,8 +28,18 @@ class Preparation(Generic[DraftT]):
         return self.task is not None
 
     @property
+    def is_planned(self) -> bool:
+        """Whether a draft was started, or will be if the thread stays idle."""
+        return self.is_under_way or self.idle_timer is not None or self.idle_task is not None
+
+    @property
     def is_ready(self) -> bool:
         return self.task is not None and self.task.done()
+
+    def cancel_idle_timer(self) -> None:
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+        self.idle_timer = None
 
     def start(
         self, coroutine: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None

@@ -53,7 +53,7 @@ class ProviderRefusal:
 class RecoveryStep:
     """The next attempt after a refused request."""
 
-    action: Literal["lower_cap", "slim", "compact", "give_up"]
+    action: Literal["lower_cap", "shrink_payload", "compact", "give_up"]
     notice: str = ""
     """The step in words, for the user."""
     attempt: int = 1
@@ -100,7 +100,7 @@ class RecoveryAttempts:
             return GIVE_UP
         if verdict.kind == "payload_too_large" and not self.is_payload_shrunk:
             self.is_payload_shrunk = True
-            return RecoveryStep("slim", "dropping old images and storing big results")
+            return RecoveryStep("shrink_payload", "dropping old images and storing big results")
         if self.compaction_count == len(ATTEMPT_LEVELS):
             return GIVE_UP
         level = ATTEMPT_LEVELS[self.compaction_count]

@@ -11,7 +11,7 @@ from typing import Any
 
 from everthread.store.records import ThreadRow
 from everthread.store.store import Store
-from everthread.thread.options import Route
+from everthread.thread.route import Route
 
 CALLER_STATE = "gateway"
 """Key of the state that a proxied thread learnt, stored per thread."""

@@ -41,7 +41,7 @@ def decode_value(raw: bytes | str) -> Any:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the request is no JSON: {error}") from None
+        raise WireError(f"the request is not JSON: {error}") from None
 
 
 def dump_model(value: Any) -> Any:

@@ -57,7 +57,7 @@ class EncodedMessage:
     role: str
     parts: list[Part]
     native: Mapping[str, Any] | None = None
-    """The original wire message; None if it came from another API."""
+    """The original wire message, or None if it came from another API."""
     continues_previous: bool = False
     """Whether it was part of the same wire message as the one before it."""
 

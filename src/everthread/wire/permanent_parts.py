@@ -180,7 +180,7 @@ def has_tool_reference(content: Any) -> bool:
 
 
 def _find_loaded_tool_keys(message: Message) -> frozenset[str] | None:
-    """Return the tools that a tool's result loads; None if it is an ordinary result."""
+    """Return the tools that a tool's result loads, or None if it is an ordinary result."""
     item = native_value(message, openai_responses.API)
     if isinstance(item, dict) and kind_of(item) in TOOL_LOADING_ITEM_KINDS:
         return frozenset(_list_tool_keys(item))

@@ -20,7 +20,7 @@ from everthread.wire.payload_checks import require_object
 @dataclass(frozen=True, slots=True)
 class SseEvent:
     event: str | None
-    """Its name; None if the stream gave none."""
+    """Its name, or None if the stream gave none."""
     data: str
 
 
@@ -66,7 +66,7 @@ class SseParser:
 
 
 def decode_event(raw: bytes) -> SseEvent | None:
-    """Return one event; None if it has no data, such as a comment that keeps the connection alive."""
+    """Return one event, or None if it has no data, such as a comment that keeps the connection alive."""
     text = raw.decode("utf-8", "replace").removeprefix("\ufeff")
     event_name = ""
     data: list[str] = []
@@ -80,7 +80,7 @@ def decode_event(raw: bytes) -> SseEvent | None:
 
 
 def parse_event(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the JSON object of a stream event; None for the mark that ends the stream."""
+    """Return the JSON object of a stream event, or None for the mark that ends the stream."""
     if not isinstance(event, SseEvent):
         return require_object(event, "the event")
     if event.data.strip() == "[DONE]":

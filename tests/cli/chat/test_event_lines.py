@@ -63,7 +63,7 @@ class TestLines:
                     model="m",
                     window=8_192,
                     source="the server said so",
-                    stored=True,
+                    is_stored=True,
                 ),
                 "window of m is 8,192 tokens",
             ),
@@ -106,9 +106,9 @@ class TestLines:
             1,
             window=2,
             threshold=3,
-            reported=True,
+            is_reported=True,
         )
-        start = events.CompactionStarted("s", "background", 5_000, background=True)
+        start = events.CompactionStarted("s", "background", 5_000, is_background=True)
         end = TurnEnded(
             "s",
             "answered",

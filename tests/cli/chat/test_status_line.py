@@ -28,7 +28,7 @@ def test_the_status_line_follows_events() -> None:
             32_000,
             window=128_000,
             threshold=64_000,
-            reported=True,
+            is_reported=True,
         )
     )
     assert status.as_line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
@@ -44,7 +44,7 @@ def test_a_subagents_usage_counts_and_its_window_does_not() -> None:
         90,
         window=100,
         threshold=50,
-        reported=True,
+        is_reported=True,
     )
     status.update(Delegated("s", "t2", estimate))
     usage = CanonicalUsage(input_tokens=5)

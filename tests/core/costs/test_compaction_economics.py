@@ -35,7 +35,7 @@ AT_T = CompactionCase(
 
 def test_compacts_a_long_thread_at_the_threshold() -> None:
     decision = decide_compaction(AT_T)
-    assert decision.action == "now"
+    assert decision.timing == "now"
     # The summary, and 22,000 tokens written instead of read.
     assert decision.cost == Decimal("0.145900")
     assert decision.savings == Decimal("1.278000")  # 71,000 tokens less to read, 60 times
@@ -48,14 +48,14 @@ def test_compacts_a_long_thread_at_the_threshold() -> None:
 
 def test_waits_for_the_end_of_the_turn() -> None:
     in_turn = replace(AT_T, is_mid_turn=True)
-    assert decide_compaction(in_turn).action == "later"
+    assert decide_compaction(in_turn).timing == "later"
     assert "the end of the turn or 125,000 tokens" in decide_compaction(in_turn).reason
-    assert decide_compaction(replace(in_turn, tokens=125_000)).action == "now"
-    assert decide_compaction(replace(in_turn, limit=101_000)).action == "now", (
+    assert decide_compaction(replace(in_turn, tokens=125_000)).timing == "now"
+    assert decide_compaction(replace(in_turn, limit=101_000)).timing == "now", (
         "the limit comes first"
     )
-    assert decide_compaction(replace(in_turn, cold_reason="the tools changed")).action == "now"
-    assert decide_compaction(replace(in_turn, rates=UNCACHED)).action == "now", (
+    assert decide_compaction(replace(in_turn, cold_reason="the tools changed")).timing == "now"
+    assert decide_compaction(replace(in_turn, rates=UNCACHED)).timing == "now", (
         "without a cache there is no moment to wait for"
     )
 
@@ -63,31 +63,31 @@ def test_waits_for_the_end_of_the_turn() -> None:
 def test_never_compacts_without_a_gain() -> None:
     useless = replace(AT_T, tokens_after=101_000)
     assert decide_compaction(useless).reason == "a compaction would take nothing out"
-    assert decide_compaction(replace(useless, tokens=170_000)).action == "now"
+    assert decide_compaction(replace(useless, tokens=170_000)).timing == "now"
 
 
 def test_compacts_earlier_on_a_cold_cache() -> None:
     early = replace(AT_T, tokens=60_000)
-    assert decide_compaction(early).action == "later"
+    assert decide_compaction(early).timing == "later"
     cold = decide_compaction(replace(early, cold_reason="400 s passed"))
-    assert cold.action == "now"
+    assert cold.timing == "now"
     assert "the cache is cold: 400 s passed" in cold.reason
     assert cold.cost == Decimal("0.070000"), "only the summary: the cache is lost anyway"
     assert (
-        decide_compaction(replace(early, tokens=49_000, cold_reason="400 s passed")).action
+        decide_compaction(replace(early, tokens=49_000, cold_reason="400 s passed")).timing
         == "later"
     ), "detail is worth something"
     dear = decide_compaction(replace(early, summary_cost=5.0, cold_reason="400 s passed"))
-    assert dear.action == "later"
+    assert dear.timing == "later"
     assert "not worth it yet" in dear.reason
 
 
 def test_without_a_cache_discount_ignores_a_cold_cache() -> None:
     plain = replace(AT_T, rates=UNCACHED)
-    assert decide_compaction(plain).action == "now"
+    assert decide_compaction(plain).timing == "now"
     assert decide_compaction(plain).cost == Decimal("0.070000")
     assert (
-        decide_compaction(replace(plain, tokens=60_000, cold_reason="400 s passed")).action
+        decide_compaction(replace(plain, tokens=60_000, cold_reason="400 s passed")).timing
         == "later"
     )
     unread = replace(
@@ -96,7 +96,7 @@ def test_without_a_cache_discount_ignores_a_cold_cache() -> None:
         cold_reason="400 s passed",
         call_pattern=replace(STEADY, read_share=0.0),
     )
-    assert decide_compaction(unread).action == "later", "a cache nobody reads from is none"
+    assert decide_compaction(unread).timing == "later", "a cache that is never read saves nothing"
 
 
 @given(
@@ -130,13 +130,13 @@ def test_compacts_at_the_limit_and_never_early_while_warm(
     )
     decision = decide_compaction(case)
     if tokens >= case.limit:
-        assert decision.action == "now"
+        assert decision.timing == "now"
     elif tokens < case.threshold and (not cold or tokens < MIN_THRESHOLD_SHARE * case.threshold):
-        assert decision.action == "later"
-    elif tokens < case.threshold and decision.action == "now":
+        assert decision.timing == "later"
+    elif tokens < case.threshold and decision.timing == "now":
         assert decision.savings > decision.cost
     elif tokens >= case.threshold and not is_mid_turn and after < tokens:
-        assert decision.action == "now"
+        assert decision.timing == "now"
 
 
 @pytest.mark.parametrize("prices", [None, Prices(), Prices(input=Decimal(3))])

@@ -15,17 +15,17 @@ from everthread.core.search.query import (
     read_question,
 )
 from everthread.core.search.relevance import (
-    CONVERSATION_SHARE,
+    CONVERSATION_SCORE_WEIGHT,
     NEIGHBOUR_SHARES,
     borrow_words,
+    compute_length_penalty,
+    compute_rarity,
     is_distinctive,
-    length_penalty,
-    rarity,
     rate_closeness,
     rate_conversations,
     weigh_question,
 )
-from everthread.core.search.word_forms import forms, stop_words
+from everthread.core.search.word_forms import choose_stop_words, list_word_forms
 
 NOW = datetime(2023, 6, 15, 12, tzinfo=UTC).timestamp()
 
@@ -63,8 +63,8 @@ def noon_of(day: str) -> float:
     ],
 )
 def test_finds_other_forms_of_a_word(asked: str, said: str) -> None:
-    assert forms(asked)[0] == asked
-    assert said in forms(asked)
+    assert list_word_forms(asked)[0] == asked
+    assert said in list_word_forms(asked)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def test_finds_other_forms_of_a_word(asked: str, said: str) -> None:
     ],
 )
 def test_words_with_the_same_beginning_are_not_forms(asked: str, other: str) -> None:
-    assert other not in forms(asked)
+    assert other not in list_word_forms(asked)
 
 
 @given(st.text(max_size=40))
 def test_every_word_has_few_forms(word: str) -> None:
-    assert forms(word)[0] == word
-    assert len(forms(word)) < 150
+    assert list_word_forms(word)[0] == word
+    assert len(list_word_forms(word)) < 150
 
 
 def test_recognizes_the_language_of_stop_words() -> None:
-    assert "die" in stop_words(["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"])
-    assert "die" not in stop_words(["where", "did", "the", "dog", "die"])
+    assert "die" in choose_stop_words(["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"])
+    assert "die" not in choose_stop_words(["where", "did", "the", "dog", "die"])
     sought = {
         item.forms[0] for item in read_question("Wo liegen die Akten des Kunden?", NOW).search_words
     }
@@ -225,12 +225,14 @@ def test_reads_any_text(text: str) -> None:
 
 
 def test_rare_words_weigh_more_and_long_texts_less() -> None:
-    assert rarity(1, 1_000) > rarity(100, 1_000) > rarity(900, 1_000) > 0
-    assert rarity(5, 0) > 0, "a count that is behind"
+    assert compute_rarity(1, 1_000) > compute_rarity(100, 1_000) > compute_rarity(900, 1_000) > 0
+    assert compute_rarity(5, 0) > 0, "a count that is behind"
     assert is_distinctive(10, 100)
     assert not is_distinctive(60, 100)
     assert is_distinctive(2, 2), "of two texts one cannot tell"
-    assert length_penalty(100) < length_penalty(1_000) < length_penalty(8_000)
+    assert (
+        compute_length_penalty(100) < compute_length_penalty(1_000) < compute_length_penalty(8_000)
+    )
 
 
 def test_messages_borrow_words_within_a_conversation() -> None:
@@ -251,7 +253,7 @@ def test_messages_borrow_words_within_a_conversation() -> None:
 
 def test_conversation_adds_a_share_of_its_best_scores() -> None:
     added = rate_conversations([1.0, 4.0, 2.0, 0.0], [1, 1, 1, 2])
-    assert added == {1: CONVERSATION_SHARE * 3.0, 2: 0.0}
+    assert added == {1: CONVERSATION_SCORE_WEIGHT * 3.0, 2: 0.0}
     assert rate_conversations([], []) == {}
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from everthread.core.search.indexed_terms import (
     MAX_CACHED_CHUNKS,
     encode_term,
-    index_terms,
+    make_index_text,
 )
 from everthread.core.search.term_patterns import MAX_TERM_CHARS
 from everthread.core.search.terms import (
-    identifier_terms,
-    phrase_terms,
-    query_terms,
-    terms,
+    list_identifiers,
+    list_phrase_terms,
+    list_query_terms,
+    list_terms,
 )
 
 
@@ -60,8 +60,8 @@ from everthread.core.search.terms import (
     ],
 )
 def test_splits_text_into_terms(text: str, expected: list[str]) -> None:
-    assert terms(text) == expected
-    assert index_terms(text) == " ".join(map(encode_term, expected))
+    assert list_terms(text) == expected
+    assert make_index_text(text) == " ".join(map(encode_term, expected))
 
 
 @pytest.mark.parametrize(
@@ -78,27 +78,27 @@ def test_splits_text_into_terms(text: str, expected: list[str]) -> None:
 def test_reads_query_terms_strictly_and_loosely(
     query: str, strict: list[str], loose: list[str]
 ) -> None:
-    assert query_terms(query) == strict
-    assert query_terms(query, loose=True) == loose
+    assert list_query_terms(query) == strict
+    assert list_query_terms(query, loose=True) == loose
 
 
 def test_lists_identifiers_as_typed() -> None:
-    assert identifier_terms("the src/app/main.py getUserName user_name src/app/main.py") == [
+    assert list_identifiers("the src/app/main.py getUserName user_name src/app/main.py") == [
         "src/app/main.py",
         "user_name",
     ]
-    assert identifier_terms("x-" * MAX_TERM_CHARS + "x") == []
-    assert identifier_terms("src/app/main.py")[0] in terms("in /home/me: src/app/main.py.")
+    assert list_identifiers("x-" * MAX_TERM_CHARS + "x") == []
+    assert list_identifiers("src/app/main.py")[0] in list_terms("in /home/me: src/app/main.py.")
 
 
 def test_bounds_long_words_and_compounds() -> None:
     word = "x" * (2 * MAX_TERM_CHARS + 3)
-    assert [len(term) for term in terms(word)] == [MAX_TERM_CHARS, MAX_TERM_CHARS, 3]
-    assert set(query_terms(word)) <= set(terms(f"a {word}, b"))
-    assert max(map(len, terms("é" + "-Ab" * 1_000))) <= MAX_TERM_CHARS
+    assert [len(term) for term in list_terms(word)] == [MAX_TERM_CHARS, MAX_TERM_CHARS, 3]
+    assert set(list_query_terms(word)) <= set(list_terms(f"a {word}, b"))
+    assert max(map(len, list_terms("é" + "-Ab" * 1_000))) <= MAX_TERM_CHARS
     assert all(
         len(term) <= 5 * MAX_TERM_CHARS
-        for term in terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000)
+        for term in list_terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000)
     )
 
 
@@ -124,13 +124,13 @@ def test_every_text_that_contains_the_query_matches(
     before: str, left: str, wanted: str, right: str, after: str
 ) -> None:
     text = f"{before}{left}{wanted}{right}{after}"
-    assert set(query_terms(wanted)) <= set(terms(text))
+    assert set(list_query_terms(wanted)) <= set(list_terms(text))
 
 
 @given(around, query, around)
 def test_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> None:
-    found = terms(f"{before} {wanted} {after}")
-    run = phrase_terms(wanted)
+    found = list_terms(f"{before} {wanted} {after}")
+    run = list_phrase_terms(wanted)
     assert any(found[place : place + len(run)] == run for place in range(len(found)))
 
 
@@ -162,19 +162,19 @@ def test_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> None:
     )
 )
 def test_indexed_terms_are_the_terms(text: str) -> None:
-    assert index_terms(text).split() == [encode_term(term) for term in terms(text)]
+    assert make_index_text(text).split() == [encode_term(term) for term in list_terms(text)]
 
 
 def test_indexes_words_beyond_the_cache_size() -> None:
     words = [f"word{number}" for number in range(MAX_CACHED_CHUNKS + 10)]
-    assert index_terms(" ".join(words)).split() == words
-    assert index_terms("word3 word4") == "word3 word4"
+    assert make_index_text(" ".join(words)).split() == words
+    assert make_index_text("word3 word4") == "word3 word4"
 
 
 @given(st.text())
 def test_terms_are_clean_and_deterministic(text: str) -> None:
-    found = terms(text)
-    assert found == terms(text)
+    found = list_terms(text)
+    assert found == list_terms(text)
     for term in found:
         assert term
         assert not any(char.isspace() or char in "\"'" for char in term)
@@ -208,7 +208,7 @@ def test_encoding_keeps_prefixes(start: str, rest: str) -> None:
 
 
 def test_encoded_terms_are_single_tokens_of_full_text_search() -> None:
-    found = terms(
+    found = list_terms(
         "src/app/main.py user_name naïve数据库 v1.2.3 a.b@example.com हिन्दी ✅ 🎉 C:\\x ﬁn Ǆ"
     )
     database = sqlite3.connect(":memory:")

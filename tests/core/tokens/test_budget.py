@@ -34,7 +34,7 @@ def figures(budget: Budget) -> dict[str, int]:
     return dataclasses.asdict(budget) | {
         "max_compacted_tokens": budget.max_compacted_tokens,
         "background_start": budget.background_start,
-        "hygiene": budget.hygiene_limit,
+        "hygiene": budget.before_incoming_limit,
         "summary_max": budget.summary_max,
         "summary_min": budget.summary_min,
     }
@@ -139,7 +139,7 @@ def test_any_settings_give_a_consistent_budget(
     assert (
         budget.user_words_tokens <= budget.max_compacted_tokens <= budget.background_start < limit
     )
-    assert budget.hygiene_limit < window
+    assert budget.before_incoming_limit < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
     assert budget.max_turn_result_chars <= 4 * limit

@@ -88,7 +88,7 @@ def bearer(name: str, **more: str) -> dict[str, str]:
 
 
 async def test_refuses_a_body_without_end(tmp_path: Path, http: httpx2.AsyncClient) -> None:
-    """The attack: the SDK reads a body of any size into memory."""
+    """The SDK would read a body of any size into memory, so the gateway limits it first."""
 
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(1_000):

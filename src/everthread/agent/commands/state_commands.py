@@ -14,12 +14,12 @@ from everthread.core.costs.prices import format_dollars
 from everthread.core.search.search_results import format_utc_time
 from everthread.core.text import count_noun, excerpt
 from everthread.store.records import CompactionRecord, NewCompaction
-from everthread.thread.compaction_records import REASON_TEXTS
 from everthread.thread.lookup.work_state import (
     describe_state,
     list_changed_files,
     load_thread_state,
 )
+from everthread.thread.policy.compaction_reason import describe_reason
 
 MAX_SHOWN_ROWS = 10
 
@@ -98,7 +98,7 @@ async def run_why(scope: CommandScope, _argument: str) -> CommandResult:
 
 def _describe_compaction(compaction: CompactionRecord, count: int) -> str:
     record = compaction.record
-    reason = REASON_TEXTS.get(record.reason, record.reason or "no reason was recorded")
+    reason = describe_reason(record.reason) or "no reason was recorded"
     focus_text = f", with a focus on {record.focus!r}" if record.focus else ""
     author_text = f" by {describe_author(record.author)}" if record.author else ""
     covered_text = count_noun(len(record.covered), "message")

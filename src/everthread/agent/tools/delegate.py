@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.agent import MAX_SUBAGENT_ROUNDS
 from everthread.agent.loop import Agent
-from everthread.agent.tool_interface import Approver, FreeTool, Tool, ToolContext, ToolReply
+from everthread.agent.tool_interface import Approver, PreapprovedTool, Tool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.turn_events import Delegated, TurnEnded
 from everthread.core.tool_schemas import build_schema
@@ -31,7 +31,7 @@ DELEGATE_SCHEMA = build_schema(
 )
 
 
-class Delegate(FreeTool):
+class Delegate(PreapprovedTool):
     """The tool `delegate`. The subagent's own calls need their own approval.
 
     `system` builds the subagent's system prompt; `listener` gets its events.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
@@ -26,7 +27,7 @@ class FindTools:
         return Permission(
             "cache",
             f"show these tools at once: {names}",
-            context.conversation.toolbox.describe_price(),
+            context.conversation.describe_cache_loss(),
         )
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -37,7 +38,8 @@ class FindTools:
     async def call_refused(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         """Find the tools without approval, so that they are offered again at the next compaction."""
         query, _ = _read_query(arguments)
-        return ToolReply((await context.conversation.toolbox.find(query, was_refused=True)).text)
+        found_tools = await context.conversation.find_tools(query)
+        return ToolReply(replace(found_tools, was_refused=True).text)
 
 
 def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent.memory import CHAR_LIMITS, FILE_NAMES, MEMORY_KINDS, MemoryFiles, MemoryKind
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
@@ -37,7 +37,7 @@ MEMORY_SCHEMA = build_schema(
 )
 
 
-class MemoryTool(FreeTool):
+class MemoryTool(PreapprovedTool):
     """The tool `memory`."""
 
     name = "memory"

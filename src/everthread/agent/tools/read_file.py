@@ -1,4 +1,4 @@
-"""The tool `read_file`: a file with line numbers, the names in a folder, or a stored tool output."""
+"""Read a file with line numbers, list the names in a folder, or read a stored tool output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.core.tool_schemas import build_schema
@@ -52,7 +52,7 @@ READ_SCHEMA = build_schema(
 )
 
 
-class ReadFile(FreeTool):
+class ReadFile(PreapprovedTool):
     """The tool `read_file`."""
 
     name = "read_file"

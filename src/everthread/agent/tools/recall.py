@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent import MAX_RECALL_CHARS
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.core.search.search_results import format_page, format_passage
 from everthread.core.tool_schemas import build_schema
@@ -43,7 +43,7 @@ RECALL_SCHEMA = build_schema(
 )
 
 
-class Recall(FreeTool):
+class Recall(PreapprovedTool):
     """The tool `recall`."""
 
     name = "recall"

@@ -20,7 +20,7 @@ from typing import Any
 import regex
 from pathspec import GitIgnoreSpec
 
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, match_path, quote_name
 from everthread.core.text import count_noun
@@ -93,7 +93,7 @@ SEARCH_SCHEMA = build_schema(
 )
 
 
-class SearchFiles(FreeTool):
+class SearchFiles(PreapprovedTool):
     """The tool `search_files`."""
 
     name = "search_files"

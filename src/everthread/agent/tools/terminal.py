@@ -62,7 +62,7 @@ class Terminal:
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         command = _read_command(arguments)
-        seconds = args.read_int(
+        timeout_seconds = args.read_int(
             arguments,
             "timeout",
             default=DEFAULT_TIMEOUT_SECONDS,
@@ -90,9 +90,11 @@ class Terminal:
             [shell, "-c", command],
             folder=folder,
             environment=context.environment,
-            timeout_seconds=seconds,
+            timeout_seconds=timeout_seconds,
         )
-        return ToolReply(_describe_exit(process_exit, seconds), failed=process_exit.exit_code != 0)
+        return ToolReply(
+            _describe_exit(process_exit, timeout_seconds), failed=process_exit.exit_code != 0
+        )
 
 
 def _make_permission(command: str, folder: str) -> Permission:
@@ -111,9 +113,12 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     return command
 
 
-def _describe_exit(process_exit: ProcessExit, seconds: int) -> str:
+def _describe_exit(process_exit: ProcessExit, timeout_seconds: int) -> str:
     if process_exit.exit_code is None:
-        exit_line = f"exit code: none; it timed out after {seconds} s and was ended with everything it had started"
+        exit_line = (
+            f"exit code: none; it timed out after {timeout_seconds} s "
+            "and was ended with everything it had started"
+        )
     elif process_exit.exit_code < 0:
         exit_line = f"exit code: {128 - process_exit.exit_code} (ended by {_get_signal_name(-process_exit.exit_code)})"
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import PreapprovedTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.core.tool_schemas import build_schema
 from everthread.errors import InputError
@@ -38,7 +38,7 @@ TODO_SCHEMA = build_schema(
 TodoItems = list[dict[str, str]]
 
 
-class Todo(FreeTool):
+class Todo(PreapprovedTool):
     """The tool `todo`."""
 
     name = "todo"

@@ -53,13 +53,13 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case CompactionProgress():
             return None if event.is_repeated else ("◇", event.text, DIM_STYLE)
         case CompactionVoid():
-            return "◇", f"Nothing was compacted: {event.why}", DIM_STYLE
+            return "◇", f"Nothing was compacted: {event.reason}", DIM_STYLE
         case CompactionFailed():
             return "✗", f"The compaction failed: {event.error}", WARNING_STYLE
         case Recovery():
             return "↻", _describe_recovery(event), WARNING_STYLE
         case LimitLearnt():
-            storage_note = "" if event.stored else ", not stored"
+            storage_note = "" if event.is_stored else ", not stored"
             return (
                 "↻",
                 f"the window of {event.model} is {event.window:,} tokens: {event.source}{storage_note}",
@@ -90,11 +90,11 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
 def _describe_tools(event: ToolsChanged) -> str:
     """Name the tools that were left out or brought back, and the tokens that this saves."""
     parts = []
-    if event.gone:
-        parts.append(f"left out to save room: {', '.join(event.gone)}")
-    if event.back:
-        parts.append(f"available again: {', '.join(event.back)}")
-    count = f"{len(event.left_out)} of {count_noun(event.given, 'tool')}"
+    if event.removed_names:
+        parts.append(f"left out to save room: {', '.join(event.removed_names)}")
+    if event.returned_names:
+        parts.append(f"available again: {', '.join(event.returned_names)}")
+    count = f"{len(event.left_out)} of {count_noun(event.tool_count, 'tool')}"
     return f"Tools {'; '.join(parts)} ({count} out, {event.tokens_saved:,} tokens saved)"
 
 

@@ -79,7 +79,7 @@ class Screen:
 
     def show_event(self, event: Event, *, waiting_text: str = "") -> None:
         """Show an event's line, and then the current wait: the running tools, or `waiting_text`."""
-        if isinstance(event, Notice) and event.passing and self.is_rich:
+        if isinstance(event, Notice) and event.is_temporary and self.is_rich:
             self.flush()
             # One line, replaced by the next one.
             self.show_wait(f"! {escape_controls(event.text)}")
@@ -179,6 +179,6 @@ class Screen:
 
 def _describe_wait(event: Event) -> str:
     """Return the text to show while a compaction runs; empty for other events."""
-    if isinstance(event, CompactionStarted) and not event.background:
+    if isinstance(event, CompactionStarted) and not event.is_background:
         return f"compacting {format_thousands(event.tokens)} tokens …"
     return ""

@@ -126,7 +126,7 @@ class CutPlan:
             clean_messages = [
                 redacted_messages.get(index, message) for index, message in enumerate(messages)
             ]
-            pruner = Pruner(CompactionHistory([]).extend(clean_messages))
+            pruner = Pruner(CompactionHistory(clean_messages))
         pruned_messages = [pruner.pruned_message(index) for index in self.covered_indices]
         return [without_summary(message) or message for message in pruned_messages]
 

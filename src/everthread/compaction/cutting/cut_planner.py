@@ -24,8 +24,6 @@ from everthread.compaction.engine import Services
 from everthread.compaction.engine_input import CompactionInput
 from everthread.compaction.history.compaction_history import (
     CompactionHistory,
-    HistoryReader,
-    redact_user_words,
 )
 from everthread.compaction.summary.earlier_summary import EarlierSummary
 from everthread.compaction.summary.user_quotes import (
@@ -112,19 +110,18 @@ class CutPlanner:
     def _find_user_words(self) -> UserWordEntries:
         """Return the user's words after the head, including words typed into tool calls, except the latest message."""
         history = self.history
-        facts = history.facts
         indices = [index for index in history.user_indices[:-1] if index >= history.head_end]
-        redact_user_words(facts[index] for index in indices)
-        entries = {
-            index: facts[index].make_quote(history.turns[index], self.counter) for index in indices
+        words_by_index = {index: history.facts[index].redacted_words for index in indices}
+        words_by_index |= {
+            index: words
+            for index, words in history.typed_words.items()
+            if index >= history.head_end
         }
-        replies: UserWordEntries = {}
-        for index, calls in history.answered_calls.items():
-            words = facts[index].find_typed_words(calls) if index >= history.head_end else ""
-            if words:
-                entry = make_user_quote(history.turns[index], words)
-                replies[index] = entry, count_quote_tokens(entry, self.counter.text)
-        return dict(sorted((entries | replies).items())) if replies else entries
+        entries: UserWordEntries = {}
+        for index, words in sorted(words_by_index.items()):
+            entry = make_user_quote(history.turns[index], words)
+            entries[index] = entry, count_quote_tokens(entry, self.counter.text)
+        return entries
 
     def _make_limits(self, tokens_before: int, provider_scale: float) -> TokenLimits:
         """Return the limits for a prompt of `tokens_before` tokens.
@@ -238,11 +235,15 @@ def plan_cut(
     compaction_input: CompactionInput,
     earlier_summary: EarlierSummary,
     services: Services,
-    reader: HistoryReader,
 ) -> CutPlan:
     """Plan the cut, so that head, summary and tail fit."""
     counter = services.counter
-    history = reader.read(compaction_input.messages, counter, earlier_summary.last_covered_turns)
+    messages = list(compaction_input.messages)
+    history = CompactionHistory(
+        messages,
+        sizes=[counter.message(message) for message in messages],
+        last_covered_turns=earlier_summary.last_covered_turns,
+    )
     fixed_tokens = counter.request(
         (), system=compaction_input.system, tools=list(compaction_input.tools or ())
     )

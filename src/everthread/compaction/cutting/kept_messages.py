@@ -176,12 +176,7 @@ def find_minimal_tail(history: CompactionHistory) -> tuple[int, bool]:
     start = groups[-1].start if groups else 0
     if all(without_summary(message) is None for message in messages[start:]):
         start = len(messages)
-    answer_indices = (
-        index
-        for index in range(len(messages) - 1, -1, -1)
-        if messages[index].get("role") == "assistant"
-    )
-    last_answer = next(answer_indices, None)
+    last_answer = history.last_assistant_index
     if last_answer is None or not history.facts[last_answer].calls:
         return start, False
     if _is_interrupted(history, last_answer):
@@ -193,5 +188,5 @@ def find_minimal_tail(history: CompactionHistory) -> tuple[int, bool]:
 def _is_interrupted(history: CompactionHistory, index: int) -> bool:
     """Return whether the user wrote a message after these calls before any of them had a result."""
     following = history.facts[index + 1 :]
-    texts = [text for facts in following for text, _ in facts.outputs]
+    texts = [output.text for facts in following for output in facts.outputs]
     return any(facts.is_user for facts in following) and all(text == STUB_RESULT for text in texts)

@@ -17,6 +17,7 @@ from everthread.core.turns import Span
 from everthread.wire.permanent_parts import (
     PermanentPart,
     find_answered_call_ids,
+    find_permanent_parts,
     keep_parts,
 )
 
@@ -44,7 +45,7 @@ def find_permanent_messages(history: CompactionHistory) -> PermanentMessages:
     parts_by_index = {
         index: parts
         for index, facts in enumerate(history.facts)
-        if (parts := facts.find_permanent_parts())
+        if (parts := find_permanent_parts(facts.message))
     }
     if not parts_by_index:
         return PermanentMessages()

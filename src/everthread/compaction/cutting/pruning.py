@@ -21,7 +21,7 @@ from everthread.compaction.history.call_lines import (
     Action,
     find_action,
 )
-from everthread.compaction.history.compaction_history import CompactionHistory, MessageFacts
+from everthread.compaction.history.compaction_history import CompactionHistory
 from everthread.compaction.history.tool_calls import CallWithOutput, describe_call
 from everthread.compaction.history.tool_kinds import PATCHED_FILE_PATTERN
 from everthread.core.json_values import json_value
@@ -32,12 +32,10 @@ from everthread.core.messages import (
     Message,
     Messages,
     ToolResult,
-    calls_of,
     content_text,
     edit_results,
     kind_of,
     part_text,
-    results_of,
     with_content,
     with_text,
     without_native_value,
@@ -47,6 +45,7 @@ from everthread.core.secrets.redaction import clip_words, redact
 from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.core.tool_outputs import is_persisted
+from everthread.core.turns import CallPosition
 from everthread.wire.permanent_parts import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
@@ -67,7 +66,7 @@ def prune_messages(
 
     Tool results are reduced only if `prune_results` is set.
     """
-    pruner = Pruner(CompactionHistory([]).extend(list(messages)), prune_results=prune_results)
+    pruner = Pruner(CompactionHistory(list(messages)), prune_results=prune_results)
     end = min(protect_from, len(messages))
     return [
         *messages[:start],
@@ -82,7 +81,7 @@ class Pruner:
     def __init__(self, history: CompactionHistory, *, prune_results: bool = True) -> None:
         self.history = history
         self._prunes_results = prune_results
-        self._unanswered_index = find_unanswered_message(history.messages)
+        self._unanswered_index = _find_unanswered_message(history)
         self._latest_user_index = history.latest_user_index
         self._pruned: dict[int, Message] = {}
 
@@ -90,28 +89,12 @@ class Pruner:
         """Return the message of this index, pruned."""
         pruned = self._pruned.get(index)
         if pruned is None:
-            pruned = self._pruned[index] = self._find_or_prune(index)
+            pruned = self._pruned[index] = self._prune(index)
         return pruned
 
-    def _find_or_prune(self, index: int) -> Message:
-        """Prune a message, or return the pruned message that its facts keep if no input of the pruning has changed."""
-        history = self.history
-        facts = history.facts[index]
-        cache_key: tuple[Any, ...] = (
-            self._prunes_results,
-            index == self._unanswered_index,
-            index == self._latest_user_index,
-        )
-        if facts.results:
-            later_calls = [
-                self._find_later_call(index, number, text)
-                for number, (text, _) in enumerate(facts.outputs)
-            ]
-            cache_key = (*cache_key, history.answered_calls[index], *later_calls)
-        return facts.remember("pruned", cache_key, lambda: self._prune(index, facts))
-
-    def _prune(self, index: int, facts: MessageFacts) -> Message:
+    def _prune(self, index: int) -> Message:
         """Return a message with its results, arguments and images as far as they stay."""
+        facts = self.history.facts[index]
         message = facts.message
         if facts.results and self._prunes_results and not loads_tools(message):
             message = self._prune_results(index, message)
@@ -124,20 +107,20 @@ class Pruner:
     def count_tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
         message = self.pruned_message(index)
-        facts = self.history.facts[index]
-        if message is facts.message:
+        if message is self.history.messages[index]:
             return self.history.sizes[index]
-        return facts.remember("pruned tokens", (counter, message), lambda: counter.message(message))
+        return counter.message(message)
 
     def _find_later_call(self, index: int, result_number: int, text: str) -> str | None:
         """Return the id of the last call with the same output, or None if this is the last."""
         if len(text) <= LONG_TEXT_CHARS:
             return None
-        this_position = index, result_number
-        newest_index, newest_number = self.history.newest_outputs.get(text, this_position)
-        if (newest_index, newest_number) == this_position:
+        this_position = CallPosition(index, result_number)
+        last_position = self.history.last_output_positions.get(text, this_position)
+        if last_position == this_position:
             return None
-        return self.history.facts[newest_index].results[newest_number].call_id
+        results = self.history.facts[last_position.message_index].results
+        return results[last_position.number].call_id
 
     def _prune_results(self, index: int, message: Message) -> Message:
         """Replace long tool results with one line each, and images in them with a placeholder."""
@@ -152,12 +135,11 @@ class Pruner:
         """Return the content of a result as one line; unchanged if it is short or the user typed it."""
         content, removed_count = drop_media(result.content)
         text = content_text(content)
-        call = self.history.answered_calls[index][result_number]
-        if self.history.facts[index].find_typed_words(self.history.answered_calls[index]):
+        call = self.history.find_answered_call(index, result_number)
+        if index in self.history.typed_words:
             return content  # the user's own words
         if len(text) <= LONG_TEXT_CHARS or (
-            text[:1] == "["
-            and self.history.facts[index].read_result(result_number, call).is_replacement_line
+            text[:1] == "[" and self.history.read_result(index, result_number).is_replacement_line
         ):
             return content
         later_call_id = None if removed_count else self._find_later_call(index, result_number, text)
@@ -181,7 +163,7 @@ class Pruner:
         else:
             return with_text(
                 content,
-                _append_errors(text, self.history.facts[index].read_result(result_number, call)),
+                _append_errors(text, self.history.read_result(index, result_number)),
             )
         return with_text(
             content,
@@ -218,25 +200,14 @@ class Pruner:
         return message if new_content == content else with_content(message, new_content)
 
 
-def find_unanswered_message(messages: Messages) -> int | None:
+def _find_unanswered_message(history: CompactionHistory) -> int | None:
     """Return the index of the last assistant message if any of its calls has no result."""
-    last_answer = next(
-        (
-            index
-            for index in range(len(messages) - 1, -1, -1)
-            if messages[index].get("role") == "assistant"
-        ),
-        None,
-    )
-    if last_answer is None:
+    index = history.last_assistant_index
+    if index is None:
         return None
-    unanswered_ids = [call.id for call in calls_of(messages[last_answer])]
-    for result in (
-        result for message in messages[last_answer + 1 :] for result in results_of(message)
-    ):
-        if result.call_id in unanswered_ids:
-            unanswered_ids.remove(result.call_id)
-    return last_answer if unanswered_ids else None
+    positions = [CallPosition(index, number) for number in range(len(history.facts[index].calls))]
+    is_answered = all(position in history.call_pairs.result_by_call for position in positions)
+    return None if is_answered else index
 
 
 def _append_errors(text: str, call_with_output: CallWithOutput) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from everthread.compaction.cutting.cut import Tail, TokenLimits
 from everthread.compaction.cutting.kept_messages import KeptMessages
 from everthread.compaction.cutting.shortening import MIN_RESULT_TOKENS
+from everthread.compaction.history.effect_kinds import find_named_files
 from everthread.core.text import count_noun
 
 RECENT_TAIL_DIVISOR = 2
@@ -125,8 +126,12 @@ def _find_newest_reads(kept: KeptMessages, tail: Tail) -> list[int]:
     seen_paths: set[str] = set()
     read_indices: list[int] = []
     for index in range(len(kept.messages) - 1, tail.start - 1, -1):
-        calls = kept.history.answered_calls.get(index, ())
-        for files in kept.history.facts[index].find_named_files(calls):
+        result_count = len(kept.history.facts[index].results)
+        for number in range(result_count - 1, -1, -1):
+            call = kept.history.find_answered_call(index, number)
+            files = find_named_files(call) if call else None
+            if files is None:
+                continue
             is_newest_read = not files.is_change and not seen_paths.issuperset(files.paths)
             if is_newest_read and index in tail.pruned_indices:
                 read_indices.append(index)

@@ -1,69 +1,51 @@
-"""Read the history that a compaction works on: every message once, and at the next compaction only the new ones.
+"""The history that a compaction works on, and the facts of each of its messages.
 
-`MessageFacts` holds the facts of one message, independent of its neighbours. `HistoryReader` keeps the last history:
-most histories continue it, and equal messages have equal facts.
+`MessageFacts` holds the facts of one message, independent of its neighbours; `CompactionHistory` what depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from everthread.compaction.history.call_lines import MAX_LINE_CHARS
-from everthread.compaction.history.effect_kinds import NamedFiles, find_named_files
-from everthread.compaction.history.tool_calls import CallEffect, CallWithOutput
-from everthread.compaction.summary.user_quotes import (
-    UserQuote,
-    count_quote_tokens,
-    make_user_quote,
-)
+from everthread.compaction.history.tool_calls import CallWithOutput
 from everthread.core.messages import (
     RESULT_BLOCK_KINDS,
     Message,
-    Messages,
     ToolCall,
     ToolResult,
     calls_of,
     kind_of,
-    message_key,
     results_of,
 )
-from everthread.core.secrets.redaction import find_secrets, redact
+from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import is_summary, is_summary_first, without_summary
-from everthread.core.tokens import TokenCounter
-from everthread.core.turns import Span, count_head_messages, is_user_message, user_text
+from everthread.core.turns import (
+    CallPairs,
+    CallPosition,
+    Span,
+    count_head_messages,
+    is_user_message,
+    pair_calls,
+    split_into_spans,
+    user_text,
+)
 from everthread.core.user_words import find_typed_words
-from everthread.wire.permanent_parts import PermanentPart, find_permanent_parts
-
-if TYPE_CHECKING:
-    from everthread.compaction.journal.steps import Step
-
-T = TypeVar("T")
 
 
-class ResultText(NamedTuple):
+class ToolOutput(NamedTuple):
     """The text of a tool's result."""
 
     text: str
-    states_failure: bool
+    is_marked_failed: bool
     """Whether the result has the mark of a failed call."""
 
 
 class MessageFacts:
-    """The facts of one message. Facts that only a summary needs are computed when a summary is written."""
-
-    words_without_secrets: str | None = None
-    """The user's words, redacted."""
-    calls_with_output: tuple[CallWithOutput | None, ...] = ()
-    """Each result of the message with the call that it answers."""
-    effects: tuple[tuple[CallWithOutput | None, ...], tuple[CallEffect, ...]] | None = None
-    """The calls of the message with their results, and the effects of the calls (see `call_records`)."""
-    step: tuple[tuple[CallEffect, ...], Step] | None = None
-    """The effects, and their description for the journal."""
-    closing_text: str | None = None
-    """The whole text of the message, reduced to the closing words of a turn in the journal."""
+    """The facts of one message, read once. They never change."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
@@ -73,308 +55,144 @@ class MessageFacts:
         """The message without an earlier summary in it; None if it is nothing but a summary."""
         self.calls: Sequence[ToolCall] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[ToolResult] = results_of(message)
-        self.outputs: Sequence[ResultText] = (
+        self.outputs: Sequence[ToolOutput] = (
             _list_outputs(message, self.results) if self.results else ()
         )
         """The text of each result."""
         self.user_words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
         self.is_user = role == "user" and (bool(self.user_words) or is_user_message(message))
-        self.secret_names: dict[str, bool] = {}
-        """For each name that was looked up in the message, whether it is a secret or part of one."""
-        self._remembered: dict[str, tuple[Any, Any]] = {}
-        """Computed values with the inputs that they were computed from, by name."""
 
-    def remember(self, name: str, inputs: Any, compute: Callable[[], T]) -> T:
-        """Return the value of this name. Compute it only if its inputs differ from the last ones."""
-        remembered = self._remembered.get(name)
-        if remembered is None or remembered[0] != inputs:
-            remembered = self._remembered[name] = inputs, compute()
-        value: T = remembered[1]
-        return value
-
-    def count_tokens(self, counter: TokenCounter) -> int:
-        """Count the message's tokens."""
-        return self.remember("tokens", counter, lambda: counter.message(self.message))
-
-    def read_result(self, result_number: int, call: ToolCall | None) -> CallWithOutput:
-        """Return one of the message's results with the call that it answers."""
-        calls_with_output = self.calls_with_output or (None,) * len(self.results)
-        facts = calls_with_output[result_number]
-        if facts is None or facts.call is not call:
-            text, failed = self.outputs[result_number]
-            facts = CallWithOutput(
-                call, text, name=self.results[result_number].tool_name, failed=failed
-            )
-            self.calls_with_output = (
-                *calls_with_output[:result_number],
-                facts,
-                *calls_with_output[result_number + 1 :],
-            )
-        return facts
-
-    def find_named_files(self, calls: tuple[ToolCall | None, ...]) -> Sequence[NamedFiles]:
-        """Return the files that the calls name, the last call first. `calls`: the calls that the message answers."""
-        return self.remember("named files", calls, lambda: _list_named_files(calls))
-
-    def find_permanent_parts(self) -> Sequence[PermanentPart]:
-        """Return the parts of the message that are not conversation (see `permanent_messages`)."""
-        return self.remember("permanent parts", None, lambda: find_permanent_parts(self.message))
-
-    def make_quote(self, number: int, counter: TokenCounter) -> tuple[UserQuote, int]:
-        """Return a quote of the user's words under this number, and its tokens."""
-
-        def make() -> tuple[UserQuote, int]:
-            quote = make_user_quote(number, self.redacted_words())
-            return quote, count_quote_tokens(quote, counter.text)
-
-        return self.remember("quote", (number, counter), make)
-
-    def find_typed_words(self, calls: Sequence[ToolCall | None]) -> str:
-        """Return the redacted words that the user typed into the calls that the message answers."""
-        return self.remember("typed words", None, lambda: _find_typed_words(calls, self.outputs))
-
+    @property
     def redacted_words(self) -> str:
-        """Return the user's words without secrets."""
-        if self.words_without_secrets is None:
-            self.words_without_secrets = redact(self.user_words) if self.user_words else ""
-        return self.words_without_secrets
+        """The user's words without secrets."""
+        return redact(self.user_words) if self.user_words else ""
+
+    def read_result(self, number: int, call: ToolCall | None) -> CallWithOutput:
+        """Return one of the message's results with the call that it answers, or with None if that is unknown."""
+        output = self.outputs[number]
+        tool_name = self.results[number].tool_name
+        return CallWithOutput(call, output.text, name=tool_name, failed=output.is_marked_failed)
 
 
-def _list_named_files(calls: Sequence[ToolCall | None]) -> list[NamedFiles]:
-    """Return the files that calls name, the last call first."""
-    files = (find_named_files(call) for call in reversed(calls) if call)
-    return [named_files for named_files in files if named_files]
-
-
-def _find_typed_words(calls: Sequence[ToolCall | None], outputs: Sequence[ResultText]) -> str:
-    """Return the redacted words that the user typed into calls with these outputs."""
-    texts = (
-        find_typed_words(text, call.name if call else "", failed=failed)
-        for call, (text, failed) in zip(calls, outputs, strict=True)
-    )
-    return redact("\n".join(filter(None, texts)))
-
-
-def redact_user_words(facts: Iterable[MessageFacts]) -> None:
-    """Search the user's words of all these messages for secrets at once, which is cheaper than one by one.
-
-    If a secret is found, each message is redacted separately when its words are needed.
-    """
-    new_facts = [
-        message_facts for message_facts in facts if message_facts.words_without_secrets is None
-    ]
-    if not find_secrets("\n\n".join(message_facts.user_words for message_facts in new_facts)):
-        for message_facts in new_facts:
-            message_facts.words_without_secrets = message_facts.user_words
-
-
-def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[ResultText]:
-    """Return the text of each result, and whether it states that the call failed."""
+def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[ToolOutput]:
+    """Return the text of each result, and whether it is marked as that of a failed call."""
     content: Any = message.get("content")
     if message.get("role") == "tool":
         is_error = message.get("is_error") is True
-        return [ResultText(result.text, is_error) for result in results]
+        return [ToolOutput(result.text, is_error) for result in results]
     failed_flags = (
         part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCK_KINDS
     )
     return [
-        ResultText(result.text, failed)
+        ToolOutput(result.text, failed)
         for result, failed in zip(results, failed_flags, strict=True)
     ]
 
 
-_NO_FACTS: Mapping[Hashable, MessageFacts] = MappingProxyType({})
-
-
-class HistoryReader:
-    """A reader that keeps the last history, so that it reads only the new messages of a history that continues it."""
-
-    def __init__(self) -> None:
-        self._last_history = CompactionHistory([])
-        self._counter: TokenCounter | None = None
-
-    def read(
-        self,
-        messages: Messages,
-        counter: TokenCounter,
-        last_covered_turns: tuple[int, ...],
-    ) -> CompactionHistory:
-        """Read and count a history. `last_covered_turns`: the last turn that each summary in it covers."""
-        all_messages = list(messages)
-        last_history = self._last_history
-        known_facts = _NO_FACTS
-        if all_messages[: len(last_history.messages)] != last_history.messages:
-            known_facts = {
-                message_key(message_facts.message): message_facts
-                for message_facts in last_history.facts
-            }
-            last_history = CompactionHistory([])
-        history = last_history.extend(all_messages, known_facts)
-        if counter is not self._counter:
-            history.sizes = []
-        history.sizes += (
-            message_facts.count_tokens(counter)
-            for message_facts in history.facts[len(history.sizes) :]
-        )
-        if history.last_covered_turns != last_covered_turns:
-            history.last_covered_turns = last_covered_turns
-            history.turns = number_turns(history.facts, last_covered_turns=last_covered_turns)
-        self._last_history = history
-        self._counter = counter
-        return history
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False)
 class CompactionHistory:
-    """The messages of one compaction, read and counted, with their calls, results and turns."""
+    """The messages of one compaction, with their calls, results and turns."""
 
     messages: list[Message]
-    last_covered_turns: tuple[int, ...] = (0,)
-    """The last turn that each summary in the list covers."""
-    facts: list[MessageFacts] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    """Tokens of each message counted so far."""
-    turns: list[int] = field(default_factory=list)
-    """The number of the user message that each message belongs to."""
-    user_indices: list[int] = field(default_factory=list)
-    """Indices of the user's messages."""
-    summary_indices: list[int] = field(default_factory=list)
-    """Indices of the messages that hold an earlier summary."""
-    groups: list[Span] = field(default_factory=list)
-    """Spans of messages that must not be split: calls with their results, or single messages."""
-    head_end: int = 0
-    """The end of the head, which is never summarised."""
-    calls_by_id: dict[str, ToolCall] = field(default_factory=dict)
-    """The latest call with each id."""
-    answered_calls: dict[int, tuple[ToolCall | None, ...]] = field(default_factory=dict)
-    """For each message with results, the calls they answer."""
-    newest_outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """For each long output, the index of the last message that has it, and its position among the message's results."""
-    _unanswered_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Message indices of the calls without a result, by call id."""
-    _group_ends: dict[int, int] = field(default_factory=dict)
-    """The end of the group of each message with calls."""
+    sizes: Sequence[int] = ()
+    """Tokens of each message; empty if they are not needed."""
+    last_covered_turns: Sequence[int] = ()
+    """The last turn that each summary among the messages covers."""
+
+    @cached_property
+    def facts(self) -> list[MessageFacts]:
+        """The facts of each message."""
+        return [MessageFacts(message) for message in self.messages]
+
+    @cached_property
+    def turns(self) -> list[int]:
+        """The number of the user message that each message belongs to."""
+        return number_turns(self.facts, last_covered_turns=self.last_covered_turns)
+
+    @cached_property
+    def user_indices(self) -> list[int]:
+        """Indices of the user's messages."""
+        return [index for index, facts in enumerate(self.facts) if facts.is_user]
 
     @property
     def latest_user_index(self) -> int | None:
         """The index of the latest user message, or None."""
         return self.user_indices[-1] if self.user_indices else None
 
-    def extend(
-        self,
-        messages: list[Message],
-        known_facts: Mapping[Hashable, MessageFacts] = _NO_FACTS,
-    ) -> CompactionHistory:
-        """Return the history of a longer list that begins with this one.
-
-        `known_facts`: facts of messages read before, by message key.
-        """
-        start = len(self.messages)
-        facts = [_reuse_facts(message, known_facts) for message in messages[start:]]
-        remaining_turns = self.last_covered_turns[len(self.summary_indices) :]
-        turns = number_turns(
-            facts,
-            turns_before=self.turns[-1] if self.turns else 0,
-            last_covered_turns=remaining_turns,
+    @property
+    def last_assistant_index(self) -> int | None:
+        """The index of the last assistant message, or None."""
+        return next(
+            (
+                index
+                for index in range(len(self.messages) - 1, -1, -1)
+                if self.messages[index].get("role") == "assistant"
+            ),
+            None,
         )
-        extended = CompactionHistory(
-            messages,
-            self.last_covered_turns,
-            facts=[*self.facts, *facts],
-            sizes=[*self.sizes],
-            turns=[*self.turns, *turns],
-            user_indices=[
-                *self.user_indices,
-                *(
-                    index
-                    for index, message_facts in enumerate(facts, start)
-                    if message_facts.is_user
-                ),
-            ],
-            summary_indices=[
-                *self.summary_indices,
-                *(
-                    index
-                    for index, message_facts in enumerate(facts, start)
-                    if message_facts.is_summary
-                ),
-            ],
-            groups=[*self.groups],
-            head_end=self.head_end,
-            calls_by_id={**self.calls_by_id},
-            answered_calls={**self.answered_calls},
-            newest_outputs={**self.newest_outputs},
-            _unanswered_calls={**self._unanswered_calls},
-            _group_ends={**self._group_ends},
+
+    @cached_property
+    def summary_indices(self) -> list[int]:
+        """Indices of the messages that hold an earlier summary."""
+        return [index for index, facts in enumerate(self.facts) if facts.is_summary]
+
+    @cached_property
+    def call_pairs(self) -> CallPairs:
+        """The calls and the results that answer them."""
+        return pair_calls(self.messages)
+
+    @cached_property
+    def groups(self) -> list[Span]:
+        """Spans of messages that must not be split: calls with their results, or single messages."""
+        return split_into_spans(self.messages, self.call_pairs)
+
+    @cached_property
+    def head_end(self) -> int:
+        """The end of the head, which is never summarised. It is before an earlier summary, and never inside a group."""
+        end = count_head_messages(self.messages)
+        end = next(
+            (index for index in range(end) if _begins_with_summary(self.messages[index])), end
         )
-        first_changed = extended._pair_results(start)
-        extended._split_groups(first_changed)
-        if not self.user_indices or first_changed <= self.head_end or self.head_end >= start - 1:
-            extended.head_end = find_head_end(messages, extended.groups)
-        return extended
+        return max((group.end for group in self.groups if group.end <= end), default=0)
 
-    def _pair_results(self, start: int) -> int:
-        """Match the results from `start` on with their calls; for a repeated id, with the latest call.
+    @cached_property
+    def last_output_positions(self) -> dict[str, CallPosition]:
+        """For each long output, the position of the last result that has it."""
+        return {
+            output.text: CallPosition(index, number)
+            for index, facts in enumerate(self.facts)
+            for number, output in enumerate(facts.outputs)
+            if len(output.text) > MAX_LINE_CHARS
+        }
 
-        Return the index of the first message whose group changed.
-        """
-        first_changed_index = start
-        for index in range(start, len(self.facts)):
-            facts = self.facts[index]
-            for call in facts.calls:
-                self.calls_by_id[call.id] = call
-                self._unanswered_calls[call.id] = ()
-                self._group_ends[index] = index + 1
-            for call in facts.calls:
-                self._unanswered_calls[call.id] += (index,)
-            for result_number, result in enumerate(facts.results):
-                call_indices = self._unanswered_calls.get(result.call_id)
-                if call_indices:
-                    self._unanswered_calls[result.call_id] = call_indices[:-1]
-                    self._group_ends[call_indices[-1]] = index + 1
-                    first_changed_index = min(first_changed_index, call_indices[-1])
-                if len(facts.outputs[result_number].text) > MAX_LINE_CHARS:
-                    self.newest_outputs[facts.outputs[result_number].text] = (
-                        index,
-                        result_number,
-                    )
-            if facts.results:
-                self.answered_calls[index] = tuple(
-                    self.calls_by_id.get(result.call_id) for result in facts.results
-                )
-        return first_changed_index
+    @cached_property
+    def typed_words(self) -> Mapping[int, str]:
+        """The redacted words that the user typed into calls, by the index of the message with the results."""
+        words_by_index = {
+            index: self._find_typed_words(index)
+            for index, facts in enumerate(self.facts)
+            if facts.results
+        }
+        return {index: words for index, words in words_by_index.items() if words}
 
-    def _split_groups(self, first_changed_index: int) -> None:
-        """Split the messages into groups again, from the group of this message on."""
-        while self.groups and self.groups[-1].end > first_changed_index:
-            self.groups.pop()
-        index = self.groups[-1].end if self.groups else 0
-        while index < len(self.messages):
-            start = index
-            end = index + 1
-            while index < end:
-                end = max(end, self._group_ends.get(index, 0))
-                index += 1
-            self.groups.append(Span(start, end))
+    def find_answered_call(self, index: int, number: int) -> ToolCall | None:
+        """Return the call that a result of the message at this index answers; None if there is none."""
+        call = self.call_pairs.call_by_result.get(CallPosition(index, number))
+        return self.facts[call.message_index].calls[call.number] if call else None
 
+    def read_result(self, index: int, number: int) -> CallWithOutput:
+        """Return a result of the message at this index with the call that it answers."""
+        return self.facts[index].read_result(number, self.find_answered_call(index, number))
 
-def _reuse_facts(message: Message, known_facts: Mapping[Hashable, MessageFacts]) -> MessageFacts:
-    """Return the known facts of an equal message, or new facts."""
-    found_facts = known_facts.get(message_key(message)) if known_facts else None
-    if found_facts is not None and found_facts.message == message:
-        return found_facts
-    return MessageFacts(message)
-
-
-def find_head_end(messages: Messages, groups: Sequence[Span]) -> int:
-    """Return the end of the protected start: before an earlier summary, and never inside a group."""
-    end = count_head_messages(messages)
-    end = next((index for index in range(end) if _begins_with_summary(messages[index])), end)
-    for group in groups:
-        if group.end >= end:
-            return group.start if group.end > end else end
-    return end
+    def _find_typed_words(self, index: int) -> str:
+        """Return the redacted words that the user typed into the calls that a message answers."""
+        texts: list[str] = []
+        for number, output in enumerate(self.facts[index].outputs):
+            call = self.find_answered_call(index, number)
+            tool_name = call.name if call else ""
+            texts.append(find_typed_words(output.text, tool_name, failed=output.is_marked_failed))
+        return redact("\n".join(filter(None, texts)))
 
 
 def _begins_with_summary(message: Message) -> bool:

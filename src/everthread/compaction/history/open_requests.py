@@ -40,17 +40,9 @@ def render_task(history: CompactionHistory) -> str:
 def _render_request(history: CompactionHistory, index: int) -> str:
     """Return one request as a line: its turn number and its beginning, redacted."""
     facts = history.facts[index]
-    words = facts.remember("beginning of words", None, lambda: _redact_beginning(facts))
+    words = redact(facts.user_words[:_MAX_READ_CHARS]) or "(an image or a file without words)"
     beginning = clip(one_line(words), _BEGINNING_CHARS)
     return f"[{history.turns[index]}] {neutralize_summary_marks(beginning)}"
-
-
-def _redact_beginning(facts: MessageFacts) -> str:
-    """Return the user's words in a message without secrets, or at least their beginning."""
-    words = facts.words_without_secrets
-    if words is None:
-        words = redact(facts.user_words[:_MAX_READ_CHARS])
-    return words or "(an image or a file without words)"
 
 
 def find_open_requests(facts: Sequence[MessageFacts]) -> list[int]:

@@ -15,7 +15,7 @@ from everthread.compaction.history.background_commands import (
     find_ended_process,
     find_started_process,
 )
-from everthread.compaction.history.call_records import read_calls
+from everthread.compaction.history.call_effects import EffectsByIndex, read_effects
 from everthread.compaction.history.compaction_history import MessageFacts, number_turns
 from everthread.compaction.history.failure_keys import (
     command_key,
@@ -91,6 +91,12 @@ class ThreadState:
     """The folder that paths in a summary are relative to."""
     latest_turn: int = 0
     """The latest turn with a call, as far as it is known."""
+
+    def apply_effects(self, effects_by_index: EffectsByIndex, turns: Sequence[int]) -> None:
+        """Update the state with the effects of the calls in messages of these turns."""
+        for index, effects in effects_by_index.items():
+            for effect in effects:
+                self.apply_effect(effect, turns[index])
 
     def apply_effect(self, effect: CallEffect, turn: int) -> None:
         """Update the state with the effect of one call."""
@@ -216,14 +222,14 @@ class ThreadState:
         Its names include those of the later messages, because much of their text may be cut.
         """
         end_state = self.copy()
-        for record in read_calls(facts, turns):
-            end_state.apply_effect(record.effect, record.turn)
+        effects_by_index = read_effects(facts)
+        end_state.apply_effects(effects_by_index, turns)
         open_before = {key: end_state.errors[key] for key in self.errors if key in end_state.errors}
         return replace(
             end_state,
             files={**self.files},
             errors=open_before,
-            names=self.names.with_tail(facts),
+            names=self.names.with_tail(facts, effects_by_index),
         )
 
     @property
@@ -333,6 +339,5 @@ def build_state(messages: Messages) -> ThreadState:
     """Return the state at the end of a history; turns count the user's messages from 1."""
     facts = [MessageFacts(message) for message in messages]
     state = ThreadState(message_count=len(facts))
-    for record in read_calls(facts, number_turns(facts)):
-        state.apply_effect(record.effect, record.turn)
+    state.apply_effects(read_effects(facts), number_turns(facts))
     return state

@@ -21,7 +21,7 @@ from everthread.compaction.journal.entry_shortening import (
     merge_silent_entries,
 )
 from everthread.compaction.journal.one_line_text import (
-    redact_texts,
+    redact_text,
     shorten_closing_words,
 )
 from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
@@ -132,7 +132,7 @@ def parse_journal(text: str) -> Journal:
 
 def make_background_entry(text: str, messages: int) -> JournalEntry:
     """Return an entry for the text of an earlier summary that has no entries."""
-    (closing,) = redact_texts([shorten_closing_words(f"From an earlier summary: {text}")])
+    closing = redact_text(shorten_closing_words(f"From an earlier summary: {text}"))
     return JournalEntry(0, 0, messages, closing_words=closing)
 
 

@@ -14,7 +14,6 @@ ERROR_START = "error: "
 _MAX_NOTE_CHARS = 1_500
 _MAX_CLOSING_CHARS = 6_000
 """Characters of an answer to read; far fewer are shown."""
-_SEPARATOR = "\n\x1f\n"
 _CODE_MARK = "[code]"
 _TAG_PATTERN = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
@@ -73,15 +72,6 @@ def clip_line(text: str, limit: int = 240) -> str:
     return clip_words(one_line(text), limit).replace("……", "…")
 
 
-def redact_texts(texts: list[str]) -> list[str]:
-    """Redact texts and neutralise markers of summaries in them, all in one call because that is cheaper.
-
-    Return the same list if nothing changes.
-    """
-    joined_text = _SEPARATOR.join(texts)
-    clean_text = neutralize_summary_marks(redact(joined_text))
-    clean_texts = clean_text.split(_SEPARATOR)
-    # One of the texts holds the separator, or the list is empty.
-    if len(clean_texts) != len(texts):
-        return [neutralize_summary_marks(redact(text.replace(_SEPARATOR, " "))) for text in texts]
-    return texts if clean_text == joined_text else clean_texts
+def redact_text(text: str) -> str:
+    """Redact a text, and neutralise markers of summaries in it."""
+    return neutralize_summary_marks(redact(text))

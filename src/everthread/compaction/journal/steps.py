@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.failure_keys import error_key, strip_command_prefix
 from everthread.compaction.history.todo_list import read_task_change, read_todo
 from everthread.compaction.history.tool_calls import CallEffect
@@ -14,11 +13,9 @@ from everthread.compaction.journal.entries import REPEAT_COUNT_PATTERN
 from everthread.compaction.journal.one_line_text import (
     ERROR_START,
     clip_line,
-    redact_texts,
-    shorten_closing_words,
+    redact_text,
     shorten_note,
 )
-from everthread.core.messages import text_of
 
 FIXED_NOTE = "(fixed later)"
 REPLACED_NOTE = "(failed differently later)"
@@ -29,11 +26,19 @@ _MAX_CALL_CHARS = 120
 
 
 class CallDescription(NamedTuple):
-    """A call in words, its error lines, and the key of its failure in the thread's state."""
+    """A call in words, redacted."""
 
     text: str
     errors: tuple[str, ...] = ()
+    """The error lines of the call."""
     failure_key: str = ""
+    """The key of a failure in the thread's state."""
+    shown_errors: tuple[str, ...] = ()
+    """The error lines to show: those that no earlier step shows."""
+
+
+FindNote = Callable[[str, Sequence[str]], str]
+"""Returns the note for a failure, given its key and its error lines."""
 
 
 class Step(NamedTuple):
@@ -43,97 +48,25 @@ class Step(NamedTuple):
     changed_paths: tuple[str, ...] = ()
     calls: tuple[CallDescription, ...] = ()
 
-    def render_lines(
-        self,
-        error_notes: Mapping[CallDescription, str],
-        shown_errors: Sequence[Sequence[str]],
-    ) -> Iterator[str]:
-        """Yield the line of the step, unless the step only read, then its error lines.
-
-        `error_notes`: notes on the failures that are not open. `shown_errors`: the error lines to show of each call.
-        """
+    def render_lines(self, find_note: FindNote) -> Iterator[str]:
+        """Yield the line of the step, unless the step only read, then its error lines."""
         parts = [f"changed {', '.join(self.changed_paths)}"] if self.changed_paths else []
         error_lines: list[str] = []
-        for call, errors in zip(self.calls, shown_errors, strict=True):
-            note = error_notes.get(call)
+        for call in self.calls:
+            note = find_note(call.failure_key, call.errors) if call.failure_key else ""
             suffix = f" {note}" if note else ""
-            parts.append(call.text if errors else f"{call.text}{suffix}")
-            error_lines += [f"{ERROR_START}{' | '.join(errors)}{suffix}"] if errors else []
+            if call.shown_errors:
+                parts.append(call.text)
+                error_lines.append(f"{ERROR_START}{' | '.join(call.shown_errors)}{suffix}")
+            else:
+                parts.append(f"{call.text}{suffix}")
         actions = "; ".join(parts)
         if line := f"{self.note} — {actions}" if self.note and actions else actions or self.note:
             yield line
         yield from error_lines
 
 
-def describe_steps_and_closings(
-    steps_with_notes: Sequence[tuple[MessageFacts, str]],
-    closings: Sequence[MessageFacts],
-) -> None:
-    """Write the missing steps and closing words of these messages, and redact them in one call, which is cheaper.
-
-    `steps_with_notes`: each message with calls, and the assistant's words right before it.
-    """
-    unwritten_steps = [
-        (message_facts, note)
-        for message_facts, note in steps_with_notes
-        if message_facts.effects
-        and (message_facts.step is None or message_facts.step[0] is not message_facts.effects[1])
-    ]
-    step_facts = [message_facts for message_facts, _ in unwritten_steps]
-    closing_facts = [
-        message_facts for message_facts in closings if message_facts.closing_text is None
-    ]
-    notes = [
-        (text_of(message_facts.message) or note) if message_facts.calls else ""
-        for message_facts, note in unwritten_steps
-    ]
-    raw_steps = [
-        _describe_step(note, message_facts.effects[1])
-        for message_facts, note in zip(step_facts, notes, strict=True)
-        if message_facts.effects
-    ]
-    texts = [
-        *(text for step in raw_steps for text in _list_step_texts(step)),
-        *(
-            shorten_closing_words(text_of(message_facts.message).strip())
-            for message_facts in closing_facts
-        ),
-    ]
-    redacted_texts = redact_texts(texts)
-    remaining_texts = iter(redacted_texts)
-    for message_facts, step in zip(step_facts, raw_steps, strict=True):
-        if message_facts.effects:
-            message_facts.step = (
-                message_facts.effects[1],
-                step if redacted_texts is texts else _replace_step_texts(step, remaining_texts),
-            )
-    for message_facts, closing in zip(
-        closing_facts, redacted_texts[len(texts) - len(closing_facts) :], strict=True
-    ):
-        message_facts.closing_text = closing
-
-
-def _list_step_texts(step: Step) -> Iterator[str]:
-    """Yield every text of a step."""
-    yield step.note
-    yield from step.changed_paths
-    for call in step.calls:
-        yield call.text
-        yield from call.errors
-
-
-def _replace_step_texts(step: Step, texts: Iterator[str]) -> Step:
-    """Return the step with new texts, in the order of `_list_step_texts`."""
-    note = next(texts)
-    paths = tuple(next(texts) for _ in step.changed_paths)
-    calls = tuple(
-        CallDescription(next(texts), tuple(next(texts) for _ in call.errors), call.failure_key)
-        for call in step.calls
-    )
-    return Step(note, paths, calls)
-
-
-def _describe_step(note: str, effects: Sequence[CallEffect]) -> Step:
+def describe_step(note: str, effects: Sequence[CallEffect]) -> Step:
     """Describe the effects of a message's calls, except to-do lists, which are part of the state.
 
     Calls that only read are not described, so their announcement is left out too.
@@ -164,7 +97,7 @@ def _describe_step(note: str, effects: Sequence[CallEffect]) -> Step:
     note_line = shorten_note(note)
     if not paths and not calls:
         note_line = drop_announcement(note_line)
-    return Step(note_line, tuple(paths), tuple(calls))
+    return Step(redact_text(note_line), tuple(map(redact_text, paths)), tuple(calls))
 
 
 def _changes_todo(effect: CallEffect) -> bool:
@@ -189,10 +122,9 @@ def _describe_call(description: str, effect: CallEffect) -> CallDescription:
         and effect.kind != "looked"
         and not {"code", "session_id"} & effect.arguments.keys()
     )
-    failure = error_key(effect) if is_open else ""
-    return CallDescription(
-        f"{description} → {outcome}" if outcome else description, errors, failure
-    )
+    failure_key = error_key(effect) if is_open else ""
+    text = f"{description} → {outcome}" if outcome else description
+    return CallDescription(redact_text(text), tuple(map(redact_text, errors)), failure_key)
 
 
 _CHANGED_LABEL = "changed "

@@ -110,11 +110,10 @@ class LeafSplitter:
         for run in runs:
             run_facts = [facts_by_index[index] for index in run]
             run_turns = [turns[index] for index in run]
-            journal_builder = JournalBuilder(Journal(), thread_state)
-            journal_builders.append(journal_builder.extend(run_facts, run_turns))
+            journal_builders.append(JournalBuilder.read(run_facts, run_turns, thread_state))
         journals = []
         for run, journal_builder in zip(runs, journal_builders, strict=True):
-            journal = journal_builder.build_journal()
+            journal = journal_builder.build_journal(thread_state)
             first_entry, *other_entries = journal.entries
             is_continued = turns[run[0]] == last_turn
             journals.append(

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import mul
 from typing import Any, NamedTuple
 
+from everthread.compaction.history.call_effects import EffectsByIndex
 from everthread.compaction.history.compaction_history import MessageFacts
 from everthread.compaction.history.tool_calls import CallEffect
 from everthread.compaction.names.name_shapes import (
@@ -63,7 +64,6 @@ _COMMAND_ARGUMENTS = ("command", "cmd")
 _CHARS_BEFORE_NAME = 160
 """Characters to read before a name, to check whether it is part of a secret."""
 _CHARS_AFTER_NAME = 40
-_TEXT_SEPARATOR = "\n\n"
 _QUOTED_WORDS_PATTERN = re.compile(r"\"[^\"\n]*\s[^\"\n]*\"|'[^'\n]*\s[^'\n]*'")
 """A quoted text in a command, whose hyphens join words of a sentence instead of parts of a name."""
 _JSON_KEY_PATTERN = re.compile(r'"[\w.-]{1,80}"\s{0,4}:')
@@ -96,13 +96,15 @@ class NamesInUse:
         self._unchecked_sources: dict[str, MessageFacts] = {}
         """The message with the first use of each name that has not been checked for secrets yet."""
 
-    def add_messages(self, messages: Iterable[MessageFacts]) -> None:
-        """Count the names in calls and texts of new messages."""
-        for facts in messages:
+    def add_messages(
+        self, messages: Sequence[MessageFacts], effects_by_index: EffectsByIndex
+    ) -> None:
+        """Count the names in calls and texts of new messages, which have these effects."""
+        for index, facts in enumerate(messages):
             self._message_count += 1
             if facts.without_summary is None:
                 continue
-            names = read_message_names(facts)
+            names = _read_message_names(facts, effects_by_index.get(index, ()))
             self._add_uses(names.text_names, TEXT_WEIGHT, facts)
             self._add_uses(names.call_names, CALL_WEIGHT, facts)
             self._add_uses(names.attached_names, ATTACHED_WEIGHT, facts)
@@ -126,10 +128,12 @@ class NamesInUse:
         counted_names._unchecked_sources = {}
         return counted_names
 
-    def with_tail(self, messages: Sequence[MessageFacts]) -> NamesInUse:
+    def with_tail(
+        self, messages: Sequence[MessageFacts], effects_by_index: EffectsByIndex
+    ) -> NamesInUse:
         """Return a copy that also counts the messages of the tail, because much of them may be cut."""
         counted_names = self.copy()
-        counted_names.add_messages(messages)
+        counted_names.add_messages(messages, effects_by_index)
         return counted_names.with_outputs(messages)
 
     def ranked_names(self) -> list[str]:
@@ -212,18 +216,15 @@ class NamesInUse:
 
     def _find_secret_names(self) -> list[str]:
         """Return the new names that are a secret, or part of a secret, in the message they came from."""
-        sources = [
-            (name, source)
-            for name, source in self._unchecked_sources.items()
-            if name in self._weights
+        names_by_source: dict[MessageFacts, list[str]] = {}
+        for name, source in self._unchecked_sources.items():
+            if name in self._weights:
+                names_by_source.setdefault(source, []).append(name)
+        return [
+            name
+            for source, names in names_by_source.items()
+            for name in _find_secrets_among(names, _join_source_text(source))
         ]
-        unchecked: dict[int, tuple[MessageFacts, list[str]]] = {}
-        for name, source in sources:
-            if name not in source.secret_names:
-                unchecked.setdefault(id(source), (source, []))[1].append(name)
-        if unchecked:
-            _record_secret_names(unchecked.values())
-        return [name for name, source in sources if source.secret_names[name]]
 
 
 def _join_files(weights: Mapping[str, float]) -> dict[str, float]:
@@ -253,77 +254,41 @@ def _rank_factor(name: str) -> float:
     return SHORT_LIVED_RANK_FACTOR * length_factor if is_short_lived(name) else length_factor
 
 
-def _record_secret_names(sources: Iterable[tuple[MessageFacts, list[str]]]) -> None:
-    """Record for each message whether these names are a secret, or part of a secret, in the message's text.
-
-    Only the text around the names is searched, all of it in one call, which is cheaper.
-    """
-    excerpts: list[str] = []
-    spans: list[tuple[int, int, MessageFacts, str]] = []
-    length = 0
-    for source, names in sources:
-        text = _join_source_text(source)
-        name_spans = []
-        for name in names:
-            start = max(text.find(name), 0)
-            name_spans.append((start, start + len(name), name))
-        for excerpt, excerpt_spans in _cut_excerpts(text, sorted(name_spans)):
-            spans += (
-                (length + start, length + end, source, name) for start, end, name in excerpt_spans
-            )
-            excerpts.append(excerpt)
-            length += len(excerpt) + len(_TEXT_SEPARATOR)
-    secrets = find_secrets(_TEXT_SEPARATOR.join(excerpts))
-    for start, end, source, name in spans:
-        source.secret_names[name] = any(
-            secret.start < end and start < secret.end for secret in secrets
-        )
+def _find_secrets_among(names: Iterable[str], text: str) -> list[str]:
+    """Return the names that are a secret, or part of a secret, in the text. Only the text around each is searched."""
+    secret_names: list[str] = []
+    for name in names:
+        start = max(text.find(name), 0)
+        excerpt_start = max(start - _CHARS_BEFORE_NAME, 0)
+        name_start = start - excerpt_start
+        name_end = name_start + len(name)
+        excerpt = text[excerpt_start : start + len(name) + _CHARS_AFTER_NAME]
+        if any(
+            secret.start < name_end and name_start < secret.end for secret in find_secrets(excerpt)
+        ):
+            secret_names.append(name)
+    return secret_names
 
 
-def _cut_excerpts(
-    text: str, name_spans: Sequence[tuple[int, int, str]]
-) -> Iterator[tuple[str, list[tuple[int, int, str]]]]:
-    """Yield the parts of a text around these spans, with the spans in each part. Spans near each other share a part."""
-    excerpt_start = 0
-    excerpt_end = -1
-    excerpt_spans: list[tuple[int, int, str]] = []
-    for start, end, name in name_spans:
-        if start - _CHARS_BEFORE_NAME > excerpt_end:
-            if excerpt_spans:
-                yield text[excerpt_start:excerpt_end], excerpt_spans
-            excerpt_start = max(start - _CHARS_BEFORE_NAME, 0)
-            excerpt_spans = []
-        excerpt_end = max(excerpt_end, end + _CHARS_AFTER_NAME)
-        excerpt_spans.append((start - excerpt_start, end - excerpt_start, name))
-    if excerpt_spans:
-        yield text[excerpt_start:excerpt_end], excerpt_spans
-
-
-def read_message_names(facts: MessageFacts) -> MessageNames:
-    """Return the names in a message's calls and text, read once per message."""
-    return facts.remember("names", None, lambda: _read_message_names(facts))
-
-
-def _read_message_names(facts: MessageFacts) -> MessageNames:
+def _read_message_names(facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
+    """Return the names in the calls and the text of a message with these effects."""
     role = facts.message.get("role")
     if role == "assistant":
-        return _read_answer_names(facts)
+        return _read_answer_names(facts, effects)
     if role == "user":
         return _read_user_names(facts)
     return MessageNames()
 
 
-def _read_answer_names(facts: MessageFacts) -> MessageNames:
+def _read_answer_names(facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
     """Return the names in an assistant's message."""
-    effects = facts.effects[1] if facts.effects else ()
-    call_names, repeated_names = _read_call_names(facts, effects) if facts.calls else ({}, {})
+    call_names, repeated_names = _read_call_names(effects)
     text = text_of(facts.without_summary or {})
     text_names = dict.fromkeys(read_names(text)) if text else {}
-    commands = _list_commands(effects) if effects else ()
     return MessageNames(
         tuple(call_names),
         tuple(name for name in text_names | repeated_names if name not in call_names),
-        commands=tuple(commands),
+        commands=tuple(_list_commands(effects)),
     )
 
 
@@ -339,23 +304,20 @@ def _read_user_names(facts: MessageFacts) -> MessageNames:
 
 
 def _read_call_names(
-    facts: MessageFacts, effects: Sequence[CallEffect]
+    effects: Sequence[CallEffect],
 ) -> tuple[dict[str, None], dict[str, None]]:
-    """Return two groups of names in the call arguments of a message: used names, and names of unchanged text.
+    """Return two groups of names in the arguments of calls: used names, and names of unchanged text.
 
     A name that occurs in several texts of one call is in the second group. Typically an edit has it both in the text
     to replace and in the new text, so the edit leaves it unchanged.
     """
-    arguments: list[Mapping[str, Any]] = [effect.arguments for effect in effects]
-    if len(arguments) < len(facts.calls):
-        arguments = [call.parsed for call in facts.calls]
     lines: list[str] = []
     names: dict[str, None] = {}
     repeated_names: dict[str, None] = {}
-    for values in arguments:
+    for effect in effects:
         texts: list[str] = []
         commands: list[str] = []
-        for key, value in values.items():
+        for key, value in effect.arguments.items():
             for text in (value,) if isinstance(value, str) else iterate_strings(value):
                 if " " not in text and "\n" not in text:
                     lines.append(text)
@@ -377,19 +339,12 @@ def _strip_quoted_texts(command: str) -> str:
     return _QUOTED_WORDS_PATTERN.sub(" ", command.partition("<<")[0])
 
 
-def read_shown_names(facts: MessageFacts, message: Message) -> frozenset[str]:
-    """Return the names that a message shows, outputs included.
-
-    `message`: the message itself, or its pruned form in the context.
-    """
-
-    def read() -> frozenset[str]:
-        calls = (call.arguments for call in calls_of(message))
-        outputs = (result.text for result in results_of(message))
-        text = "" if message.get("role") == "tool" else text_of(message)
-        return frozenset(read_names("\n".join([text, *calls, *outputs]), is_typed=True))
-
-    return facts.remember("shown names", message, read)
+def read_shown_names(message: Message) -> list[str]:
+    """Return the names that a message shows, outputs included."""
+    calls = (call.arguments for call in calls_of(message))
+    outputs = (result.text for result in results_of(message))
+    text = "" if message.get("role") == "tool" else text_of(message)
+    return read_names("\n".join([text, *calls, *outputs]), is_typed=True)
 
 
 def _list_commands(effects: Iterable[CallEffect]) -> list[str]:
@@ -407,24 +362,16 @@ def _list_commands(effects: Iterable[CallEffect]) -> list[str]:
 
 
 def _read_output_names(facts: MessageFacts) -> Sequence[str]:
-    """Return the names at both ends of each output of a message, and all files in it, read once per message."""
-
-    def read() -> list[str]:
-        names = [name for text, _ in facts.outputs for name in _read_output_ends(text)]
-        if any(len(text) > 2 * OUTPUT_END_CHARS for text, _ in facts.outputs):
-            names += _read_output_files(facts)
-        return list(dict.fromkeys(names))
-
-    return facts.remember("output names", None, read)
+    """Return the names at both ends of each output of a message, and all files in it."""
+    names = [name for output in facts.outputs for name in _read_output_ends(output.text)]
+    if any(len(output.text) > 2 * OUTPUT_END_CHARS for output in facts.outputs):
+        names += _read_output_files(facts)
+    return list(dict.fromkeys(names))
 
 
 def _read_output_files(facts: MessageFacts) -> Sequence[str]:
-    """Return the files in the outputs of a message, read once per message."""
-
-    def read() -> list[str]:
-        return [name for text, _ in facts.outputs for name in read_file_names(text)]
-
-    return facts.remember("output files", None, read)
+    """Return the files in the outputs of a message."""
+    return [name for output in facts.outputs for name in read_file_names(output.text)]
 
 
 def _read_output_ends(text: str) -> list[str]:
@@ -439,5 +386,5 @@ def _read_output_ends(text: str) -> list[str]:
 def _join_source_text(facts: MessageFacts) -> str:
     """Return all text of a message, including argument names of calls, which help to recognise secrets."""
     calls = (call.arguments for call in facts.calls)
-    outputs = (text for text, _ in facts.outputs)
+    outputs = (output.text for output in facts.outputs)
     return "\n".join([text_of(facts.without_summary or {}), *calls, *outputs])

@@ -143,7 +143,6 @@ def render_names_section(
         return ""
     messages = plan.cut.messages
     shown_names: set[str] = set()
-    for index, facts in enumerate(plan.history.facts):
-        if not plan.cut.head_end <= index < plan.cut.tail_start:
-            shown_names |= read_shown_names(facts, messages[index])
+    for message in (*messages[: plan.cut.head_end], *messages[plan.cut.tail_start :]):
+        shown_names.update(read_shown_names(message))
     return section.render(visible_text, shown_names, count)

@@ -30,7 +30,7 @@ from everthread.compaction.verification.source_index import (
     list_tokens,
     normalize_figure,
 )
-from everthread.core.search.word_forms import forms
+from everthread.core.search.word_forms import list_word_forms
 
 _WORD = "word"
 _FIGURE = "figure"
@@ -203,7 +203,7 @@ def _is_figure_contradicted(
     if closest is None:
         return False
     claimed_values = {claimed_figure.value for claimed_figure in claim.figures}
-    measure_forms = {form for word in figure.adjacent_words for form in forms(word)}
+    measure_forms = {form for word in figure.adjacent_words for form in list_word_forms(word)}
     words = list_tokens(index.statement_text(closest))
     for position, word in enumerate(words):
         if word[0].isdigit() and normalize_figure(word) not in claimed_values:

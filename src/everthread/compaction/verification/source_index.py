@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from importlib import resources
 
-from everthread.core.search.word_forms import forms
+from everthread.core.search.word_forms import list_word_forms
 
 SEGMENT_CHARS = 200
 MAX_NEAR_SEGMENTS = 2
@@ -111,8 +111,8 @@ def _load_polarity() -> _Polarity:
     for line in data["opposites"].split("\n"):
         pair = line.split()
         for word, opposite in (pair, pair[::-1]) if pair else ():
-            for form in forms(word):
-                opposites[form].update(forms(opposite))
+            for form in list_word_forms(word):
+                opposites[form].update(list_word_forms(opposite))
     return _Polarity(frozenset(data["negators"].split()), dict(opposites))
 
 
@@ -144,7 +144,7 @@ class SourceIndex:
         self._lowered = text.casefold()
         self._words_by_form: dict[str, set[str]] = defaultdict(set)
         for word in words:
-            for form in forms(word):
+            for form in list_word_forms(word):
                 self._words_by_form[form].add(word)
         self._statement_starts = [
             *_find_statement_starts(self._lowered),

@@ -33,7 +33,7 @@ from everthread.compaction.verification.source_index import (
 )
 from everthread.core.json_values import iterate_strings
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.core.search.word_forms import stop_words
+from everthread.core.search.word_forms import choose_stop_words
 from everthread.core.summary_marks import without_summary
 
 UNVERIFIED_MARK = "(unverified)"
@@ -103,7 +103,7 @@ class _LineChecker:
     def __init__(self, sources: str, summary: str) -> None:
         self._sources = sources
         tokens = list_tokens(summary)
-        self._stop_words = stop_words(tokens)
+        self._stop_words = choose_stop_words(tokens)
         words = {token for token in tokens if is_meaningful_word(token, self._stop_words)}
         self._index = SourceIndex(sources, words, self._stop_words)
         self._verdicts: dict[str, bool] = {}

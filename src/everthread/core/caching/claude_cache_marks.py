@@ -49,15 +49,16 @@ def apply_cache_control(
 ) -> list[Message]:
     """Return the messages with one mark on the last leading system message and three on the last three others.
 
-    Existing marks are removed, so there are never more than four. Nothing is mutated; an unchanged message is the same
-    object. Without a leading system message its mark is left for a separate system prompt (`mark_system`).
+    Remove existing marks first, so that there are never more than four. An unchanged message is the same object. If
+    there is no leading system message, its mark is left for a separate system prompt (`mark_system`).
 
-    Outside Anthropic's own API a tool result cannot carry a mark, nor can a message of calls alone: the mark moves to
+    Outside Anthropic's own API, neither a tool result nor a message of calls alone can carry a mark. The mark moves to
     the nearest earlier message with content, so that a tool loop keeps reading from the cache. With
-    `mark_tool_results` the last result of such calls carries the mark on a block of its text, which OpenRouter accepts.
+    `mark_tool_results`, the last result of such calls carries the mark on a block of its text, as OpenRouter accepts.
 
-    `previous_index` is the last message that the previous call had marked (default: the last with a mark). If more
-    than 20 blocks came since, the provider would no longer find that prefix, so the first of the three marks stays.
+    `previous_index` is the last message that the previous call marked; by default, the last message with a mark. If
+    more than 20 blocks follow it, the provider would no longer find its prefix, so the first of the three marks stays
+    on it.
     """
     make_cache_marker(ttl)
     previous_index = find_last_marked_index(messages) if previous_index is None else previous_index
@@ -92,7 +93,9 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     rules = _MarkRules(native_anthropic, mark_tool_results)
     if leading_count is None:
         leading_count = count_leading_system_messages(messages)
-    indexes = _find_last_markable(messages, max(leading_count, len(messages) - max_examined), rules)
+    indexes = _choose_indexes_to_mark(
+        messages, max(leading_count, len(messages) - max_examined), rules
+    )
     if (
         previous_index is not None
         and len(indexes) == MARKED_MESSAGES
@@ -106,17 +109,16 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
 
 
 def find_first_markable_index(count: int, previous_index: int | None) -> int:
-    """Return the index of the first message that may carry a mark, of `count` messages.
+    """Return the index of the first of `count` messages that may carry a mark; a caller can skip those before it.
 
-    `previous_index`: the index of the last mark of the previous call. A caller whose earlier
-    messages carry no mark can skip them.
+    `previous_index`: the last message that the previous call marked.
     """
     end = count - _NEAR_END_MESSAGES
     return max(0, end if previous_index is None else min(previous_index, end))
 
 
 def mark_system(system: System, *, ttl: str = "5m") -> System:
-    """Return a separate system prompt as blocks, the last one marked; unchanged if there is nothing to mark."""
+    """Return a separate system prompt as blocks, the last one marked, or unchanged if there is nothing to mark."""
     make_cache_marker(ttl)
     unmarked_system = without_cache_control(system)
     marked_system = _mark_content(unmarked_system, ttl)
@@ -147,12 +149,10 @@ def find_last_marked_index(messages: Messages) -> int | None:
 
 
 def find_cache_route(model: str, provider: str = "auto", base_url: str | None = None) -> str | None:
-    """Return the route on which a Claude model takes marks: `Anthropic` or `OpenRouter`.
+    """Return the route on which a Claude model takes marks, `Anthropic` or `OpenRouter`, or None for any other.
 
-    None for any other route or model.
-
-    A provider that names the route decides, else the address. Without either, OpenRouter's names have a vendor in
-    front (`anthropic/claude-…`), Anthropic's own have not.
+    A known provider decides, or else the address. Without either, the model's name decides: OpenRouter's names begin
+    with a vendor (`anthropic/claude-…`), Anthropic's own do not.
     """
     name = model.lower()
     if "claude" not in name:
@@ -163,8 +163,8 @@ def find_cache_route(model: str, provider: str = "auto", base_url: str | None = 
         host = host_of(base_url)
         return next(
             (
-                _ROUTE_BY_PROVIDER[key]
-                for key, host_suffix in _HOST_BY_PROVIDER.items()
+                _ROUTE_BY_PROVIDER[known_provider]
+                for known_provider, host_suffix in _HOST_BY_PROVIDER.items()
                 if f".{host}".endswith(f".{host_suffix}")
             ),
             None,
@@ -179,7 +179,7 @@ def find_cache_route(model: str, provider: str = "auto", base_url: str | None = 
 def make_caching_notice(
     model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m"
 ) -> str | None:
-    """Return the notice that `chat` prints at its start; None if the route takes no marks."""
+    """Return the notice that `chat` prints at its start, or None if the route takes no marks."""
     route = find_cache_route(model, provider, base_url)
     return f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
 
@@ -239,8 +239,10 @@ def _role_of(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _find_last_markable(messages: Sequence[Any], first_index: int, rules: _MarkRules) -> list[int]:
-    """Return the indexes of the last messages that can carry a mark. If there are too few, add the last others."""
+def _choose_indexes_to_mark(
+    messages: Sequence[Any], first_index: int, rules: _MarkRules
+) -> list[int]:
+    """Return the last messages that can carry a mark. If they are fewer than three, add the last other messages."""
     markable: list[int] = []
     others: list[int] = []
     for index in range(len(messages) - 1, first_index - 1, -1):
@@ -278,7 +280,7 @@ def _count_blocks(message: Any) -> int:
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
-    """Return the content as blocks with a mark on the last block that may carry one; None if no block may."""
+    """Return the content as blocks with a mark on the last block that may carry one, or None if no block may."""
     blocks = _as_blocks(content)
     index = find_markable_block(blocks)
     if index is None:
@@ -297,7 +299,7 @@ def _as_blocks(content: Any) -> list[Any]:
 
 
 def find_markable_block(blocks: list[Any]) -> int | None:
-    """Return the index of the last block that may carry a mark; None if no block may."""
+    """Return the index of the last block that may carry a mark, or None if no block may."""
     return next(
         (index for index in range(len(blocks) - 1, -1, -1) if _is_markable_block(blocks[index])),
         None,

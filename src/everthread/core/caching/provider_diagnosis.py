@@ -30,7 +30,7 @@ _UNINFORMATIVE_REASONS = frozenset(
 def ask_for_diagnosis(
     api: Api, model: str, provider: str, base_url: str, *, previous_id: str
 ) -> dict[str, Any]:
-    """Return the request field that asks why the cache missed; empty if the route does not support it.
+    """Return the request field that asks why the cache missed, or an empty dict if the route does not support it.
 
     `previous_id`: the id of the answer to compare with. An empty one is sent to Anthropic too, which then remembers the
     request for the next comparison.
@@ -46,7 +46,7 @@ def ask_for_diagnosis(
 
 
 def read_diagnosis(raw: Mapping[str, Any]) -> str:
-    """Return the reason in an answer, such as `tools changed`; empty if it gives none."""
+    """Return the reason in an answer, such as `tools changed`, or an empty string if it gives none."""
     reason: Any = None
     anthropic_diagnostics = raw.get("diagnostics")
     if isinstance(anthropic_diagnostics, Mapping):

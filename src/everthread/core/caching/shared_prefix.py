@@ -18,7 +18,7 @@ class PrefixDiff:
     """The part of a request that the next one repeats, and their first difference."""
 
     shared_messages: int
-    """Messages repeated byte for byte; 0 if the tools or the system prompt before them changed."""
+    """Messages repeated byte for byte, or 0 if the tools or the system prompt before them changed."""
     is_extension: bool
     """Whether the second request begins with all of the first."""
     section: RequestSection | None = None
@@ -80,7 +80,7 @@ def _make_system_form(system: System) -> Any:
 
 
 def _find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """Return the path of the first difference with an excerpt of both values; None if the bytes are equal."""
+    """Return the path of the first difference with an excerpt of both values, or None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
         return path, _make_excerpt(old), _make_excerpt(new)
     if byte_form_text(old) == byte_form_text(new):

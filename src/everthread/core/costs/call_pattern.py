@@ -41,7 +41,7 @@ class CallPattern:
     since_rewrite: int = 0
     """Calls since the last compaction."""
     lifetime: float = 0.0
-    """Seconds that the provider keeps an unused prefix, learnt from calls; 0 if unknown."""
+    """Seconds that the provider keeps an unused prefix, learnt from calls, or 0 if unknown."""
 
     def add_call(self, usage: CanonicalUsage, timestamp: float, *, ttl: float) -> CallPattern:
         """Return the pattern with one more call. `ttl`: the lifetime of the cache until another is learnt."""
@@ -91,7 +91,7 @@ class CallPattern:
         return known_lifetime
 
     def is_cold(self, timestamp: float, *, ttl: float) -> bool:
-        """Return whether the cached prefix has expired; True before the first call."""
+        """Return whether the cached prefix has expired. Before the first call there is none, so it has."""
         return self.last is None or timestamp - self.last >= (self.lifetime or ttl)
 
     def after_compaction(self) -> CallPattern:

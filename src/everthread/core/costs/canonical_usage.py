@@ -34,7 +34,7 @@ class CanonicalUsage:
     raw: Any = field(default=None, compare=False, repr=False)
     """The unchanged object that the provider reported."""
     cache_miss: str = field(default="", compare=False)
-    """Why the cache missed, as the provider says; empty if it was not asked."""
+    """Why the cache missed, as the provider says, or an empty string if it was not asked."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -304,7 +304,7 @@ _TYPES_WITHOUT_FIELDS = (type(None), str, int, float, list, tuple, Mapping)
 
 
 def _index_fields(raw: Any) -> dict[str, Any]:
-    """Return the fields of a mapping or an object by normalized name; empty for other values."""
+    """Return the fields of a mapping or an object by normalized name, or an empty dict for other values."""
     items: dict[Any, Any] = {}
     # A foreign object may fail in any way; it then reports nothing.
     with contextlib.suppress(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from enum import StrEnum
 
 from everthread.core.costs.call_pattern import CallPattern
 from everthread.core.costs.prices import Prices
@@ -14,7 +14,13 @@ MIN_THRESHOLD_SHARE = 0.5
 MAX_TURN_DELAY_FACTOR = 1.25
 """A compaction that is due during a turn waits for its end, until at most this many times the threshold."""
 
-Action = Literal["now", "later"]
+
+class CompactionTiming(StrEnum):
+    """When to compact a prompt."""
+
+    NOW = "now"
+    LATER = "later"
+    NOT_DUE = "not_due"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Rates:
     def from_prices(
         cls, prices: Prices | None, *, ttl: str = "5m", bills_cache_writes: bool = True
     ) -> Rates | None:
-        """Return the rates of a model; None if its prices are unknown.
+        """Return the rates of a model, or None if its prices are unknown.
 
         `bills_cache_writes`: whether cache writes have a price of their own.
         """
@@ -81,7 +87,7 @@ class CompactionCase:
     rates: Rates
     call_pattern: CallPattern
     cold_reason: str = ""
-    """Why the cache does not hold this prompt; empty if it may."""
+    """Why the cache does not hold this prompt, or an empty string if it may."""
     is_mid_turn: bool = False
     """Whether the call hands tool results to the model, in the middle of a turn."""
 
@@ -100,7 +106,7 @@ class CompactionCase:
 class CompactionDecision:
     """Compact now or later, with its figures and a line for people."""
 
-    action: Action
+    timing: CompactionTiming
     reason: str
     cost: Decimal = Decimal(0)
     savings: Decimal = Decimal(0)
@@ -108,7 +114,7 @@ class CompactionDecision:
     """Number of calls over which it saves."""
 
     def __str__(self) -> str:
-        return f"{self.action}: {self.reason}"
+        return f"{self.timing}: {self.reason}"
 
 
 def decide_compaction(case: CompactionCase) -> CompactionDecision:
@@ -119,38 +125,42 @@ def decide_compaction(case: CompactionCase) -> CompactionDecision:
     """
     if case.tokens >= case.limit:
         return CompactionDecision(
-            "now",
+            CompactionTiming.NOW,
             f"{case.tokens:,} tokens are at the limit of {case.limit:,}; nothing can wait",
         )
     if case.removed_tokens <= 0:
-        return CompactionDecision("later", "a compaction would take nothing out")
+        return CompactionDecision(CompactionTiming.LATER, "a compaction would take nothing out")
     rates = case.rates.at_read_share(case.call_pattern.read_share)
     is_cold = bool(case.cold_reason) and rates.has_cache_discount
     if case.tokens < case.threshold:
         if is_cold and case.tokens >= MIN_THRESHOLD_SHARE * case.threshold:
             return _decide_early(case, rates)
         return CompactionDecision(
-            "later",
+            CompactionTiming.LATER,
             f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}",
         )
     if is_cold:
-        return _make_decision("now", case, rates, note=f"the cache is cold: {case.cold_reason}")
+        return _make_decision(
+            CompactionTiming.NOW, case, rates, note=f"the cache is cold: {case.cold_reason}"
+        )
     if case.is_mid_turn and rates.has_cache_discount and case.tokens < case.turn_limit:
         wait = f"it waits for the end of the turn or {case.turn_limit:,} tokens"
-        return _make_decision("later", case, rates, note=wait)
-    return _make_decision("now", case, rates)
+        return _make_decision(CompactionTiming.LATER, case, rates, note=wait)
+    return _make_decision(CompactionTiming.NOW, case, rates)
 
 
 def _decide_early(case: CompactionCase, rates: Rates) -> CompactionDecision:
     """Decide about an uncached prompt below the threshold: compact only if the summary pays."""
-    decision = _make_decision("now", case, rates, note=f"the cache is cold: {case.cold_reason}")
+    decision = _make_decision(
+        CompactionTiming.NOW, case, rates, note=f"the cache is cold: {case.cold_reason}"
+    )
     if decision.savings > decision.cost:
         return decision
-    return _make_decision("later", case, rates, note="not worth it yet")
+    return _make_decision(CompactionTiming.LATER, case, rates, note="not worth it yet")
 
 
 def _make_decision(
-    action: Action, case: CompactionCase, rates: Rates, *, note: str = ""
+    timing: CompactionTiming, case: CompactionCase, rates: Rates, *, note: str = ""
 ) -> CompactionDecision:
     """Return the decision with the dollars of a compaction and of the calls it makes cheaper."""
     write_surcharge = rates.write - rates.read if rates.has_cache_discount else 0.0
@@ -166,7 +176,7 @@ def _make_decision(
         f" in about {calls} calls"
     )
     return CompactionDecision(
-        action,
+        timing,
         f"{reason}; {note}" if note else reason,
         cost=_to_dollars(cost),
         savings=_to_dollars(savings),

@@ -33,7 +33,7 @@ MAX_MODEL_PREFIXES = 8
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars per million tokens; None if there is no price."""
+    """Dollars per million tokens, or None if there is no price."""
 
     input: Decimal | None = None
     output: Decimal | None = None
@@ -43,7 +43,7 @@ class Prices:
 
 
 def compute_cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
-    """Return the dollars for this usage; None if a used bucket has no price."""
+    """Return the dollars for this usage, or None if a used bucket has no price."""
     write_5m_tokens = usage.cache_write_tokens - usage.cache_write_1h_tokens
     total = Decimal(0)
     for tokens, price in (
@@ -62,7 +62,7 @@ def compute_cost(usage: CanonicalUsage, prices: Prices) -> Decimal | None:
 def compute_call_cost(
     usage: CanonicalUsage, model: str, *, time: datetime, provider: str | None = None
 ) -> Decimal | None:
-    """Return the dollars for one call; None if a price that it needs is unknown.
+    """Return the dollars for one call, or None if a price that it needs is unknown.
 
     A model on this machine costs nothing, unless the configuration gives it a price.
     """
@@ -97,7 +97,7 @@ def prices_for(
 def find_listed_prices(
     model: str, *, time: datetime, provider: str | None = None, prompt_tokens: int = 0
 ) -> Prices | None:
-    """Return the prices of `genai-prices`; None if it does not have the model."""
+    """Return the prices of `genai-prices`, or None if it does not have the model."""
     entry = _find_model(model, provider)
     if entry is None:
         return None
@@ -139,7 +139,7 @@ def make_missing_price_notice(model: str) -> str:
 
 
 def find_listed_window(model: str) -> int | None:
-    """Return the window that a price table states for a model; None if none does."""
+    """Return the window that a price table states for a model, or None if none does."""
     entry = _find_model(model, None)
     if entry is not None:
         return entry.context_window
@@ -148,7 +148,7 @@ def find_listed_window(model: str) -> int | None:
 
 
 def describe_price_source(model: str, *, time: datetime, provider: str | None = None) -> str:
-    """Return which table the prices of a model are from; empty if they are unknown."""
+    """Return which table the prices of a model are from, or an empty string if they are unknown."""
     if find_configured_prices(model) is not None:
         return "the configuration (prices)"
     if find_listed_prices(model, time=time, provider=provider) is not None:
@@ -205,7 +205,7 @@ def _read_price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | 
 
 
 def _find_model(model: str, provider: str | None) -> ModelInfo | None:
-    """Return the entry of a model; None if it is unknown or its name is too long."""
+    """Return the entry of a model, or None if it is unknown or its name is too long."""
     return None if len(model) > MAX_MODEL_NAME_CHARS else _look_up_model(model, provider)
 
 

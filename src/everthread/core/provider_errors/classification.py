@@ -1,11 +1,10 @@
-"""Classify a provider's error: compact, lower the output cap, send fewer bytes, or neither.
+"""Classify a provider's error: is the prompt too long, the output cap too large, the body too large, or none of them?
 
-Structured fields come before wording, and stated numbers before phrases: an input over the
-stated limit is a prompt that is too long; an input that fits, with an output cap that does
-not, is a cap that is too large. Wording is read as concepts, sentence by sentence, so that
-unknown providers are understood too; if that fails, the figures are compared by size.
-Errors that only look like an overflow are sorted out first: rate limits that count tokens,
-money, images, fields, files.
+Errors that only look like an overflow are sorted out first: rate limits that count tokens, money, images, fields and
+files. Structured fields then come before wording, and stated numbers before phrases. If the input exceeds the stated
+limit, the prompt is too long. If the input fits but not together with the output cap, the cap is too large. The
+patterns match concepts, not the sentences of one provider, so that unknown providers are understood too. If no pattern
+matches, the figures are compared by size.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _OTHER_FAULT_PATTERN = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
-"""Errors about a value of the request. They quote the value, whose words are no evidence."""
+"""Errors about a value of the request. They quote the value, so its words are not evidence of an overflow."""
 _EMPTY_REFUSAL_PATTERN = re.compile(
     r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
     re.IGNORECASE,
@@ -85,13 +84,14 @@ _TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """The verdict, its reason, and the stated token figures: window, input, output that would fit."""
+    """The kind of an error, the reason for this verdict, and the token counts that the error states."""
 
     kind: ErrorKind
     reason: str
     context_limit: int | None = None
     input_tokens: int | None = None
     available_output: int | None = None
+    """The largest output cap that fits beside the input."""
     output_limit: int | None = None
     """The largest output cap that the model accepts with any prompt."""
 
@@ -111,13 +111,13 @@ def classify_error(
 ) -> ErrorVerdict:
     """Classify an error: an exception of any SDK, a body, a stream event or text.
 
-    Never raises. `near_limit`: whether the refused request nearly filled the window. If it
-    did, a 400 without a message means that it was too long. If that is unknown (None),
-    so does the text that an SDK prints for an empty answer.
+    Never raise. `near_limit`: whether the refused request nearly filled the window, or None if that is unknown. A
+    request that did was too long if it was refused with a 400 without a message. If it is unknown, the text that an SDK
+    prints for an empty answer means the same.
     """
     evidence = Evidence(status=_read_http_status(status))
     for value in (error, body, message):
-        # A foreign object that cannot be read says nothing.
+        # A foreign object that cannot be read adds no evidence.
         with contextlib.suppress(Exception):
             evidence.add(value)
     if isinstance(body, str | bytes) and not body and _ended_without_event(evidence):
@@ -219,7 +219,7 @@ def _classify_overflow(
 
 
 def _classify_counts(counts: Counts) -> OverflowKind | None:
-    """Blame the prompt if the input alone exceeds the limit. Blame the cap if the input fits, or only a cap is stated.
+    """Blame the prompt if the input alone exceeds the limit, and the cap if the input fits or only a cap is stated.
 
     An input of exactly the limit fits; it is at fault only if no output was requested.
     """
@@ -267,7 +267,7 @@ def _classify_payload(all_text: str) -> ErrorVerdict | None:
 def _classify_by_size(
     evidence: Evidence, relevant_sentences: list[list[str]]
 ) -> ErrorVerdict | None:
-    """Return the verdict by comparing figures, for wording that was not understood."""
+    """Compare the figures by size, because the wording was not understood."""
     if _is_success(evidence.status):
         return None
     for text_sentences in relevant_sentences:

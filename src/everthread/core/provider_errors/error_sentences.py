@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-OUTPUT_CAP_WORD = "outcap"
+OUTPUT_CAP_PLACEHOLDER = "outcap"
 """Replaces every provider's name of the output cap (`max_tokens`, `maxOutputTokens` …)."""
 _UNICODE_ESCAPE_PATTERN = re.compile(r"\\u([0-9a-fA-F]{4})")
 _NON_PROSE_PATTERN = re.compile(
@@ -58,7 +58,7 @@ def normalize_error_text(text: str) -> str:
         " ; ", _NON_PROSE_PATTERN.sub(" ", unicodedata.normalize("NFKC", text))
     )
     text = _MISSING_SPACE_PATTERN.sub(
-        lambda match: f"{match[0]} ", _CAP_NAME_PATTERN.sub(f" {OUTPUT_CAP_WORD} ", text)
+        lambda match: f"{match[0]} ", _CAP_NAME_PATTERN.sub(f" {OUTPUT_CAP_PLACEHOLDER} ", text)
     )
     text = _WORD_PATTERN.sub(_strip_digits, text)
     text = (

@@ -1,17 +1,17 @@
-"""Recognise the phrases by which a sentence of an error says that something is too large."""
+"""Recognise error messages that say a prompt or output cap is too large."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_WORD
+from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_PLACEHOLDER
 
 OverflowKind = Literal["prompt_too_long", "max_tokens_too_large"]
 
 # Words that a sentence must and must not contain to be about the context.
 TOKENS_PATTERN = re.compile(
-    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{OUTPUT_CAP_WORD}|n ctx|model len"
+    rf"(?:tokens?|jetons?)(?![a-z])|positions(?![a-z])|[ck]ontext|{OUTPUT_CAP_PLACEHOLDER}|n ctx|model len"
     r"|上下文|词元|コンテキスト|トークン|컨텍스트|토큰|токен"
 )
 LENGTH_PATTERN = re.compile(
@@ -42,9 +42,10 @@ _CAP_TOO_LARGE_PATTERN = re.compile(
 )
 _OTHER_CAP_FAULT_PATTERN = re.compile(
     rf"not supported|unsupported|unrecogni|unknown|unexpected|not permitted|extraneous|required|missing|deprecated"
-    rf"|same time|use {OUTPUT_CAP_WORD}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)"
+    rf"|same time|use {OUTPUT_CAP_PLACEHOLDER}|(?:valid|expected an?|be an?) (?:integer|number)|below|too (?:low|small)"
     rf"|none is not"
-    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUTPUT_CAP_WORD}|increas|reached|budget"
+    rf"|(?<!not )be (?:positive|greater|at least|>)|(?:with|a) (?:\w+ )?higher {OUTPUT_CAP_PLACEHOLDER}"
+    r"|increas|reached|budget"
 )
 _SUM_TOO_LARGE_PATTERN = re.compile(r"\brequested tokens?(?: count)? exceed")
 
@@ -109,7 +110,7 @@ _REQUEST_BYTES_PATTERNS = (
 def is_relevant(sentence: str) -> bool:
     """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
     if _SPECULATION_PATTERN.search(sentence) or (
-        OUTPUT_CAP_WORD in sentence and _OTHER_CAP_FAULT_PATTERN.search(sentence)
+        OUTPUT_CAP_PLACEHOLDER in sentence and _OTHER_CAP_FAULT_PATTERN.search(sentence)
     ):
         return False
     if TOKENS_PATTERN.search(sentence):
@@ -124,7 +125,7 @@ def find_overflow(sentence: str) -> OverflowKind | None:
     if _PROMPT_TOO_LONG_PATTERN.search(sentence):
         return "prompt_too_long"
     if (
-        OUTPUT_CAP_WORD in sentence and _CAP_TOO_LARGE_PATTERN.search(sentence)
+        OUTPUT_CAP_PLACEHOLDER in sentence and _CAP_TOO_LARGE_PATTERN.search(sentence)
     ) or _SUM_TOO_LARGE_PATTERN.search(sentence):
         return "max_tokens_too_large"
     return "prompt_too_long" if _PROMPT_OVERFLOW_PATTERN.search(sentence) else None
@@ -142,5 +143,5 @@ def is_payload_overflow(sentence: str) -> bool:
         return has_too_many_media(sentence)
     return bool(
         _PAYLOAD_OVERFLOW_PATTERN.search(sentence)
-        or all(part.search(sentence) for part in _REQUEST_BYTES_PATTERNS)
+        or all(pattern.search(sentence) for pattern in _REQUEST_BYTES_PATTERNS)
     )

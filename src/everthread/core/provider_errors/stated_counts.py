@@ -6,23 +6,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_WORD
+from everthread.core.provider_errors.error_sentences import OUTPUT_CAP_PLACEHOLDER
 from everthread.core.provider_errors.phrases import TOKENS_PATTERN
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Stated figures, in tokens. `limit` bounds the input (or input and output together), `cap` the output.
-
-    `available`: tokens that the input leaves for the output.
-    """
+    """The figures that an error states, in tokens. A figure that is not stated is None."""
 
     limit: int | None = None
+    """Maximum of the input, or of input and output together."""
     input: int | None = None
     output: int | None = None
     total: int | None = None
     cap: int | None = None
+    """Maximum of the output."""
     available: int | None = None
+    """Tokens that the input leaves for the output."""
 
     @property
     def stated_count(self) -> int:
@@ -55,7 +55,7 @@ _INPUT = (
     r"|输入|提示词|入力|입력"
 )
 _OUTPUT = (
-    rf"(?:{OUTPUT_CAP_WORD}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
+    rf"(?:{OUTPUT_CAP_PLACEHOLDER}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
     r"|ausgaben?|salidas?|sorties?)"
     r"(?![a-z])|输出|出力|출력"
 )
@@ -110,7 +110,7 @@ _PART_AFTER_PATTERN = re.compile(
 )
 _NOUN_AFTER_PATTERN = re.compile(
     rf"[ )]*(?:(?P<input>inputs?|prompt)"
-    rf"|(?P<output>{OUTPUT_CAP_WORD}|completion|output|generated|new|(?:tokens? )?to generate))\b"
+    rf"|(?P<output>{OUTPUT_CAP_PLACEHOLDER}|completion|output|generated|new|(?:tokens? )?to generate))\b"
 )
 _OPERATOR_ONLY_PATTERN = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
@@ -138,7 +138,7 @@ class _Number:
 
 
 def read_counts(sentences: list[str]) -> Counts:
-    """Return the counts that these sentences state together. If they mention only the output, every count is its."""
+    """Return the counts that these sentences state together; all are of the output if only the output is mentioned."""
     is_output_only = set(_find_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
     by_role: dict[str, list[_Number]] = {}
     for sentence in sentences:
@@ -238,7 +238,7 @@ def compare_sizes(sentences: list[str]) -> Counts:
     nouns = set(_find_nouns(text)) - {"total"}
     if _LOWER_BOUND_PATTERN.search(text) or not (nouns or TOKENS_PATTERN.search(text)):
         return Counts()
-    values = {figure.value for part in sentences for figure in _find_figures(part)}
+    values = {figure.value for sentence in sentences for figure in _find_figures(sentence)}
     sizes = sorted(size for size in values if size >= _MIN_WINDOW)
     match sizes:
         case [bound, value] if value <= _MAX_EXCESS_FACTOR * bound:

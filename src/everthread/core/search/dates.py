@@ -142,7 +142,7 @@ def _find_absolute_dates(text: str, now: datetime) -> Iterator[DateSpan]:
 def _find_calendar_span(
     year: int, month: int, day: int, match: re.Match[str]
 ) -> Iterator[DateSpan]:
-    """Yield the span of a day, a month or a year; nothing if the calendar has no such day."""
+    """Yield the span of a day, a month or a year, or nothing if the calendar has no such day."""
     try:
         start = datetime(year, month or 1, day or 1, tzinfo=UTC)
     except ValueError:

@@ -30,11 +30,11 @@ _SIMPLE_TOKEN_PATTERN = re.compile(rf"[A-Za-z0-9]++(?:{JOINT}++[A-Za-z0-9]++)*+|
 _JOINABLE_CHARACTER_PATTERN = re.compile("[\u1100-\u11ff\u3099\u309a\ua960-\ua97f\ud7b0-\ud7fb]")
 
 
-def index_terms(text: str) -> str:
+def make_index_text(text: str) -> str:
     """Return the encoded terms of the text, separated by spaces, as both databases index them.
 
-    The same as `encode_term` for each of `terms`, but several times as fast: no term contains white space, so the terms
-    of each chunk between white space are cached, and most chunks are read as ASCII words and single characters.
+    The same as `encode_term` for each of `list_terms`, but several times as fast: no term contains white space, so the
+    terms of each chunk between white space are cached, and most chunks are read as ASCII words and single characters.
     """
     chunk_terms = list(map(_TERMS_BY_CHUNK.__getitem__, text.split()))
     run_texts = [words for words, _ in chunk_terms if words]
@@ -49,14 +49,14 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Not part of a term at the beginning or end of a chunk."""
 
 
-def _chunk_terms(chunk: str) -> tuple[str, str]:
+def _encode_chunk(chunk: str) -> tuple[str, str]:
     """Return the encoded terms of a text without white space: the terms in reading order, and the extra ones."""
     word = chunk.strip(_PUNCTUATION)
     if word.isascii() and word.isalnum() and len(word) <= MAX_TERM_CHARS:
         is_plain = word[1:].islower() or word.isdigit() or len(word) == 1
         if is_plain:  # most chunks: a word without parts
             return word.lower(), ""
-    simple_text = _simplify(chunk)
+    simple_text = _replace_by_ascii(chunk)
     if simple_text is None:
         patterns = load_script_patterns()
         chunk = normalize(chunk)
@@ -79,7 +79,7 @@ class _ChunkTerms(dict[str, tuple[str, str]]):
     """The terms of chunks, computed when first asked for. Cheaper to ask than `functools.lru_cache`."""
 
     def __missing__(self, chunk: str) -> tuple[str, str]:
-        terms_of_chunk = _chunk_terms(chunk)
+        terms_of_chunk = _encode_chunk(chunk)
         if len(chunk) <= MAX_CACHED_CHARS:
             if len(self) >= MAX_CACHED_CHUNKS:
                 self.clear()
@@ -90,12 +90,12 @@ class _ChunkTerms(dict[str, tuple[str, str]]):
 _TERMS_BY_CHUNK = _ChunkTerms()
 
 
-def _simplify(text: str) -> str | None:
-    """Return the text in ASCII and single characters; None if it has other letters or marks."""
+def _replace_by_ascii(text: str) -> str | None:
+    """Replace characters by their ASCII forms; return None if the text has letters or marks without one."""
     if text.isascii():
         return text
     for char in {char for char in text if char > "\x7f"}:
-        replacement = _simplify_char(char)
+        replacement = _find_ascii_form(char)
         if replacement is None:
             return None
         if replacement != char:
@@ -127,8 +127,8 @@ def _join_encoded(words: Iterable[str]) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _simplify_char(char: str) -> str | None:
-    """Return ASCII for a character beyond ASCII, or a single character itself; None for letters and marks."""
+def _find_ascii_form(char: str) -> str | None:
+    """Return the ASCII form of a character, the character itself if it is a term, or None for letters and marks."""
     if char == EMOJI_STYLE:
         return ""
     normal_form = unicodedata.normalize("NFKC", char)

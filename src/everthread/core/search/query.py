@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everthread.core.search.dates import DAY_NAMES, DateSpan, find_dates
-from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
-from everthread.core.search.word_forms import forms, load_language_data, stop_words
+from everthread.core.search.terms import list_identifiers, list_phrase_terms, list_query_terms
+from everthread.core.search.word_forms import choose_stop_words, list_word_forms, load_language_data
 
 MAX_SEARCH_WORDS = 24
 """Maximum words of a question: identifiers first, then the longest words, which are rare."""
@@ -28,7 +28,7 @@ class SearchWord:
     forms: tuple[str, ...]
     weight: float = 1.0
     is_counted: bool = True
-    """Whether a text without this word answers less of the question; False for the words of a date."""
+    """Whether a text without this word answers less of the question. The words of a date are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ def read_question(text: str, now: float, *, use_stop_words: bool = False) -> Que
     date_spans = find_dates(text, now)
     undated_text, date_words = _split_dates(text, date_spans)
     search_words = [
-        SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(undated_text)
+        SearchWord((name,), IDENTIFIER_WEIGHT) for name in list_identifiers(undated_text)
     ]
     content_words = list(_list_content_words(undated_text))
     if use_stop_words and not (content_words or search_words):
-        content_words = [(word,) for word in query_terms(undated_text)]
+        content_words = [(word,) for word in list_query_terms(undated_text)]
     search_words += (
         SearchWord(variants)
         for variants in sorted(content_words, key=lambda variants: -len(variants[0]))
@@ -65,8 +65,8 @@ def read_question(text: str, now: float, *, use_stop_words: bool = False) -> Que
 
 def _list_content_words(text: str) -> Iterator[tuple[str, ...]]:
     """Yield the words that are not fillers, each once, with all its forms."""
-    words = query_terms(text)
-    filler_words = stop_words(phrase_terms(text))
+    words = list_query_terms(text)
+    filler_words = choose_stop_words(list_phrase_terms(text))
     yielded_forms: set[str] = set()
     for word in words:
         if (
@@ -74,8 +74,8 @@ def _list_content_words(text: str) -> Iterator[tuple[str, ...]]:
             and word not in yielded_forms
             and (len(word) > 1 or not word.isascii())
         ):
-            yield forms(word)
-            yielded_forms.update(forms(word))
+            yield list_word_forms(word)
+            yielded_forms.update(list_word_forms(word))
 
 
 def _list_phrases(text: str) -> tuple[tuple[str, ...], ...]:
@@ -83,8 +83,8 @@ def _list_phrases(text: str) -> tuple[tuple[str, ...], ...]:
 
     Words between a number and its noun may be left out: "rule number 3" and "rule no. 3" also ask for "rule 3".
     """
-    phrase = phrase_terms(text)
-    filler_words = stop_words(phrase)
+    phrase = list_phrase_terms(text)
+    filler_words = choose_stop_words(phrase)
     phrases = [tuple(phrase)] if 1 < len(phrase) <= MAX_PHRASE_TERMS else []
     for index, term in enumerate(phrase):
         if not _is_number(term) or term in filler_words:
@@ -105,8 +105,10 @@ def _is_number(term: str) -> bool:
 def _split_dates(text: str, date_spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     """Return the text without its dates, and the words of the dates."""
     undated_text = text if len(text.casefold()) == len(text) else text.casefold()
-    dates = " ".join(undated_text[slice(*span.position)] for span in date_spans)
+    dates_text = " ".join(undated_text[slice(*span.position)] for span in date_spans)
     for start, end in sorted((span.position for span in date_spans), reverse=True):
         undated_text = f"{undated_text[:start]} {undated_text[end:]}"
-    names = DAY_NAMES.union(load_language_data()["months"])
-    return undated_text, [word for word in query_terms(dates) if word.isdigit() or word in names]
+    date_names = DAY_NAMES.union(load_language_data()["months"])
+    return undated_text, [
+        word for word in list_query_terms(dates_text) if word.isdigit() or word in date_names
+    ]

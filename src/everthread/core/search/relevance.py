@@ -15,8 +15,8 @@ TYPICAL_TEXT_CHARS = 150
 NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.6, 1: 0.4, -2: 0.3, 2: 0.2}
 """Share of a word's score that a message gets if a neighbour has the word, by distance before (-) or after (+): an
 answer follows its question."""
-CONVERSATION_SHARE = 0.75
-"""Share of a conversation's best scores that is added to each of its messages."""
+CONVERSATION_SCORE_WEIGHT = 0.75
+"""Weight of a conversation's best scores in the score of each of its messages."""
 CONVERSATION_BEST_COUNT = 2
 """How many of the best messages rate their conversation."""
 SPEAKER_BONUS = 0.2
@@ -29,7 +29,7 @@ MAX_COUNTED_WORDS = 6
 """A text with this many of a long question's rarest words counts as a full answer."""
 
 
-def rarity(holding_count: int, total_count: int) -> float:
+def compute_rarity(holding_count: int, total_count: int) -> float:
     """Return the BM25 weight of a word found in `holding_count` of all texts. Few texts cannot show rarity."""
     return math.log(
         1
@@ -44,7 +44,7 @@ def is_distinctive(holding_count: int, total_count: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def length_penalty(length: int) -> float:
+def compute_length_penalty(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
     return max(0.8, 1 + (math.log2(1 + length / TYPICAL_TEXT_CHARS) - 1) / 5)
 
@@ -83,7 +83,9 @@ def rate_conversations(
     for score, conversation in zip(scores, conversation_numbers, strict=True):
         by_conversation[conversation].append(score)
     return {
-        conversation: CONVERSATION_SHARE * _sum_best(conversation_scores) / CONVERSATION_BEST_COUNT
+        conversation: CONVERSATION_SCORE_WEIGHT
+        * _sum_best(conversation_scores)
+        / CONVERSATION_BEST_COUNT
         for conversation, conversation_scores in by_conversation.items()
     }
 

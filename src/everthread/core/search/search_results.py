@@ -47,13 +47,13 @@ class Excerpt:
     """`message:12` or `output:0123456789abcdef`."""
     thread: str
     turn: int | None
-    """The number of the user's message it belongs to, from 1; None if unknown."""
+    """The number of the user's message it belongs to, from 1, or None if unknown."""
     role: str
     tool: str
     created: float
     text: str
     before: str = ""
-    """The beginning of the previous message, with its speaker; empty if it is not shown."""
+    """The beginning of the previous message, with its speaker, or an empty string if it is not shown."""
     after: str = ""
 
 
@@ -63,7 +63,7 @@ class SearchPage:
 
     excerpts: tuple[Excerpt, ...]
     next: int | None
-    """The offset of the next page; None if this is the last."""
+    """The offset of the next page, or None if this is the last."""
     is_approximate: bool = False
     """Whether no text contains all the words and these are the closest ones."""
 

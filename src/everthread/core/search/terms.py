@@ -1,15 +1,15 @@
-"""Text -> search terms. Both stores index these terms and look them up, so they find the same.
+"""Split a text into search terms. Both databases index these terms and look them up, so both find the same texts.
 
-A text's terms come in two runs:
+A text has two runs of terms:
 
-1. the *reading* run: its words and, for scripts written without spaces, its single characters, in order. Words
-   adjacent in the text are adjacent here, so a phrase is a run of consecutive terms;
-2. the *extra* run: identifiers as typed (`src/app/main.py`) and their larger pieces (`main.py`), the humps of
+1. The *reading* run has its words in order and, for scripts written without spaces, its single characters. Words that
+   are adjacent in the text are adjacent here, so a phrase is a run of consecutive terms.
+2. The *extra* run has identifiers as typed (`src/app/main.py`) and their larger pieces (`main.py`), the humps of
    camelCase words, and pairs of neighbouring characters.
 
-A query needs only terms of the reading run (pairs if there are any): every text that contains the query as typed
-holds them all, also when it is inside something longer (`app/main.py` in `src/app/main.py`). The extra run is
-for ranking and for finding an identifier by its parts.
+A query needs only terms of the reading run, or pairs if there are any. Every text that contains the query as typed has
+all of them, even if the query is a part of something longer (`app/main.py` in `src/app/main.py`). The extra run is for
+ranking and for finding an identifier by its parts.
 
 Words are NFKC-normalised and case-folded. Leading and trailing punctuation is not part of a term: `--flag-name` is
 `flag-name`, `/etc/hosts` is `etc/hosts`.
@@ -28,11 +28,8 @@ from everthread.core.search.term_patterns import (
 )
 
 
-def terms(text: str) -> list[str]:
-    """Return the terms of the text: all words in order, then the added terms; repetitions are kept.
-
-    The words are the reading run, the added terms the extra run (see the module).
-    """
+def list_terms(text: str) -> list[str]:
+    """Return the terms of the text: the reading run, then the extra run. Keep repetitions."""
     patterns = load_script_patterns()
     text = normalize(text)
     tokens: list[str] = patterns.reading.findall(text.casefold())
@@ -41,11 +38,12 @@ def terms(text: str) -> list[str]:
     return tokens
 
 
-def query_terms(text: str, *, loose: bool = False) -> list[str]:
-    """Return the terms that a text must hold to be found, each once, in order.
+def list_query_terms(text: str, *, loose: bool = False) -> list[str]:
+    """Return the terms that a text must contain to be found, each once, in order.
 
-    `loose` asks for the humps of camelCase words instead of the words: for a second attempt, as `getUser` is a word
-    of its own and not found in `getUserName`. (Humps are not asked for first: `GitHub` should find `github`.)
+    `loose`: return the humps of camelCase words instead of the words. This is for a second attempt, because `getUser`
+    is a word of its own and not found in `getUserName`. The first attempt uses the words, so that `GitHub` finds
+    `github`.
     """
     text = normalize(text)
     if loose:
@@ -56,12 +54,12 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     return list(dict.fromkeys(tokens))
 
 
-def phrase_terms(text: str) -> list[str]:
+def list_phrase_terms(text: str) -> list[str]:
     """Return the reading run: these terms are consecutive in every text that contains the query as typed."""
     return load_script_patterns().reading.findall(normalize(text).casefold())
 
 
-def identifier_terms(text: str) -> list[str]:
+def list_identifiers(text: str) -> list[str]:
     """Return the identifiers of a query as typed: a text with the whole identifier should rank above its words."""
     tokens = load_script_patterns().compound.findall(normalize(text))
     identifiers = (

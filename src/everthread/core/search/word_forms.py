@@ -37,7 +37,7 @@ _INFLECTED_ENDINGS = (
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def forms(word: str) -> tuple[str, ...]:
+def list_word_forms(word: str) -> tuple[str, ...]:
     """Return the word, followed by its inflected forms.
 
     A word that is very short or not only of English letters gets no regular forms, only those in the table of
@@ -52,7 +52,7 @@ def forms(word: str) -> tuple[str, ...]:
     return tuple(variants)
 
 
-def stop_words(words: Sequence[str]) -> frozenset[str]:
+def choose_stop_words(words: Sequence[str]) -> frozenset[str]:
     """Return the stop words of the language to which most of these words belong; English if none is recognised."""
     words_by_language = _stop_lists()
     best_language = max(

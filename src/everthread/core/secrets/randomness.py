@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import log2
 
 MAX_JUDGED_CHARS = 128
-"""Characters of a string that are judged; more would cost time and add nothing."""
+"""Maximum characters to read of a string; more would cost time without changing the result."""
 
 _COMMON_PAIR_LIST = (
     "er in re te on at le en ti st es nt de or se co ar al ed et li ri ta tr ra me ro io an ng it ex ec ma nd ge di pe "
@@ -31,7 +31,7 @@ _HEX_PATTERN = re.compile(r"[0-9a-fA-F]+")
 
 
 def shannon_entropy(text: str) -> float:
-    """Return the bits per character, from the text's own character counts; 0.0 for an empty text."""
+    """Return the bits per character, from the text's own character counts, or 0.0 for an empty text."""
     size = len(text)
     return sum(-count / size * log2(count / size) for count in Counter(text).values())
 
@@ -44,9 +44,10 @@ def is_sequence(text: str) -> bool:
 
 @lru_cache(1024)
 def is_random(text: str) -> bool:
-    """Return whether a string of eight characters or more looks random: most pairs of its letters are unusual.
+    """Return whether a string of at least eight characters looks random, because most pairs of letters are unusual.
 
-    Letters alone count as random only from sixteen in a row, digits alone never: they are counts, dates and ids.
+    Letters without digits must be at least sixteen in a row. Digits alone are never random: they are counts, dates and
+    ids.
     """
     text = text[:MAX_JUDGED_CHARS]
     parts: list[str] = ALPHANUMERIC_PATTERN.findall(text)

@@ -20,7 +20,7 @@ from everthread.core.secrets.secret_contexts import (
     find_header_credentials,
     find_manifest_values,
     find_password_file_entries,
-    find_traced_values,
+    find_shell_trace_secrets,
     find_url_secrets,
 )
 from everthread.core.secrets.secret_forms import (
@@ -52,29 +52,6 @@ def redact(text: str) -> str:
             break
         text = _cut_secrets(text, secrets)
     return text
-
-
-class LineRedactor:
-    """Redact a growing text. Only redacted lines right before a new line are read again."""
-
-    def __init__(self) -> None:
-        self._clean_lines: frozenset[str] = frozenset()
-
-    def redact(self, text: str) -> str:
-        """Return the text with every secret replaced by `[REDACTED]`."""
-        lines = text.split("\n")
-        is_new = [line not in self._clean_lines for line in lines]
-        is_next_new = [*is_new[1:], False]
-        lines_to_read = [
-            line
-            for line, is_line_new, is_following_new in zip(lines, is_new, is_next_new, strict=True)
-            if is_line_new or is_following_new
-        ]
-        if find_secrets("\n".join(lines_to_read)):
-            text = redact(text)
-            lines = text.split("\n")
-        self._clean_lines = frozenset(lines)
-        return text
 
 
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
@@ -139,7 +116,7 @@ def find_secrets(text: str) -> list[Secret]:
         *find_flag_values(text, ascii_text),
         *find_provider_keys(text, ascii_text, lower_text),
         *find_password_file_entries(text),
-        *find_traced_values(text),
+        *find_shell_trace_secrets(text),
     ]
     for literal, find in _FINDERS_BY_LITERAL:
         if literal in lower_text:

@@ -136,10 +136,10 @@ _PIPED_PATTERN = re.compile(
     r"(?:\n\+[^\n]{0,200}+){0,2}+\Z"
 )
 """A text that is piped into a login. The match ends directly before the login, in its line or two lines earlier."""
-MAX_PIPE_CHARS = 600
+MAX_CHARS_BEFORE_LOGIN = 600
 
 
-def find_traced_values(text: str) -> Iterator[Secret]:
+def find_shell_trace_secrets(text: str) -> Iterator[Secret]:
     """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
     if "+ " in text and any(prefix in text for prefix in _TRACE_PREFIXES):
         for match in _TRACED_ASSIGNMENT_PATTERN.finditer(text):
@@ -151,7 +151,7 @@ def find_traced_values(text: str) -> Iterator[Secret]:
         if "-stdin" in text or "chpasswd" in text
         else ()
     ):
-        start = max(0, login.start() - MAX_PIPE_CHARS)
+        start = max(0, login.start() - MAX_CHARS_BEFORE_LOGIN)
         piped = _PIPED_PATTERN.search(text[start : login.start()])
         if piped is not None and not is_placeholder(piped[1]):
             yield Secret(start + piped.start(1), start + piped.end(1), "trace")

@@ -94,8 +94,7 @@ class Rules:
         self.uuid_key_providers = frozenset(providers["uuid"])
         self.key_digits_by_provider: dict[str, int] = providers["digits"]
         placeholders = data["placeholders"]
-        parts = "|".join(map(re.escape, placeholders["parts"]))
-        self.placeholder_pattern = re.compile(parts, re.I)
+        self.placeholder_pattern = re.compile("|".join(map(re.escape, placeholders["parts"])), re.I)
         self.plain_words = frozenset(placeholders["words"])
         self.sentence_words = frozenset(placeholders["sentence"])
 
@@ -198,9 +197,9 @@ def _compile_prefix_pattern(prefixes: Iterable[str]) -> re.Pattern[str]:
     At least `MIN_TOKEN_CHARS` characters of a token must follow. The cheap conditions come first; the prefixes are
     compared last, as few positions get that far.
     """
-    part = r"[\w.~$/+=-]"
+    char_class = r"[\w.~$/+=-]"
     return re.compile(
-        rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{MIN_TOKEN_CHARS}}})({trie_pattern(prefixes)}))",
+        rf"\W(?=(?:(?<=\\)[nrt])?(?={char_class}{{{MIN_TOKEN_CHARS}}})({trie_pattern(prefixes)}))",
         re.A,
     )
 
@@ -303,11 +302,11 @@ def is_secret_value(value: str, hint: NameHint, *, is_quoted: bool) -> bool:
     if not is_quoted and _is_code(value):
         return False
     if hint is NameHint.KEY:
-        part = max(ALPHANUMERIC_PATTERN.findall(value), key=len, default="")
+        longest_run = max(ALPHANUMERIC_PATTERN.findall(value), key=len, default="")
         return (
-            len(part) >= 20
-            and is_random(part)
-            and not _HASH_PATTERN.fullmatch(part)
+            len(longest_run) >= 20
+            and is_random(longest_run)
+            and not _HASH_PATTERN.fullmatch(longest_run)
             and not _ID_PATTERN.match(value)
         )
     if hint is NameHint.SECRET or is_random(value):

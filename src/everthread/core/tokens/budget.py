@@ -140,7 +140,7 @@ class Budget:
         return self.threshold * 80 // 100
 
     @property
-    def hygiene_limit(self) -> int:
+    def before_incoming_limit(self) -> int:
         """The gateway's fixed safety limit, 85 % of the window; below T if T is set higher."""
         return self.window * 85 // 100
 

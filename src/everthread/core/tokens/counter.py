@@ -139,7 +139,7 @@ class TokenCounter:
         return self.system(system) + self.tools(tools) + self.messages(messages) + _REPLY_TOKENS
 
     def _find_cached(self, key: Hashable, value: Any) -> int:
-        """Return the cached token count of a value; 0 if it is not cached."""
+        """Return the cached token count of a value, or 0 if it is not cached."""
         entry = self._cache.get(key)
         return entry[1] if entry and entry[0] == value else 0
 
@@ -281,7 +281,7 @@ class TokenCounter:
 
 
 def _strip_uncounted(value: Any, depth: int = 0) -> Any:
-    """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
+    """Remove ids, markers, Everthread's own keys and embedded files from a block of an unknown kind."""
     if isinstance(value, Mapping) and depth <= MAX_DEPTH:
         return {
             key: _strip_uncounted(item, depth + 1)

@@ -96,7 +96,7 @@ def _compute_decoded_size(payload: str) -> int:
 
 
 def _decode_start(payload: str, size: int) -> bytes:
-    """Return the first bytes of base64 text; nothing if it is not base64."""
+    """Return the first bytes of base64 text, or no bytes if it is not base64."""
     start = "".join(payload[: size * 4 // 3 + 4].split())
     try:
         return base64.b64decode(start[: len(start) // 4 * 4])

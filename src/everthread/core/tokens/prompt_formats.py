@@ -50,7 +50,7 @@ CLAUDE_FORMAT = PromptFormat(
     tools_tokens=346,
     schema_factor=0.91,
 )
-_REASONING_NAME_PATTERN = re.compile(r"gpt-?[5-9]|codex")
+_REASONING_MODEL_PATTERN = re.compile(r"gpt-?[5-9]|codex")
 CHAT_TEMPLATE_FORMAT = PromptFormat(message_tokens=5, call_tokens=10, tools_tokens=4)
 """Open models: a chat template that writes tools and calls as JSON."""
 
@@ -60,5 +60,5 @@ def find_format(model: str | None) -> PromptFormat:
     if "claude" in name:
         return CLAUDE_FORMAT
     if tokenizer_for(model).vocabulary in ("o200k_base", "cl100k_base"):
-        return OPENAI_REASONING_FORMAT if _REASONING_NAME_PATTERN.search(name) else OPENAI_FORMAT
+        return OPENAI_REASONING_FORMAT if _REASONING_MODEL_PATTERN.search(name) else OPENAI_FORMAT
     return CHAT_TEMPLATE_FORMAT

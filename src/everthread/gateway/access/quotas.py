@@ -20,7 +20,7 @@ from everthread.gateway.contracts import Authorize
 from everthread.gateway.error_answers import Refused
 from everthread.store.key_records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
-from everthread.thread.options import CheckPermission
+from everthread.thread.thread_setup import CheckPermission
 
 _LOG = logging.getLogger("everthread.gateway")
 WRITE_DELAY_SECONDS = 0.1

@@ -115,7 +115,7 @@ class MessageRunner:
         """Compact a history above 85 % of the window before the message is answered. Report a failure, but continue."""
         conversation = self._agent.conversation
         try:
-            await conversation.compact_for_hygiene()
+            await conversation.compact_before_incoming()
         except Exception as error:  # noqa: BLE001 - reported; the message is still answered
             self._on_event(
                 CompactionFailed(

@@ -19,7 +19,7 @@ from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadRead
 from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
 from everthread.store.store import Store
 from everthread.store.usage_records import CallRow
-from everthread.thread.compaction_records import REASON_TEXTS
+from everthread.thread.policy.compaction_reason import describe_reason
 
 EXCERPT_CHARS = 300
 MAX_SIDE_MESSAGES = 60
@@ -47,7 +47,7 @@ class CompactionItem:
 
     @property
     def reason(self) -> str:
-        return REASON_TEXTS.get(self.record.reason, self.record.reason)
+        return describe_reason(self.record.reason)
 
     @property
     def share(self) -> float:

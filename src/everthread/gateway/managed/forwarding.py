@@ -163,8 +163,7 @@ def continue_terms(
 
 def is_compaction_planned(memory: ThreadMemory) -> bool:
     """Return whether a compaction is being prepared, or is planned if the thread stays idle."""
-    preparation = memory.preparation
-    return preparation.is_under_way or preparation.idle_timer is not None
+    return memory.preparation.is_planned
 
 
 def forward(

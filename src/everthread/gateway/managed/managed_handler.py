@@ -28,8 +28,8 @@ from everthread.thread.caller.provider_compactions import is_compaction
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
-    MIN_FADING_COMPACTIONS,
-    make_fading_notice,
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
 )
 from everthread.thread.recovery import ProviderRefusal
 from everthread.thread.wire_messages import encode_messages
@@ -212,8 +212,8 @@ class ManagedHandler:
             self._setup.listener(CompactionReceipt(self.thread, receipt))
         self._headers[COMPACTIONS_HEADER] = str(depth)
         self._headers[TOKENS_HEADER] = f"{tokens.without_rewrite}/{tokens.with_rewrite}"
-        if depth >= MIN_FADING_COMPACTIONS:
-            self._headers[NOTICE_HEADER] = make_fading_notice(depth)
+        if depth >= MIN_REPEATED_COMPACTIONS:
+            self._headers[NOTICE_HEADER] = make_repeated_compaction_notice(depth)
 
     def _keep_unchanged(self) -> None:
         """Send the client's bytes unchanged."""

@@ -1,6 +1,6 @@
 """Decide on the request to send upstream, for a client that sends its whole history each time.
 
-    manager = ProxyManager(CallerSetup(store, engine, engine_key, make_summarizer, find_window))
+    manager = ProxyManager(CallerSetup(store=store, …))
     handler = await manager.prepare(incoming)          # handler.outgoing: the client's bytes, perhaps rewritten
     again = await handler.recover(400, error)          # after an error of the provider
     await handler.record(outcome)

@@ -106,7 +106,7 @@ class EventReporter:
             count(
                 "compactions",
                 author=event.author,
-                background=str(event.background).lower(),
+                background=str(event.is_background).lower(),
             )
             count("compaction_tokens", event.tokens_before, side="before")
             count("compaction_tokens", event.tokens_after, side="after")
@@ -117,13 +117,13 @@ class EventReporter:
                 failure = "a compaction failed" if failed else "a compaction came to nothing"
                 self._failures.record(failure, thread=event.session)
         elif isinstance(event, Unmanaged):
-            count("unmanaged", why=event.why)
+            count("unmanaged", why=event.reason)
         elif isinstance(event, RecordFailed):
             count("failed_open", step="record")
         elif isinstance(event, UsageRecorded):
             if event.cost is not None:
                 count("cost_dollars", float(event.cost), task=event.task)
-            elif not event.estimated:
+            elif not event.is_estimated:
                 self._note_unpriced(event.model)
             if event.task == "auxiliary":
                 for bucket in ("input", "output", "cache_read", "cache_write"):

@@ -15,6 +15,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.requests import PreparedRequest
+from everthread.conversation.setup import Setup
 from everthread.core.types import ModelReply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.stores import open_store
@@ -34,7 +35,8 @@ from everthread.thread.events import (
     Event,
     Notice,
 )
-from everthread.thread.options import Route, SessionOptions, Setup
+from everthread.thread.options import SessionOptions
+from everthread.thread.route import Route
 
 CompactBefore = Callable[[int, Conversation], bool] | Collection[int]
 """Calls before which to compact regardless of size: their indices, or a function."""
@@ -116,8 +118,8 @@ class ConversationPlayer:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setup = Setup(
-                    store,
-                    make_route(inputs.calls[0].model, inputs.window),
+                    store=store,
+                    route=make_route(inputs.calls[0].model, inputs.window),
                     make_engine=self._engine,
                     make_summarizer=lambda context: JournalWriter(context.counter),
                     options=self._options,

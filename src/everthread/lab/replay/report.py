@@ -37,7 +37,7 @@ from everthread.lab.replay.result import (
     StrategyResult,
     sum_costs,
 )
-from everthread.thread.compaction_records import REASON_TEXTS
+from everthread.thread.policy.compaction_reason import describe_reason
 
 LINE_STYLES = {
     "everthread": "a",
@@ -249,7 +249,7 @@ def _make_section(replay: Replay, number: int, *, show_uncached: bool) -> dict[s
 def _make_compaction_row(compaction: PlayedCompaction) -> tuple[str, ...]:
     return (
         f"before call {compaction.call + 1:,}",
-        REASON_TEXTS.get(compaction.reason, compaction.reason),
+        describe_reason(compaction.reason),
         f"{compaction.tokens_before:,} \u2192 {compaction.tokens_after:,}",
         f"{compaction.messages_before:,} \u2192 {compaction.messages_after:,}",
         compaction.author,

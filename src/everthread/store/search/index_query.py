@@ -15,7 +15,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from everthread.core.search.indexed_terms import encode_term
-from everthread.core.search.terms import identifier_terms, phrase_terms, query_terms
+from everthread.core.search.terms import list_identifiers, list_phrase_terms, list_query_terms
 from everthread.store.database import MAX_ID
 from everthread.store.search.text_chunks import MAX_TERM_REPEATS
 
@@ -119,7 +119,7 @@ def parse_query(text: str) -> ParsedQuery:
     word_terms: list[tuple[str, ...]] = []
     for quotation, word in _QUERY_WORD_PATTERN.findall(text):
         is_prefix = word.endswith("*")
-        terms = phrase_terms(quotation or word)[:MAX_PHRASE_TERMS]
+        terms = list_phrase_terms(quotation or word)[:MAX_PHRASE_TERMS]
         if not terms or tuple(terms) in word_terms:
             continue
         as_typed = _make_typed_phrases(quotation or word, terms, is_prefix=is_prefix)
@@ -129,7 +129,7 @@ def parse_query(text: str) -> ParsedQuery:
             loose_phrases += as_typed
         else:
             exact_phrases += _make_identifier_phrases(word) or as_typed
-            loose_terms = query_terms(word, loose=True)[:MAX_PHRASE_TERMS]
+            loose_terms = list_query_terms(word, loose=True)[:MAX_PHRASE_TERMS]
             loose_phrases += _make_single_term_phrases(loose_terms)
         word_terms.append(tuple(terms))
         if len(word_terms) == MAX_QUERY_WORDS:
@@ -151,7 +151,7 @@ def parse_query(text: str) -> ParsedQuery:
 def _make_typed_phrases(text: str, terms: list[str], *, is_prefix: bool) -> list[QueryPhrase]:
     """Return the phrases for a word as typed. Add pairs of characters, which are rarer than single characters."""
     pairs = [first + second for first, second in pairwise(terms)]
-    single_terms = query_terms(text)
+    single_terms = list_query_terms(text)
     if pairs and all(map(_is_single_character, terms)) and set(pairs) <= set(single_terms):
         return [make_phrase(pairs)]
     return [
@@ -162,18 +162,18 @@ def _make_typed_phrases(text: str, terms: list[str], *, is_prefix: bool) -> list
 
 def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
     """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
-    identifiers = identifier_terms(word)
+    identifiers = list_identifiers(word)
     if not identifiers:
         return []
-    identifier_parts = {term for identifier in identifiers for term in query_terms(identifier)}
-    other_terms = [term for term in query_terms(word) if term not in identifier_parts]
+    identifier_parts = {term for identifier in identifiers for term in list_query_terms(identifier)}
+    other_terms = [term for term in list_query_terms(word) if term not in identifier_parts]
     return _make_single_term_phrases([*identifiers, *other_terms][:MAX_PHRASE_TERMS])
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_single_character(term: str) -> bool:
     """Return whether a term is one character of a script without spaces, in which every character is a term."""
-    return len(term) == 1 and len(phrase_terms(term + term)) == 2
+    return len(term) == 1 and len(list_phrase_terms(term + term)) == 2
 
 
 def make_phrase(terms: Iterable[str], *, last_is_prefix: bool = False) -> QueryPhrase:

@@ -15,10 +15,10 @@ from everthread.core.search.query import Question
 from everthread.core.search.relevance import (
     DAY_SCORE,
     NEIGHBOUR_SHARES,
-    length_penalty,
+    compute_length_penalty,
     rate_conversations,
 )
-from everthread.core.search.terms import query_terms
+from everthread.core.search.terms import list_query_terms
 from everthread.store.database import SqlQuery, Tx
 from everthread.store.search.index_query import IndexQuery, make_phrase
 from everthread.store.search.recall_words import RecallWord
@@ -215,7 +215,9 @@ def _keep_best(
     """Return the certain chunks and those with the best scores by their words; for a page also by words and roles."""
     ordered_chunks = sorted(chunks, key=lambda chunk: (chunk.thread_id, chunk.id))
     conversation_numbers = list(number_conversations(ordered_chunks))
-    own_scores = [weights[chunk.id] / length_penalty(chunk.length) for chunk in ordered_chunks]
+    own_scores = [
+        weights[chunk.id] / compute_length_penalty(chunk.length) for chunk in ordered_chunks
+    ]
     rankings = [own_scores]
     if search.query.for_page:
         rankings.append(
@@ -336,7 +338,7 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
 
 def _score_words(chunk: StoredChunk, words: Sequence[RecallWord]) -> WordScores:
     """Return the score of each word in a chunk. A chunk with only a phrase of the question gets a small score."""
-    penalty = length_penalty(chunk.length)
+    penalty = compute_length_penalty(chunk.length)
     scores = {
         number: word.weight / penalty
         for number, word in enumerate(words)
@@ -367,7 +369,7 @@ def _discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
     for word in words:
         identifier = word.search_word.forms[0]
         part_weight = sum(
-            weights.get(part, 0.0) for part in query_terms(identifier) if part != identifier
+            weights.get(part, 0.0) for part in list_query_terms(identifier) if part != identifier
         )
         weight = word.weight
         if part_weight:

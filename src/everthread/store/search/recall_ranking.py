@@ -18,7 +18,7 @@ from everthread.core.search.relevance import (
     rate_conversations,
     weigh_question,
 )
-from everthread.core.search.terms import query_terms
+from everthread.core.search.terms import list_query_terms
 from everthread.store.database import Tx
 from everthread.store.search.recall_candidates import (
     RecallSearch,
@@ -118,7 +118,7 @@ def _find_chunks_of_named_speakers(
     return [
         chunk
         for chunk, speaker in speakers.items()
-        if not question_words.isdisjoint(query_terms(speaker))
+        if not question_words.isdisjoint(list_query_terms(speaker))
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from everthread.core.search.indexed_terms import encode_term
 from everthread.core.search.query import SearchWord
-from everthread.core.search.relevance import is_distinctive, rarity
+from everthread.core.search.relevance import compute_rarity, is_distinctive
 from everthread.store.database import Tx, placeholders
 from everthread.store.search.index_query import IndexQuery
 from everthread.store.search.search_scope import list_source_threads
@@ -66,14 +66,14 @@ def look_up_words(
         words.append(
             RecallWord(
                 search_word,
-                search_word.weight * rarity(matching_count, chunk_count),
+                search_word.weight * compute_rarity(matching_count, chunk_count),
                 frozenset(newest_chunks),
                 is_distinguishing,
                 frozenset(of_users),
             )
         )
     words = _add_older_chunks(tx, scope, words)
-    max_rarity = rarity(0, chunk_count)
+    max_rarity = compute_rarity(0, chunk_count)
     return words + [
         RecallWord(
             search_word,

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from everthread.core.search.query import read_question
-from everthread.core.search.terms import query_terms
+from everthread.core.search.terms import list_query_terms
 from everthread.store.database import Tx
 from everthread.store.search.neighbours import find_neighbours
 from everthread.store.search.recall_passages import recall_passages
@@ -69,7 +69,7 @@ def _find_closest(tx: Tx, query: SearchQuery, count: int, *, now: float) -> list
 
     For a question one of its rare words is enough; a text must hold more of a shorter query.
     """
-    if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
+    if query.is_literal or len(list_query_terms(query.text)) < 2 or query.session:
         return []
     # Ask for more texts if some may be outside the period.
     has_no_period = query.since is query.until is None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.search.indexed_terms import index_terms
+from everthread.core.search.indexed_terms import make_index_text
 from everthread.core.secrets.redaction import redact
 
 CHUNK_CHARS = 1_500
@@ -63,7 +63,7 @@ def split_text(text: str) -> Iterator[TextChunk]:
         end = len(text)
         if start + size < end:
             end = _find_split_point(text, start + size, overlap)
-        chunk = TextChunk(start, text[start:end], index_terms(text[start:end]))
+        chunk = TextChunk(start, text[start:end], make_index_text(text[start:end]))
         if size > MIN_CHUNK_CHARS and not _fits_index_limits(chunk.terms):
             size //= 2
             continue

@@ -28,12 +28,17 @@ from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
-from everthread.thread.options import Route, SummarizerContext
 from everthread.thread.policy.call_prices import CallPrices
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.learnt_usage import LearntUsage
-from everthread.thread.policy.notices import MIN_FADING_COMPACTIONS, make_fading_notice
+from everthread.thread.policy.notices import (
+    MIN_REPEATED_COMPACTIONS,
+    make_repeated_compaction_notice,
+)
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.recovery import ProviderRefusal, RecoveryAttempts, RecoveryStep
+from everthread.thread.route import Route
+from everthread.thread.thread_setup import SummarizerContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,15 @@ class CallerPrompt:
         return self._call.model
 
     @property
-    def learnt(self) -> LearntUsage:
-        return self._call.memory.learnt
+    def learnt_usage(self) -> LearntUsage:
+        return self._call.memory.learnt_usage
 
     def measure_size(self) -> PromptSize:
         call = self._call
         tokens = self._count_tokens(call.rewrite) + self.answer_tokens
-        fixed_tokens = round(call.settings.tokens * self.learnt.calibration.factor(call.model))
+        fixed_tokens = round(
+            call.settings.tokens * self.learnt_usage.calibration.factor(call.model)
+        )
         return PromptSize(
             tokens,
             fixed_tokens,
@@ -103,10 +110,10 @@ class CallerPrompt:
         call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
         [undone_state, *rounds] = states
         if call.rewrite is None:
-            self.learnt.tokens_after_compaction = 0  # none was made, or it was undone
+            self.learnt_usage.tokens_after_compaction = 0  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
             # Another process made this rewrite: the last failed attempt here says nothing about it.
-            self.learnt.retry_above_tokens = 0
+            self.learnt_usage.retry_above_tokens = 0
         call.is_compaction_undone = isinstance(
             undone_state, dict
         ) and call.caller_history.size < undone_state.get("until", 0)
@@ -145,7 +152,7 @@ class CallerPrompt:
             return RewriteDraft(self._describe_adopted_rewrite(newer_rewrite), newer_rewrite)
         call = self._call
         tokens = order.tokens or self._count_tokens(call.rewrite)
-        if order.tokens is None and order.reason == "overflow":
+        if order.tokens is None and order.reason is CompactionReason.OVERFLOW:
             tokens = max(tokens, call.limits.window)  # the provider refused the prompt as too long
         task = await self._make_task(order, call.rewrite, tokens)
         context = self._summarizer_context()
@@ -171,10 +178,10 @@ class CallerPrompt:
         else:
             draft = await self._refit_if_needed(draft, order)
             call.rewrite = await self._services.rewrite_maker.commit(draft, order)
-            if call.rewrite.depth >= MIN_FADING_COMPACTIONS:
-                notice = make_fading_notice(call.rewrite.depth)
+            if call.rewrite.depth >= MIN_REPEATED_COMPACTIONS:
+                notice = make_repeated_compaction_notice(call.rewrite.depth)
                 self.emit(events.Notice(self.session_id, notice))
-        self.learnt.record_compaction(tokens_before, is_automatic=order.is_automatic)
+        self.learnt_usage.record_compaction(tokens_before, is_automatic=order.is_automatic)
         return ""
 
     async def _refit_if_needed(self, draft: RewriteDraft, order: CompactionOrder) -> RewriteDraft:
@@ -205,14 +212,14 @@ class CallerPrompt:
             key,
             verdict,
             refusal,
-            window=call.limits.window,
+            assumed_window=call.limits.window,
             tokens=self._count_tokens(call.rewrite),
             output_cap=call.output_cap or call.settings.output_cap,
         )
         call.limits = await limits.load(key, call.limits.window)
         if verdict.kind == "max_tokens_too_large" and verdict.input_tokens:
             # The prompt stays the same, and the provider has counted it.
-            self.learnt.calibration.observe(call.model, verdict.input_tokens, call.estimate)
+            self.learnt_usage.calibration.observe(call.model, verdict.input_tokens, call.estimate)
         return learnt_window
 
     def choose_step(self, attempts: RecoveryAttempts, verdict: ErrorVerdict) -> RecoveryStep:
@@ -233,7 +240,9 @@ class CallerPrompt:
         if call.rewrite is not None and call.rewrite != previous_rewrite:
             return True
         tokens = self._count_tokens(call.rewrite)
-        task = await self._make_task(CompactionOrder("payload"), call.rewrite, tokens)
+        task = await self._make_task(
+            CompactionOrder(CompactionReason.PAYLOAD), call.rewrite, tokens
+        )
         shrunk_rewrite = await self._services.rewrite_maker.shrink_payload(task)
         if shrunk_rewrite is None:
             return False

@@ -13,7 +13,7 @@ from everthread.store.records import LimitKey, SessionKind
 from everthread.thread.accounting import ChargeUsage
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ClientScope
-from everthread.thread.options import CheckPermission
+from everthread.thread.thread_setup import CheckPermission
 
 PLATFORM = "gateway"
 """The platform of threads whose clients send HTTP requests."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE
+from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE, CompactionTiming
 from everthread.core.messages import Message
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens import TokenCounter
@@ -44,6 +44,7 @@ from everthread.thread.matching.thread_index import ThreadIndex
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.model_limits import ModelLimits
 from everthread.thread.policy.compaction_policy import CompactionPolicy, PolicyDecision
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.recovery import ProviderRefusal
 from everthread.thread.used_window import CALLER_STATE, UsedWindow
 
@@ -176,21 +177,21 @@ class CallerThreads:
         try:
             if call.settings.is_rewritable and self.setup.options.enabled:
                 return await self._compact_if_needed(call)
-            return PolicyDecision("send")
+            return PolicyDecision(CompactionTiming.NOT_DUE)
         finally:  # also after a failure or disconnect: other calls may wait for these messages
             self.start_storing(call)
 
     async def _compact_if_needed(self, call: PreparedCall) -> PolicyDecision:
         """Look up the call's rewrite and recall rounds, and compact if the policy says so."""
         if call.caller_history.is_single_text or self._needs_no_compaction(call):
-            return PolicyDecision("send")
+            return PolicyDecision(CompactionTiming.NOT_DUE)
         prompt = CallerPrompt(call, self._services)
         async with call.memory.compaction_lock:
             await prompt.load_rewrite_state()
             if call.is_compaction_undone and not prompt.measure_size().is_full:
-                return PolicyDecision("send")
+                return PolicyDecision(CompactionTiming.NOT_DUE)
             thread = self._make_managed_thread(call, prompt)
-            return await thread.compact_if_needed(reason="in-loop")
+            return await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
         """Return whether a call needs neither a compaction nor a rewrite or recall rounds of its thread."""
@@ -209,15 +210,15 @@ class CallerThreads:
         key = None if call.rewrite is None else rewrite_key(call.rewrite)
         is_new = key is not None and key != call.memory.last_rewrite_key
         call.memory.last_rewrite_key = key
-        learnt = call.memory.learnt
+        learnt_usage = call.memory.learnt_usage
         call.estimate = self._services.sizer.estimate_tokens(call, call.rewrite)
         tokens_before = self._services.sizer.count_tokens(call, None)
         tokens_after = self._services.sizer.count_tokens(call, call.rewrite)
         if is_new:
-            learnt.tokens_after_compaction = tokens_after
+            learnt_usage.tokens_after_compaction = tokens_after
             unreported_tokens = tokens_after
         else:
-            unreported_tokens = learnt.calibration.count_unreported_tokens(
+            unreported_tokens = learnt_usage.calibration.count_unreported_tokens(
                 call.model, call.estimate
             )
         call.max_output = call.limits.compute_max_output(
@@ -255,7 +256,7 @@ class CallerThreads:
         """
         if window:
             call.limits = replace(call.limits, window=window)
-        order = CompactionOrder("manual", level=level, is_manual=True)
+        order = CompactionOrder(CompactionReason.MANUAL, level=level)
         async with call.memory.compaction_lock:
             compaction = await self._make_managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
@@ -302,7 +303,7 @@ class CallerThreads:
             prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
             thread = self._make_managed_thread(call, prompt)
             await thread.prepare_ahead()
-            if self.setup.options.idle:
+            if self.setup.options.compact_when_idle:
                 thread.start_idle_timer()
 
     async def record_compaction(
@@ -340,7 +341,7 @@ class CallerThreads:
         """Store the answer and its usage, and learn from the usage."""
         reported = outcome.usage if outcome.is_success and not outcome.estimated else None
         if reported is not None:
-            calibration = call.memory.learnt.calibration
+            calibration = call.memory.learnt_usage.calibration
             calibration.observe(call.model, reported.prompt_tokens, call.estimate)
             thread = self._make_managed_thread(call)
             for observed in (*earlier_usage, reported):
@@ -394,7 +395,7 @@ class CallerThreads:
             for round_usage in outcome.recall_usage
         ]
         call_record = self._services.accounting.price_call(
-            call.thread, call.model, usage, estimated=estimated
+            call.thread, call.model, usage, is_estimated=estimated
         )
         return [*recall_records, call_record]
 

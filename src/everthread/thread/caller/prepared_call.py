@@ -110,7 +110,7 @@ class PreparedCall:
         """Return the budget of the call, with room for the answer it asks for, up to a quarter of the window."""
         caller_cap = self.settings.output_cap
         cap = caller_cap if caller_cap and caller_cap > 0 else options.max_tokens
-        factor = self.memory.learnt.calibration.factor(self.model)
+        factor = self.memory.learnt_usage.calibration.factor(self.model)
         fixed_tokens = round(self.settings.tokens * factor)
         key = (self.model, self.limits.window, cap, fixed_tokens)
         cached_budget = self.memory.last_budget

@@ -19,7 +19,7 @@ class PromptSizer:
 
     def count_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:
         """Return the prompt's tokens as the provider counts them. `rewrite`: the one in use, or None."""
-        calibration = call.memory.learnt.calibration
+        calibration = call.memory.learnt_usage.calibration
         return calibration.project(call.model, self.estimate_tokens(call, rewrite))
 
     def estimate_tokens(self, call: PreparedCall, rewrite: Rewrite | None) -> int:

@@ -31,7 +31,7 @@ from everthread.thread.caller.start_replacement import replace_start
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
-from everthread.thread.events import CompactionVoid, Listener, Slimmed
+from everthread.thread.events import CompactionVoid, Listener, PayloadShrunk
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.payload_shrinking import shrink_messages
@@ -158,7 +158,7 @@ class RewriteMaker:
         chars_before = sum(len(text) for text in covered_texts)
         chars_after = len(rewrite.replacement.decode())
         self._listener(
-            Slimmed(
+            PayloadShrunk(
                 task.thread_id, rewrite.replaced_count, chars_before, chars_after, len(to_store)
             )
         )

@@ -22,7 +22,7 @@ _REWRITE_FIELD = "rewrite"
 class ThreadMemory:
     """The memory of a thread in one process; not needed to continue the thread."""
 
-    learnt: LearntUsage = field(default_factory=LearntUsage)
+    learnt_usage: LearntUsage = field(default_factory=LearntUsage)
     is_payload_shrunk: bool = False
     """Whether a request had too many bytes, so that its smaller form is used regardless of tokens."""
     last_rewrite_key: str | None = None
@@ -48,7 +48,7 @@ class ThreadMemory:
 
     def dump(self) -> dict[str, Any]:
         """Return the part that is stored with the thread, as JSON values."""
-        return {**self.learnt.dump(), _REWRITE_FIELD: self.last_rewrite_key}
+        return {**self.learnt_usage.dump(), _REWRITE_FIELD: self.last_rewrite_key}
 
 
 class ThreadMemories:
@@ -79,15 +79,16 @@ class ThreadMemories:
         """Wait for the compactions that are being made."""
         tasks: list[asyncio.Task[Any]] = []
         for memory in self._memories.values():
-            started_tasks = (memory.preparation.task, memory.preparation.idle_timer)
-            tasks += [task for task in started_tasks if isinstance(task, asyncio.Task)]
+            started_tasks = (memory.preparation.task, memory.preparation.idle_task)
+            tasks += [task for task in started_tasks if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def end_preparations(self, seconds: float) -> None:
         """Give the compactions that are being made a few seconds, then cancel them."""
         for memory in self._memories.values():
-            if memory.preparation.idle_timer is not None:
-                memory.preparation.idle_timer.cancel()
+            memory.preparation.cancel_idle_timer()
+            if memory.preparation.idle_task is not None:
+                memory.preparation.idle_task.cancel()
         tasks = [
             task
             for memory in self._memories.values()

@@ -101,7 +101,7 @@ def find_fault(compaction: Any, count: int) -> str:
         compaction.messages,
         lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str),
     ):
-        return "its messages are no list of messages"
+        return "its messages are not a list of messages"
     if not compaction.messages and count:
         return "it has no message left"
     if len(compaction.kept) != len(compaction.messages) or not _is_list_of(

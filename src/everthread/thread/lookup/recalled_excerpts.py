@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.search.search_results import quote_excerpt
-from everthread.core.search.terms import query_terms
+from everthread.core.search.terms import list_query_terms
 from everthread.core.tokens import TokenCounter
 from everthread.core.turns import is_user_message
 from everthread.core.user_words import user_words_in
@@ -101,7 +101,10 @@ class ExcerptFinder:
     async def _find_passages(
         self, visible_thread: VisibleThread, chars: int
     ) -> list[RecallPassage]:
-        """Find passages that match, the best first."""
+        """Find the passages that match the new part of the prompt, the best first.
+
+        In the middle of a turn that part is the arguments of the last calls; otherwise it is the user's message.
+        """
         last_body = visible_thread.messages[-1].body
         is_mid_turn = bool(results_of(last_body))
         if is_mid_turn:
@@ -167,8 +170,8 @@ def _read_new_arguments(bodies: Sequence[Message]) -> str:
             earlier_texts.append(arguments)
         else:
             latest_arguments = arguments
-    earlier_terms = set(query_terms("\n".join(earlier_texts)))
-    has_new_term = any(term not in earlier_terms for term in query_terms(latest_arguments))
+    earlier_terms = set(list_query_terms("\n".join(earlier_texts)))
+    has_new_term = any(term not in earlier_terms for term in list_query_terms(latest_arguments))
     return latest_arguments if has_new_term else ""
 
 

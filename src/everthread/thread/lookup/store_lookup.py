@@ -173,7 +173,7 @@ class StoreLookup:
         start = max(0, offset)
         max_chars = max(1, min(limit, MAX_PASSAGE_CHARS))
         if _OUTPUT_ID_PATTERN.fullmatch(item_id):
-            await self._check_output(item_id)
+            await self._require_output_in_thread(item_id)
             text = await self.store.outputs.load_output(item_id, tenant=self.tenant)
             return make_passage(
                 Excerpt(
@@ -197,7 +197,7 @@ class StoreLookup:
         turn = await self.cache.find_turn(self.store, thread, stored_message.id)
         return make_passage(make_excerpt(stored_message, thread, turn), start, max_chars)
 
-    async def _check_output(self, output_id: str) -> None:
+    async def _require_output_in_thread(self, output_id: str) -> None:
         if self._reach == "thread" and self.thread is not None:
             lists = [
                 await self.store.outputs.list_outputs(thread)

@@ -9,34 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from everthread.core.caching.cache_lifetimes import CACHE_SECONDS, bills_cache_writes
 from everthread.core.costs.compaction_economics import (
     MIN_THRESHOLD_SHARE,
     CompactionCase,
     CompactionDecision,
+    CompactionTiming,
     Rates,
     decide_compaction,
 )
 from everthread.core.costs.prices import prices_for
 from everthread.thread.policy.call_prices import PROVIDERS_WITHOUT_PRICES, CallPrices
+from everthread.thread.policy.compaction_reason import CompactionReason
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 
-COLD_CACHE = "cold-cache"
-"""The reason of an early compaction: the provider no longer caches the prompt."""
-IDLE = "idle"
-"""The reason of a compaction shortly before the provider's cache expires."""
-AUTOMATIC_REASONS = frozenset({"in-loop", "preflight", "hygiene", COLD_CACHE, IDLE})
 MIN_CALLS_BETWEEN_COMPACTIONS = 8
 """Minimum calls between two compactions in a small window."""
 MAX_CALLS_BETWEEN_COMPACTIONS = 20
 """Minimum calls between two compactions in a large window."""
 WINDOW_TOKENS_PER_CALL = 3_200
 """Between these bounds, the minimum number of calls is the window divided by this."""
-MIN_HYGIENE_MESSAGES = 4
+MIN_MESSAGES_BEFORE_INCOMING = 4
 CACHE_LIFETIME_SHARE = 0.8
 """Share of the cache's lifetime after which a summary is written, while reading the cache is still cheap."""
 
@@ -45,18 +41,14 @@ CACHE_LIFETIME_SHARE = 0.8
 class PolicyDecision:
     """The action before a call, with its reason."""
 
-    action: Literal["send", "wait", "compact"]
-    """`send`: no compaction is due; `wait`: one is due but postponed; `compact`: compact now."""
-    reason: str = ""
-    """The reason of the compaction: `in-loop`, `preflight`, `cold-cache` …"""
+    timing: CompactionTiming
+    """`LATER` if a compaction is due but postponed."""
+    reason: CompactionReason = CompactionReason.IN_LOOP
+    """Why to compact, if the time is now."""
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
     cost_decision: CompactionDecision | None = None
     """The decision by cost; None if economics are off or prices are unknown."""
-
-    @property
-    def should_compact(self) -> bool:
-        return self.action == "compact"
 
 
 class CompactionPolicy:
@@ -69,135 +61,149 @@ class CompactionPolicy:
     def decide(
         self,
         size: PromptSize,
-        learnt: LearntUsage,
+        learnt_usage: LearntUsage,
         prices: CallPrices,
         *,
-        reason: str,
+        reason: CompactionReason,
         is_summary_ready: bool = False,
     ) -> PolicyDecision:
         """Decide whether to compact before a call of this size. `is_summary_ready`: whether a summary is prepared."""
         if not self.options.enabled:
-            return PolicyDecision("send")
+            return PolicyDecision(CompactionTiming.NOT_DUE)
         cost_decision = None
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            cost_decision = self.weigh_costs(size, learnt, prices)
+            cost_decision = self.weigh_costs(size, learnt_usage, prices)
         if size.tokens < size.budget.threshold:
-            if cost_decision is None or cost_decision.action != "now":
-                return PolicyDecision("send")
+            if cost_decision is None or cost_decision.timing is not CompactionTiming.NOW:
+                return PolicyDecision(CompactionTiming.NOT_DUE)
             if self.options.background and not is_summary_ready and not prices.has_free_summary:
-                return PolicyDecision("send")  # the call would wait for a model's summary
-            if self._is_too_soon(size, learnt) or self.is_ineffective(
-                size.grown_to_threshold, learnt
+                return PolicyDecision(
+                    CompactionTiming.NOT_DUE
+                )  # the call would wait for a model's summary
+            if self._is_too_soon(size, learnt_usage) or self.is_ineffective(
+                size.grown_to_threshold, learnt_usage
             ):
-                return PolicyDecision("send", cost_decision=cost_decision)
-            return PolicyDecision("compact", COLD_CACHE, cost_decision=cost_decision)
-        is_later_cheaper = cost_decision is not None and cost_decision.action == "later"
-        if is_later_cheaper or self._is_too_soon(size, learnt):
-            return PolicyDecision("wait", cost_decision=cost_decision)
-        if self.is_ineffective(size, learnt):
-            return PolicyDecision("send", cost_decision=cost_decision)
-        return PolicyDecision("compact", reason, size.is_full, cost_decision)
+                return PolicyDecision(CompactionTiming.NOT_DUE, cost_decision=cost_decision)
+            return PolicyDecision(
+                CompactionTiming.NOW, CompactionReason.COLD_CACHE, cost_decision=cost_decision
+            )
+        is_later_cheaper = (
+            cost_decision is not None and cost_decision.timing is CompactionTiming.LATER
+        )
+        if is_later_cheaper or self._is_too_soon(size, learnt_usage):
+            return PolicyDecision(CompactionTiming.LATER, cost_decision=cost_decision)
+        if self.is_ineffective(size, learnt_usage):
+            return PolicyDecision(CompactionTiming.NOT_DUE, cost_decision=cost_decision)
+        return PolicyDecision(
+            CompactionTiming.NOW, reason, must_wait=size.is_full, cost_decision=cost_decision
+        )
 
-    def _is_too_soon(self, size: PromptSize, learnt: LearntUsage) -> bool:
+    def _is_too_soon(self, size: PromptSize, learnt_usage: LearntUsage) -> bool:
         """Return whether a compaction would follow the last one too soon.
 
         Each compaction loses detail and rewrites the cache, so it should last for a number of calls.
         """
-        if not self.options.economics or not learnt.tokens_after_compaction:
+        if not self.options.economics or not learnt_usage.tokens_after_compaction:
             return False
         calls_by_window = size.budget.window // WINDOW_TOKENS_PER_CALL
         min_calls = min(
             MAX_CALLS_BETWEEN_COMPACTIONS, max(MIN_CALLS_BETWEEN_COMPACTIONS, calls_by_window)
         )
-        is_recent = learnt.call_pattern.since_rewrite < min_calls
+        is_recent = learnt_usage.call_pattern.since_rewrite < min_calls
         return is_recent and size.tokens < size.max_delayed_tokens
 
-    def should_prepare(self, size: PromptSize, learnt: LearntUsage, prices: CallPrices) -> bool:
+    def should_prepare(
+        self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
+    ) -> bool:
         """Return whether a model should write the next summary in the background, from 80 % of the threshold on."""
         may_prepare = self.options.enabled and self.options.background and not prices.is_journal
         if not may_prepare or size.tokens < size.budget.background_start:
             return False
-        cost_decision = self.weigh_costs(size.grown_to_threshold, learnt, prices)
-        return (cost_decision is None or cost_decision.action == "now") and not self.is_ineffective(
-            size.grown_to_threshold, learnt
-        )
+        cost_decision = self.weigh_costs(size.grown_to_threshold, learnt_usage, prices)
+        return (
+            cost_decision is None or cost_decision.timing is CompactionTiming.NOW
+        ) and not self.is_ineffective(size.grown_to_threshold, learnt_usage)
 
     def should_prepare_when_idle(
-        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
+        self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> bool:
         """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
-        rates = self._find_rates(prices, size.tokens, learnt)
+        rates = self._find_rates(prices, size.tokens, learnt_usage)
         may_prepare = self.options.enabled and self.options.background and not prices.is_journal
         if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
         cost_decision = decide_compaction(
-            replace(self._make_case(size, learnt, prices, rates), cold_reason="the pause")
+            replace(self._make_case(size, learnt_usage, prices, rates), cold_reason="the pause")
         )
         is_worthwhile = (
-            cost_decision.action == "now" and cost_decision.savings > 2 * cost_decision.cost
+            cost_decision.timing is CompactionTiming.NOW
+            and cost_decision.savings > 2 * cost_decision.cost
         )
-        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, learnt)
+        return is_worthwhile and not self.is_ineffective(size.grown_to_threshold, learnt_usage)
 
-    def should_compact_when_idle(self, size: PromptSize, learnt: LearntUsage) -> bool:
+    def should_compact_when_idle(self, size: PromptSize, learnt_usage: LearntUsage) -> bool:
         """Return whether to compact shortly before the cache expires."""
         options = self.options
         is_large = size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold
         return (
-            options.enabled and options.idle and is_large and not self.is_ineffective(size, learnt)
+            options.enabled
+            and options.compact_when_idle
+            and is_large
+            and not self.is_ineffective(size, learnt_usage)
         )
 
-    def is_hygiene_due(self, size: PromptSize, message_count: int) -> bool:
+    def is_due_before_incoming(self, size: PromptSize, message_count: int) -> bool:
         """Return whether the gateway should compact before it takes an incoming message."""
         return (
             self.options.enabled
-            and message_count >= MIN_HYGIENE_MESSAGES
-            and size.tokens >= size.budget.hygiene_limit
+            and message_count >= MIN_MESSAGES_BEFORE_INCOMING
+            and size.tokens >= size.budget.before_incoming_limit
         )
 
-    def is_ineffective(self, size: PromptSize, learnt: LearntUsage) -> bool:
+    def is_ineffective(self, size: PromptSize, learnt_usage: LearntUsage) -> bool:
         """Return whether the last compactions showed that another would save nothing yet."""
-        if size.tokens < learnt.retry_above_tokens:
+        if size.tokens < learnt_usage.retry_above_tokens:
             return True
-        return learnt.pause.is_active(size.tokens, self.wall_clock())
+        return learnt_usage.pause.is_active(size.tokens, self.wall_clock())
 
-    # Dollars
-
-    def find_cold_reason(self, learnt: LearntUsage) -> str:
+    def find_cold_reason(self, learnt_usage: LearntUsage) -> str:
         """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
-        if learnt.cache_change:
-            return learnt.cache_change
+        if learnt_usage.cache_change:
+            return learnt_usage.cache_change
         now = self.wall_clock()
-        last_call = learnt.call_pattern.last
-        ttl = self.find_cache_lifetime(learnt)
-        if last_call is None or not learnt.call_pattern.is_cold(now, ttl=ttl):
+        last_call = learnt_usage.call_pattern.last
+        ttl = self.find_cache_lifetime(learnt_usage)
+        if last_call is None or not learnt_usage.call_pattern.is_cold(now, ttl=ttl):
             return ""
         return (
             f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
         )
 
-    def find_cache_lifetime(self, learnt: LearntUsage) -> float:
+    def find_cache_lifetime(self, learnt_usage: LearntUsage) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
-        return learnt.call_pattern.lifetime or self.options.cache_seconds
+        return learnt_usage.call_pattern.lifetime or self.options.cache_seconds
 
     def weigh_costs(
-        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
+        self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
-        rates = self._find_rates(prices, size.tokens, learnt)
+        rates = self._find_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None
-        return decide_compaction(self._make_case(size, learnt, prices, rates))
+        return decide_compaction(self._make_case(size, learnt_usage, prices, rates))
 
     def find_miss_cost(
-        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices
+        self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> float | None:
         """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
-        rates = self._find_rates(prices, size.tokens, learnt)
+        rates = self._find_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None
-        return rates.at_read_share(learnt.call_pattern.read_share).miss_cost(size.tokens)
+        return rates.at_read_share(learnt_usage.call_pattern.read_share).miss_cost(size.tokens)
 
-    def _find_rates(self, prices: CallPrices, tokens: int, learnt: LearntUsage) -> Rates | None:
+    def _find_rates(
+        self, prices: CallPrices, tokens: int, learnt_usage: LearntUsage
+    ) -> Rates | None:
         if not self.options.economics:
             return None
         has_no_prices = prices.provider in PROVIDERS_WITHOUT_PRICES
@@ -207,7 +213,7 @@ class CompactionPolicy:
             provider=None if has_no_prices else prices.provider,
             prompt_tokens=tokens,
         )
-        is_kept_long = self.find_cache_lifetime(learnt) >= CACHE_SECONDS["1h"]
+        is_kept_long = self.find_cache_lifetime(learnt_usage) >= CACHE_SECONDS["1h"]
         ttl = "1h" if prices.uses_marks and is_kept_long else "5m"
         return Rates.from_prices(
             list_prices,
@@ -216,7 +222,7 @@ class CompactionPolicy:
         )
 
     def _make_case(
-        self, size: PromptSize, learnt: LearntUsage, prices: CallPrices, rates: Rates
+        self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices, rates: Rates
     ) -> CompactionCase:
         budget = size.budget
         summary_tokens = budget.summary_size(
@@ -224,7 +230,7 @@ class CompactionPolicy:
         )
         tokens_after = max(
             size.fixed_tokens + budget.tail_tokens + summary_tokens,
-            min(learnt.tokens_after_compaction, budget.max_compacted_tokens),
+            min(learnt_usage.tokens_after_compaction, budget.max_compacted_tokens),
         )
         return CompactionCase(
             tokens=size.tokens,
@@ -234,7 +240,7 @@ class CompactionPolicy:
             limit=size.max_delayed_tokens,
             summary_cost=prices.quote_summary(size.tokens, summary_tokens) or 0.0,
             rates=rates,
-            call_pattern=learnt.call_pattern,
-            cold_reason=self.find_cold_reason(learnt),
+            call_pattern=learnt_usage.call_pattern,
+            cold_reason=self.find_cold_reason(learnt_usage),
             is_mid_turn=size.is_mid_turn,
         )

@@ -14,11 +14,11 @@ from everthread.core.tokens.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """Settings of a context. The field names are the keys of `config.yaml`."""
+    """Settings of a context. The field names are the keys of `config.yaml`, except `compact_when_idle`: `idle`."""
 
     enabled: bool = True
     background: bool = True
-    idle: bool = False
+    compact_when_idle: bool = False
     """Compact shortly before the provider's cache expires."""
     threshold: float = defaults.DEFAULT_THRESHOLD
     target_ratio: float = defaults.DEFAULT_TARGET_RATIO
@@ -62,9 +62,9 @@ class ContextOptions:
             user_words=self.user_words,
             max_output=max_output,
         )
-        if fixed_tokens < budget.threshold or budget.threshold >= budget.hygiene_limit:
+        if fixed_tokens < budget.threshold or budget.threshold >= budget.before_incoming_limit:
             return budget
-        share = budget.hygiene_limit / window
+        share = budget.before_incoming_limit / window
         return replace(self, threshold=share, threshold_tokens=None).budget(window)
 
     @property

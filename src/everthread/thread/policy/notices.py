@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-MIN_FADING_COMPACTIONS = 2
+MIN_REPEATED_COMPACTIONS = 2
 """From this compaction of a thread on, warn the user that detail may fade."""
 
 
-def make_fading_notice(
+def make_repeated_compaction_notice(
     compaction_count: int, advice: str = "A new conversation starts afresh"
 ) -> str:
     return (

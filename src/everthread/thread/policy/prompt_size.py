@@ -38,7 +38,7 @@ class PromptSize:
         reserve = min(self.output_cap or defaults.DEFAULT_OUTPUT_RESERVE, window // 4)
         limit = min(
             int(MAX_DELAY_FACTOR * self.budget.threshold),
-            self.budget.hygiene_limit,
+            self.budget.before_incoming_limit,
             window - reserve - window // 50,
         )
         return max(self.budget.threshold, limit)

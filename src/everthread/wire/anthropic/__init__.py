@@ -1,4 +1,4 @@
-"""Anthropic messages <-> core, both directions: messages and blocks, whole requests and replies, streams."""
+"""Convert Anthropic's protocol: messages and blocks, whole requests and replies, streams."""
 
 from everthread.wire.anthropic.anthropic_blocks import API
 from everthread.wire.anthropic.anthropic_decoding import decode_messages

@@ -1,4 +1,4 @@
-"""Anthropic's content blocks <-> parts of core messages: text, images, documents, arguments of calls."""
+"""Decode and encode Anthropic's content blocks: text, images, documents, arguments of calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def decode_part(block: Mapping[str, Any]) -> Part:
 
 
 def encode_part(part: Mapping[str, Any]) -> Part | None:
-    """Return a core part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
+    """Return a core part as a block, or None if it would be empty. Replace unsupported content by a placeholder."""
     kind = kind_of(part)
     if kind in _TEXT_KINDS:
         block = make_text_block(part.get("text"))
@@ -69,7 +69,7 @@ def encode_part(part: Mapping[str, Any]) -> Part | None:
 
 
 def make_text_block(text: Any) -> Part | None:
-    """Return a text block; None for a blank text, which Anthropic refuses."""
+    """Return a text block, or None for a blank text, which Anthropic refuses."""
     return {"type": "text", "text": text} if isinstance(text, str) and text.strip() else None
 
 
@@ -99,7 +99,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def source_url(source: Any) -> str:
-    """Return a data URL or a public URL, which other providers can read; empty for a file id."""
+    """Return a data URL or a public URL, which other providers can read, or an empty string for a file id."""
     match source:
         case {"type": "base64", "media_type": str(media), "data": str(data)}:
             return f"data:{media};base64,{data}"

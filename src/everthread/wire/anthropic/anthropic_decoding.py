@@ -27,11 +27,11 @@ THINKING_BLOCK_KINDS = frozenset({"thinking", "redacted_thinking"})
 
 
 def decode_messages(
-    wire: Sequence[Mapping[str, Any]], *, model: str | None = None
+    wire_messages: Sequence[Mapping[str, Any]], *, model: str | None = None
 ) -> list[Message]:
     """Return core messages. `model` is the author of the assistant's reasoning, if known."""
     decoded: list[Message] = []
-    for index, message in enumerate(require_list(wire, "messages")):
+    for index, message in enumerate(require_list(wire_messages, "messages")):
         decoded += decode_message(message, f"messages[{index}]", model=model)
     return decoded
 

@@ -34,7 +34,7 @@ from everthread.wire.native_values import can_use_reasoning, native_record
 
 
 def find_certain_role(message: Message) -> str:
-    """Return the wire role of a message if it certainly adds a block; empty if that is not certain."""
+    """Return the wire role of a message if it certainly adds a block, or an empty string if that is not certain."""
     if message["role"] == "tool":
         return "user"
     calls: Any = message.get("tool_calls")
@@ -119,7 +119,7 @@ def _clean_call_id(call_id: str) -> str:
 def encode_message(
     message: Message, model: str | None, call_ids: AnthropicCallIds
 ) -> EncodedMessage | None:
-    """Return the blocks a message adds; None if there are none."""
+    """Return the blocks a message adds, or None if there are none."""
     if (text_message := _encode_text_message(message)) is not None:
         return text_message
     encoded_message = _encode_native_message(message, model, call_ids) or _encode_foreign_message(
@@ -132,7 +132,7 @@ def encode_message(
 
 
 def _encode_text_message(message: Message) -> EncodedMessage | None:
-    """Return the blocks of a message that is only a role and a text, the most frequent form; None for others."""
+    """Return the blocks of a message that is only a role and a text, the most frequent form, or None for others."""
     if len(message) != 2:
         return None
     role = message["role"]
@@ -261,7 +261,7 @@ def _replace_media(block: Part) -> Part:
 
 
 def _find_cache_mark(message: Message, *, is_native: bool) -> Mapping[str, Any] | None:
-    """Return the cache mark of a message; None if it has none.
+    """Return the cache mark of a message, or None if it has none.
 
     A native message is sent in its native form; its core content is searched too, because a mark may be only there.
     """

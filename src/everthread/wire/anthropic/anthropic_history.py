@@ -36,21 +36,21 @@ def encode_messages(
     reusable_history = EncodedHistory()
     if encoded_history and encoded_history.is_start_of(messages, model):
         reusable_history = encoded_history
-    wire = reusable_history.wire_messages[:]
+    wire_messages = reusable_history.wire_messages[:]
     call_ids = reusable_history.call_ids.copy()
     start = len(reusable_history.messages)
     settled_count = _count_settled_messages(messages, start) if encoded_history else start
     if encoded_history and settled_count > start:
-        wire += _encode_new_messages(
+        wire_messages += _encode_new_messages(
             messages[start:settled_count], model, call_ids, is_start=not start
         )
         encoded_history.messages = messages[:settled_count]
         encoded_history.model = model
         encoded_history.call_ids = call_ids.copy()
-        encoded_history.wire_messages = wire[:]
+        encoded_history.wire_messages = wire_messages[:]
         start = settled_count
-    wire += _encode_new_messages(messages[start:], model, call_ids, is_start=not start)
-    return wire
+    wire_messages += _encode_new_messages(messages[start:], model, call_ids, is_start=not start)
+    return wire_messages
 
 
 def _encode_new_messages(
@@ -61,10 +61,10 @@ def _encode_new_messages(
         for message in messages
         if (encoded_message := encode_message(message, model, call_ids)) is not None
     ]
-    wire = [_join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)]
+    wire_messages = [_join_neighbours(neighbours) for neighbours in group_by_role(encoded_messages)]
     if is_start and messages and needs_opening(encoded_messages, assistant_role="assistant"):
-        wire.insert(0, {"role": "user", "content": OPENING_TEXT})
-    return wire
+        wire_messages.insert(0, {"role": "user", "content": OPENING_TEXT})
+    return wire_messages
 
 
 def _count_settled_messages(messages: Messages, start: int) -> int:

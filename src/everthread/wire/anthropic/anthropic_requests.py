@@ -1,4 +1,4 @@
-"""Requests of Anthropic's protocol <-> core requests, with their tools."""
+"""Decode and encode requests of Anthropic's protocol, with their tools."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _encode_tool_choice(value: Any) -> Any:
 
 
 def _encode_output_config(value: Any) -> Any:
-    """Return a JSON schema for the answer; None for OpenAI's other formats, which Anthropic does not have."""
+    """Return a JSON schema for the answer, or None for OpenAI's other formats, which Anthropic does not have."""
     inner = value.get("json_schema") if isinstance(value, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     return {"format": {"type": "json_schema", "schema": schema}} if schema else None
@@ -174,11 +174,11 @@ _FREE_TEXT_SCHEMA = {
 _OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
 
 
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode_tools(wire_tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return core tools. A custom tool keeps its native value only if its core form would not restore it."""
     return [
         _decode_tool(tool, f"tools[{index}]")
-        for index, tool in enumerate(require_objects(wire, "tools"))
+        for index, tool in enumerate(require_objects(wire_tools, "tools"))
     ]
 
 

@@ -24,6 +24,6 @@ def get_field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def get_object_field(fields: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return a field that must be an object; None if it is absent or something else."""
+    """Return a field that must be an object, or None if it is absent or something else."""
     value = get_field(fields, name)
     return value if isinstance(value, Mapping) else None

@@ -101,7 +101,7 @@ def _derive_call_id(name: str, arguments: Any, position: int) -> str:
 
 
 def decode_messages(
-    wire: Sequence[Mapping[str, Any]],
+    wire_contents: Sequence[Mapping[str, Any]],
     *,
     model: str | None = None,
     previous_content: Mapping[str, Any] | None = None,
@@ -114,7 +114,7 @@ def decode_messages(
     if previous_content is not None:
         decode_content(previous_content, "the content before", call_ids, model=model)
     decoded: list[Message] = []
-    for index, content in enumerate(require_list(wire, "contents")):
+    for index, content in enumerate(require_list(wire_contents, "contents")):
         decoded += decode_content(content, f"contents[{index}]", call_ids, model=model)
     return decoded
 

@@ -72,7 +72,7 @@ def _join_neighbours(neighbours: list[EncodedMessage]) -> Content:
 def _encode_message(
     message: Message, model: str | None, call_names: CallNames
 ) -> EncodedMessage | None:
-    """Return the parts that a message adds to the wire; None if there are none."""
+    """Return the parts that a message adds to the wire, or None if there are none."""
     value = native_value(message, API)
     if isinstance(value, dict):
         return _encode_native_message(message, value, model, call_names)

@@ -1,4 +1,4 @@
-"""Gemini's parts <-> parts of core messages: texts, media, function responses."""
+"""Decode and encode Gemini's parts: texts, media, function responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _decode_media(blob: Mapping[str, Any]) -> Part:
 
 
 def encode_part(part: Part) -> Part | None:
-    """Return a core part in Gemini's form; None if it is blank or unsupported."""
+    """Return a core part in Gemini's form, or None if it is blank or unsupported."""
     kind = kind_of(part)
     if kind in ("image_url", "file"):
         inner = part.get(kind)

@@ -1,4 +1,4 @@
-"""Gemini's requests <-> core requests, with their tools.
+"""Decode and encode Gemini's requests, with their tools.
 
 The model of a request is in its path, not in its body; here it is the field `model`, which the caller adds.
 """
@@ -101,10 +101,10 @@ def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, name: {**settings, **(get_object_field(fields, name) or {})}}
 
 
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode_tools(wire_tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return core tools: each function declaration, and Gemini's own tools unchanged."""
     tools: list[dict[str, Any]] = []
-    for index, value in enumerate(require_list(wire, "tools")):
+    for index, value in enumerate(require_list(wire_tools, "tools")):
         tool = require_object(value, f"tools[{index}]")
         name = find_field_name(tool, "functionDeclarations")
         path = f"tools[{index}].{name}"

@@ -1,4 +1,4 @@
-"""OpenAI chat completions <-> core, both directions: messages, whole requests and replies, streams."""
+"""Convert OpenAI's chat protocol: messages, whole requests and replies, streams."""
 
 from everthread.wire.openai_chat.chat_conversion import API, to_chat_messages, to_chat_parts
 from everthread.wire.openai_chat.chat_decoding import decode_messages

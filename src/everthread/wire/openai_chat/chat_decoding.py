@@ -14,18 +14,18 @@ from everthread.wire.payload_checks import require_list, require_object, require
 
 
 def decode_messages(
-    wire: Sequence[Mapping[str, Any]], *, model: str | None = None, start: int = 0
+    wire_messages: Sequence[Mapping[str, Any]], *, model: str | None = None, start: int = 0
 ) -> list[Message]:
     """Return core messages. `model` is the author of their reasoning, if known. `start`: index of the first one."""
     return [
         decode_message(message, f"messages[{index}]", model=model)
-        for index, message in enumerate(require_list(wire, "messages"), start=start)
+        for index, message in enumerate(require_list(wire_messages, "messages"), start=start)
     ]
 
 
-def decode_message(wire: Any, path: str, *, model: str | None = None) -> Message:
+def decode_message(wire_message: Any, path: str, *, model: str | None = None) -> Message:
     """Decode one message. It gets a native record only if encoding would change it, or if it has reasoning."""
-    message = cast("Message", without_private_fields(require_object(wire, path)))
+    message = cast("Message", without_private_fields(require_object(wire_message, path)))
     require_text(message.get("role"), f"{path}.role")
     content = message.get("content")
     if content is not None and not isinstance(content, str | list):

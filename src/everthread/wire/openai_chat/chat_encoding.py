@@ -35,18 +35,18 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[dic
 
     Chat takes media from the user only: those in tool results follow in a user message, after the last result.
     """
-    wire: list[dict[str, Any]] = []
+    wire_messages: list[dict[str, Any]] = []
     media: list[Part] = []
     for message in messages:
         for body, separate_media in _encode_message(message, model):
             if media and body["role"] != "tool":
-                wire.append({"role": "user", "content": media})
+                wire_messages.append({"role": "user", "content": media})
                 media = []
-            wire.append(body)
+            wire_messages.append(body)
             media += separate_media
     if media:
-        wire.append({"role": "user", "content": media})
-    return wire
+        wire_messages.append({"role": "user", "content": media})
+    return wire_messages
 
 
 def _encode_message(message: Message, model: str | None) -> list[tuple[dict[str, Any], list[Part]]]:

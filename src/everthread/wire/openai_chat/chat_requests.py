@@ -1,4 +1,4 @@
-"""Requests of OpenAI's chat protocol <-> core requests, with their tools."""
+"""Decode and encode requests of OpenAI's chat protocol, with their tools."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def decode_request(body: Mapping[str, Any]) -> ModelRequest:
     """Return a request in core form. The first message becomes the system prompt if nothing of it would be lost."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
-    wire = require_list(params.pop("messages", None), "messages")
+    wire_messages = require_list(params.pop("messages", None), "messages")
     system: System = None
-    if wire and _is_system_prompt(wire[0]):
-        system = wire[0]["content"]
-        if wire[0]["role"] != "system":
-            params[_SYSTEM_ROLE_PARAM] = wire[0]["role"]
-        messages = decode_messages(wire[1:], model=model, start=1)
+    if wire_messages and _is_system_prompt(wire_messages[0]):
+        system = wire_messages[0]["content"]
+        if wire_messages[0]["role"] != "system":
+            params[_SYSTEM_ROLE_PARAM] = wire_messages[0]["role"]
+        messages = decode_messages(wire_messages[1:], model=model, start=1)
     else:
-        messages = decode_messages(wire, model=model)
+        messages = decode_messages(wire_messages, model=model)
     tools = decode_tools(params.get("tools") or [])
     if tools:
         del params["tools"]
@@ -73,9 +73,9 @@ def _is_system_prompt(message: Any) -> bool:
     )
 
 
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode_tools(wire_tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return core tools, which have the form of chat tools."""
-    return [without_private_fields(tool) for tool in require_objects(wire, "tools")]
+    return [without_private_fields(tool) for tool in require_objects(wire_tools, "tools")]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""OpenAI responses <-> core, both directions: items, whole requests and replies, streams."""
+"""Convert OpenAI's Responses protocol: items, whole requests and replies, streams."""
 
 from everthread.wire.openai_responses.responses_decoding import (
     decode_assistant_items,

@@ -33,18 +33,18 @@ _NON_ARGUMENT_FIELDS = frozenset(
 
 
 def decode_messages(
-    wire: str | Sequence[Mapping[str, Any]], *, model: str | None = None
+    wire_input: str | Sequence[Mapping[str, Any]], *, model: str | None = None
 ) -> list[Message]:
     """Return core messages from items, or from a text, which is a single user message.
 
     `model` is the author of the reasoning, if known.
     """
-    if isinstance(wire, str):
-        text_message: Message = {"role": "user", "content": wire}
-        return [with_native(text_message, API, wire)]
+    if isinstance(wire_input, str):
+        text_message: Message = {"role": "user", "content": wire_input}
+        return [with_native(text_message, API, wire_input)]
     messages: list[Message] = []
     run: list[ResponseItem] = []
-    for index, value in enumerate(require_list(wire, "input")):
+    for index, value in enumerate(require_list(wire_input, "input")):
         item = cast("ResponseItem", require_object(value, f"input[{index}]"))
         role = _find_item_role(item, f"input[{index}]")
         if role == "assistant":

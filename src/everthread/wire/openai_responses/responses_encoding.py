@@ -49,7 +49,7 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Res
     }
     dropped_search_ids = _find_search_call_ids(messages) & rewritten_call_ids
     items: list[ResponseItem] = []
-    call_kinds: dict[str, Any] = {}
+    call_kind_by_id: dict[str, Any] = {}
     for message in messages:
         value = native_value(message, API)
         if value is None and message.get("tool_call_id") in dropped_search_ids:
@@ -62,13 +62,13 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Res
             )
         elif isinstance(value, str):
             new_items = [{"role": "user", "content": value}]
-        elif isinstance(value, dict) and _matches_call_kind(value, call_kinds):
+        elif isinstance(value, dict) and _matches_call_kind(value, call_kind_by_id):
             new_items = [value]
         else:
             new_items = []
             for chat_message in to_chat_messages(message):
-                new_items += _encode_chat_message(chat_message, call_kinds)
-        call_kinds |= {
+                new_items += _encode_chat_message(chat_message, call_kind_by_id)
+        call_kind_by_id |= {
             get_call_id(item): item["type"]
             for item in new_items
             if kind_of(item) in RESULT_KIND_BY_CALL_KIND
@@ -119,15 +119,17 @@ def _without_id(item: ResponseItem) -> ResponseItem:
     return without_keys(item, "id") if has_own_id else item
 
 
-def _matches_call_kind(item: ResponseItem, call_kinds: Mapping[str, Any]) -> bool:
+def _matches_call_kind(item: ResponseItem, call_kind_by_id: Mapping[str, Any]) -> bool:
     """Return whether a native item can be kept: the kind of a result must match its call, if the list has the call."""
     call_kind = CALL_KIND_BY_RESULT_KIND.get(kind_of(item))
     if call_kind is None:
         return True
-    return bool(call_kinds.get(get_answered_call_id(item), call_kind) == call_kind)
+    return bool(call_kind_by_id.get(get_answered_call_id(item), call_kind) == call_kind)
 
 
-def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> list[ResponseItem]:
+def _encode_chat_message(
+    message: Message, call_kind_by_id: Mapping[str, Any]
+) -> list[ResponseItem]:
     role = message.get("role")
     if role != "assistant":
         parts = [_encode_input_part(part) for part in parts_of(message)]
@@ -135,7 +137,7 @@ def _encode_chat_message(message: Message, call_kinds: Mapping[str, Any]) -> lis
         if role not in ("tool", "function"):
             return [{"role": role, "content": content}]
         answered_id = content_text(message.get("tool_call_id") or message.get("name"))
-        is_custom = call_kinds.get(answered_id) == "custom_tool_call"
+        is_custom = call_kind_by_id.get(answered_id) == "custom_tool_call"
         kind = RESULT_KIND_BY_CALL_KIND["custom_tool_call" if is_custom else "function_call"]
         return [{"type": kind, "call_id": answered_id, "output": content}]
     texts = (content_text([part]) for part in parts_of(message))

@@ -28,7 +28,7 @@ NAMESPACE_FIELD = "_namespace"
 
 
 def get_call_id(item: Mapping[str, Any]) -> str:
-    """Return the id that a result refers to; empty if the provider answers the call itself."""
+    """Return the id that a result refers to, or an empty string if the provider answers the call itself."""
     name = "id" if kind_of(item) == "mcp_approval_request" else "call_id"
     return as_text(item.get(name))
 

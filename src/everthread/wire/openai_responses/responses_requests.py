@@ -1,4 +1,4 @@
-"""Requests of OpenAI's Responses protocol <-> core requests, with their tools."""
+"""Decode and encode requests of OpenAI's Responses protocol, with their tools."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _as_items(items: Any) -> list[Any]:
     return list(items or ())
 
 
-def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def decode_tools(wire_tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return functions and custom tools in chat's nested form; built-in tools are unchanged."""
-    return [_decode_tool(tool) for tool in require_objects(wire, "tools")]
+    return [_decode_tool(tool) for tool in require_objects(wire_tools, "tools")]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -184,7 +184,7 @@ class _StreamedItem:
     text_pieces: dict[tuple[_TextLocation, int], list[str]] = field(default_factory=dict)
 
     def assemble(self) -> ResponseItem | None:
-        """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
+        """Return the item, or None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
         if self.is_done:
             return self.start
         item: ResponseItem = {"type": "message", "role": "assistant", "status": "incomplete"}
@@ -278,6 +278,6 @@ def _make_text_events(name: str, parent: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _read_index(data: Mapping[str, Any], key: str) -> int:
-    """Return an index; 0 if there is none."""
+    """Return an index, or 0 if there is none."""
     value = data.get(key)
     return value if isinstance(value, int) else 0

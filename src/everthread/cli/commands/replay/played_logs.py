@@ -35,7 +35,7 @@ def play_logs(
     """Replay each log, with idle compaction too if `with_idle` is set. `arguments` are those of `lab.replay.replay`."""
     from everthread.lab.replay import replay as play
 
-    idle_options = replace(options, idle=True)
+    idle_options = replace(options, compact_when_idle=True)
     played_logs = []
     with show_progress(len(logs)) as start_piece:
         for number, log in enumerate(logs):

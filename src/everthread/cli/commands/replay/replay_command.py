@@ -139,7 +139,7 @@ def replay(
     config = load_config()
     options = _override_options(config, threshold, ttl, recall, economics)
     if idle:
-        options = replace(options, idle=False)
+        options = replace(options, compact_when_idle=False)
     engine_name = engine or config.context.engine
     arguments: dict[str, Any] = {
         "model": model,

@@ -30,7 +30,7 @@ from everthread.cli.shared_options import (
 from everthread.cli.store_access import with_store
 from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.core.field_values import pick_fields
-from everthread.core.search.terms import phrase_terms
+from everthread.core.search.terms import list_phrase_terms
 from everthread.core.text import count_noun, excerpt
 
 if TYPE_CHECKING:
@@ -188,5 +188,5 @@ def _highlight(snippet: Text, query: str) -> Text:
     """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
     for word in query.replace('"', " ").replace("*", " ").split():
         if not snippet.highlight_words([word], HIGHLIGHT_STYLE, case_sensitive=False):
-            snippet.highlight_words(phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False)
+            snippet.highlight_words(list_phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False)
     return snippet
