@@ -30,7 +30,7 @@ from everthread.store.rewrite_records import (
     ProxiedContext,
     Rewrite,
 )
-from everthread.store.usage_records import CallRow, NewUsage, UsageRow
+from everthread.store.usage_records import NewUsage, UsageRecord, UsageRow
 from everthread.testing import ScriptedModel
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.dashboard_setup import (
@@ -49,18 +49,18 @@ from tests.store.links import extend, new_link
 def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None:
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
-        CallRow(
-            "t",
-            float(at),
+        UsageRecord(
+            id=at,
+            session="t",
+            thread="t",
             model="gpt-4o",
             task="main",
+            usage=CanonicalUsage(input_tokens=prompt, output_tokens=10),
+            cost=Decimal(1),
+            estimated=False,
+            created=float(at),
             tenant="default",
             client="agent",
-            input=prompt,
-            output=10,
-            cache_read=0,
-            cache_write=0,
-            cost=Decimal(1),
         )
         for at, prompt in enumerate(prompts)
     ]

@@ -159,6 +159,11 @@ class ConversationState:
             previous=previous_session_id,
         )
 
+    def forget_last_request(self) -> None:
+        """Forget the last request, because the next one has another beginning or another model."""
+        self.last_request = None
+        self.last_marked_index = None
+
     async def move_to_tip(self) -> None:
         """Show the session at the thread's tip. If it is another one, forget the facts about the last request."""
         store = self.store
@@ -166,8 +171,7 @@ class ConversationState:
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
             self.learnt_usage.calibration.reset()
-            self.last_marked_index = None
-            self.last_request = None
+            self.forget_last_request()
         self.show_session(session, stored_messages)
 
     @property
@@ -227,8 +231,7 @@ class ConversationState:
         self.learnt_usage.cache_change = f"the model is {route.name} now"
         self.learnt_usage.pause.unjudged_tokens_before = 0
         self.model = self._open_model(route)
-        self.last_marked_index = None
-        self.last_request = None
+        self.forget_last_request()
         self.learnt_usage.calibration.reset()
         self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()

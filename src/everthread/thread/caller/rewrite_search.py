@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.summary.summary_message import make_tools_key, split_tools_key
-from everthread.store.rewrite_records import Rewrite, RewriteSearch
+from everthread.store.rewrite_records import Rewrite, RewriteSearchState
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -67,9 +67,9 @@ class RewriteFinder:
         self,
         caller_history: CallerHistory,
         engine_keys: Sequence[str],
-        last_search: RewriteSearch | None = None,
+        last_search: RewriteSearchState | None = None,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[Rewrite | None, RewriteSearch | None, Sequence[Any | None]]:
+    ) -> tuple[Rewrite | None, RewriteSearchState | None, Sequence[Any | None]]:
         """Find the longest rewrite that fits a history, from the first of the engines that has one."""
         history = caller_history.history
         candidates, search, states = await self._store.client_histories.match_rewrites(
