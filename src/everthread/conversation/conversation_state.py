@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from everthread.compaction.engine import ContextEngine, Services, StartReason
+from everthread.compaction.engine import ContextEngine, Services, SessionStartReason
 from everthread.conversation.active_model import ActiveModel
 from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
@@ -150,7 +150,9 @@ class ConversationState:
         await self.restore()
         self.report_session_start("compression", old_id)
 
-    def report_session_start(self, reason: StartReason, previous_session_id: str | None) -> None:
+    def report_session_start(
+        self, reason: SessionStartReason, previous_session_id: str | None
+    ) -> None:
         """Tell the engine that the session has started."""
         self.engine.call(
             ContextEngine.on_session_start,
@@ -466,7 +468,7 @@ async def load_state(
     session: Session,
     tools: Sequence[dict[str, Any]],
     *,
-    reason: StartReason,
+    reason: SessionStartReason,
 ) -> ConversationState:
     """Load a session: its messages, the state of its engine, and the learnt limits of its model."""
     state = ConversationState(setup, session, tools)

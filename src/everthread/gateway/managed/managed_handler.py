@@ -130,7 +130,7 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
         if THREAD_HEADER in self.outgoing.headers:
             return self.outgoing.headers
@@ -179,7 +179,7 @@ class ManagedHandler:
     def _render(self) -> Outgoing:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
-        has_recall = offers_recall(call, self.request.sliced_body)
+        has_recall = offers_recall(call, self.request.slices)
         tokens = self._threads.remember_prompt(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
@@ -190,7 +190,7 @@ class ManagedHandler:
         )
         body = render_request(self.request, call, options)
         return Outgoing(
-            self.request.incoming.raw if body is None else body,
+            self.request.incoming.body.raw if body is None else body,
             is_rewritten=body is not None or self._is_expanded,
             headers=self._headers,
             compaction_count=call.rewrite.depth if call.rewrite else 0,
@@ -223,5 +223,5 @@ class ManagedHandler:
         if reason and self.request.incoming.mode == "managed":
             self._setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
-            self.request.incoming.raw, is_rewritten=self._is_expanded, headers=self._headers
+            self.request.incoming.body.raw, is_rewritten=self._is_expanded, headers=self._headers
         )
