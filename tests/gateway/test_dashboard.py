@@ -30,7 +30,7 @@ from everthread.store.rewrite_records import (
     ProxiedContext,
     Rewrite,
 )
-from everthread.store.usage_records import CallRow, NewUsage, UsageRow
+from everthread.store.usage_records import NewUsage, UsageRecord, UsageRow
 from everthread.testing import ScriptedModel
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.dashboard_setup import (
@@ -49,18 +49,18 @@ from tests.store.links import extend, new_link
 def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None:
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
-        CallRow(
-            "t",
-            float(at),
+        UsageRecord(
+            id=at,
+            session="t",
+            thread="t",
             model="gpt-4o",
             task="main",
+            usage=CanonicalUsage(input_tokens=prompt, output_tokens=10),
+            cost=Decimal(1),
+            estimated=False,
+            created=float(at),
             tenant="default",
             client="agent",
-            input=prompt,
-            output=10,
-            cache_read=0,
-            cache_write=0,
-            cost=Decimal(1),
         )
         for at, prompt in enumerate(prompts)
     ]
@@ -142,7 +142,7 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
-        thread = (await turn.response_headers())["x-everthread-thread"]
+        thread = (await turn.make_response_headers())["x-everthread-thread"]
         await manager.close()
         page = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).visible_text
         assert "of 16,000 tokens" in page
@@ -347,7 +347,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         digest="d3",
         strength=0,
         replaced_count=3,
-        skeleton="s3",
+        loose_digest="s3",
         results="",
         thread="A",
         replacement=b'{"role":"user","content":"said d1"}',

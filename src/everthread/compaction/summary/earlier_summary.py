@@ -191,7 +191,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
 
 @lru_cache(maxsize=4)
 def _parse_summary(text: str) -> EarlierSummary:
-    """Return a summary parsed from its text."""
+    """Parse the text of one summary. Without a valid tag, keep only its text and its number of messages."""
     match = _MESSAGE_COUNT_PATTERN.search(text[:400])
     count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):

@@ -175,7 +175,7 @@ def split_quoted_code(text: str) -> tuple[str, str]:
 
 
 def parse_path_list(text: str) -> Iterator[str]:
-    """Yield the paths of a list that `write_files` wrote."""
+    """Yield the paths of a list that `render_files` wrote."""
     list_text, _, ending = text.rpartition(" and ")
     remainder = list_text if ending.endswith(" more") else text
     while remainder:
