@@ -497,9 +497,9 @@ def test_tasks_created_one_by_one_form_the_todo_list() -> None:
         update(9, "completed"),
     )
     state = build_state(messages)
-    assert state.todo_items("completed") == ["#1 Write tests"]
-    assert state.todo_items("in_progress") == ["#2 Wire it"]
-    assert state.todo_items("pending") == ["#3 Run all"]
+    assert state.list_todo_items("completed") == ["#1 Write tests"]
+    assert state.list_todo_items("in_progress") == ["#2 Wire it"]
+    assert state.list_todo_items("pending") == ["#3 Run all"]
     assert "TaskUpdate" not in journal_text(messages)
 
 

@@ -107,7 +107,9 @@ def test_a_call_looks_or_may_change_something(
 )
 def test_only_a_test_command_is_a_test_run(command: str, output: str, is_test_run: bool) -> None:
     pytest_run = run_command("pytest -q", "12 passed in 2s\nExit code: 0")
-    last_test = build_state(make_turn("Go.", pytest_run, run_command(command, output))).last_test()
+    last_test = build_state(
+        make_turn("Go.", pytest_run, run_command(command, output))
+    ).find_last_test()
     assert last_test is not None
     assert (last_test[0] != "pytest -q") is is_test_run
 
@@ -117,6 +119,6 @@ def test_code_that_looks_for_tests_is_not_a_test_run() -> None:
     search = call_with_result("python", {"code": code}, "")
     last_test = build_state(
         make_turn("Look.", run_command("pytest", "3 passed"), search)
-    ).last_test()
+    ).find_last_test()
     assert last_test is not None
     assert last_test[0] == "pytest"
